@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specstream import Engine, SamplingParams
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
+from specstream.model.native.library import library
 from specstream.models.kept import bundled_heads
 from specstream.types import Message
 from specstream.ws.page import SUGGESTIONS
@@ -40,12 +42,15 @@ PROMPTS: list[list[Message]] = [
 ]
 
 
-async def replies(proposer: str) -> tuple[list[tuple[int, ...]], float]:
+async def replies(
+    proposer: str, params: SamplingParams | None = None, **options: Any
+) -> tuple[list[tuple[int, ...]], float]:
     ids, accepted, drafted = [], 0, 0
+    params = params or SamplingParams(max_tokens=48)
     head = bundled_heads().get(proposer)
-    async with Engine.load(draft=head, proposer=proposer, dtype="float32") as engine:
+    async with Engine.load(draft=head, proposer=proposer, **options) as engine:
         for messages in PROMPTS:
-            async with engine.generate(messages, SamplingParams(max_tokens=48)) as generation:
+            async with engine.generate(messages, params) as generation:
                 async for _ in generation:
                     pass
                 report = generation.report
@@ -63,6 +68,15 @@ async def test_greedy_replies_are_the_same_with_every_proposer() -> None:
         assert (await replies(method))[0] == plain, method
     assert none == 0
     assert rate > 0.25  # a trained draft, not a random one
+
+
+async def test_reproducible_replies_are_the_same_with_heads_that_read_states() -> None:
+    if library(None) is None:
+        pytest.skip("without native passes this mode takes chains of a draft model only")
+    params = SamplingParams(temperature=0.9, seed=4, max_tokens=32)
+    plain, _ = await replies("off", params, mode="reproducible")
+    for method in bundled_heads():
+        assert (await replies(method, params, mode="reproducible"))[0] == plain, method
 
 
 async def test_one_request_can_do_without() -> None:

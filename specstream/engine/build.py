@@ -213,11 +213,6 @@ def _load_heads(
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
         told[head.kind] = told_acceptance(read_head_config(folder))
-    if "streaming" in heads and config.mode == "reproducible":
-        raise ConfigError(
-            "mode='reproducible': a streaming head's streams share the target's pass and change the "
-            "last bits of its logits; choose another draft"
-        )
     return heads, told
 
 

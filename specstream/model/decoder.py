@@ -33,7 +33,6 @@ from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, Quantised, quantised_products
-from specstream.model.rider import Rider
 from specstream.model.rotations import rotations
 from specstream.model.stop import NEVER, Stop
 from specstream.model.tree import Tree
@@ -54,7 +53,7 @@ class Decoder:
         rotary: Cosines and sines of the model's positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
         quantize: Multiply by `quantised_products`; the layers' unquantised matrices are not kept.
-        native: Native code. It runs every pass except those with a rider or over caches of a fixed
+        native: Native code. It runs every pass except those over caches of a fixed
             capacity.
     """
 
@@ -165,7 +164,6 @@ class Decoder:
         trees: Sequence[Tree | None] | None = None,
         entered: Sequence[Entered | None] | None = None,
         taps: Taps | None = None,
-        rider: Rider | None = None,
         stop: int | None = None,
     ) -> Tensor:
         """Append tokens to each sequence; return final hidden states ``[kept, hidden]``.
@@ -179,7 +177,6 @@ class Decoder:
             entered: Per sequence the states of its first tokens, if an earlier pass ran these through
                 the first layers, or None; all at one depth. Such a sequence has no tree.
             taps: Receives states of all tokens while the pass runs.
-            rider: Extra rows that join the pass at one of its layers.
             stop: Run only this many layers and return the states ``[N, hidden]`` after them, without
                 the final norm. The other layers then lack rows of these tokens: see `Extras.logits`.
         """
@@ -191,25 +188,13 @@ class Decoder:
             # A tap below that depth needs states which `entered` doesn't hold: then start over.
             if taps is None or min(taps.depths, default=depth) >= depth:
                 begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
-        if rider is not None:
-            rider.prepare(batch)
-        if rider is None and self._whole is not None and self._whole.take(batch):
+        if self._whole is not None and self._whole.take(batch):
             x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
             cos, sin = rotations(self.rotary, batch, self.weights.device)
             plan = self.attention.plan(batch)
             narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
-            x = self.run(
-                tokens,
-                cos,
-                sin,
-                plan,
-                narrow=narrow,
-                taps=taps,
-                begun=begun,
-                rider=rider,
-                stop=stop,
-            )
+            x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, stop=stop)
         for cache, count in zip(caches, counts, strict=True):
             cache.append_to(cache.length + count)
         return x
@@ -224,7 +209,6 @@ class Decoder:
         narrow: bool = False,
         taps: Taps | None = None,
         begun: tuple[int, Tensor] | None = None,
-        rider: Rider | None = None,
         stop: int | None = None,
     ) -> Tensor:
         """Run the layers and the final norm; caches are touched through ``plan`` only.
@@ -241,28 +225,20 @@ class Decoder:
             taps: See `__call__`.
             begun: The number of layers already done and all tokens' states ``[N, hidden]`` after them,
                 which are overwritten. Default: start from the embeddings.
-            rider: See `__call__`.
             stop: See `__call__`.
         """
         end = len(self._layers) if stop is None else stop
         wanted = taps.depths if taps is not None else ()
         last = end - 1 if narrow and end not in wanted else None
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
-        own, count = plan, tokens.shape[0]
         for index in range(first, end):
-            layer = self._layers[index]
             if taps is not None and index in wanted:
-                taps.take(index, x[:count].clone())
-            if rider is not None and index >= rider.depth:
-                if index == rider.depth:
-                    x, cos, sin, plan = rider.board(x, cos, sin, plan)
-                layer = rider.layer(index)
-            x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
-        if rider is not None:
-            x = rider.leave(x)
+                taps.take(index, x.clone())
+            rows = plan.narrow() if index == last else None
+            x = self._layers[index](x, cos, sin, plan, index, rows)
         if taps is not None and end in wanted:
             taps.take(end, x)
-            x = select(x, own.narrow()) if narrow else x
+            x = select(x, plan.narrow()) if narrow else x
         return self._norm(x) if stop is None else x
 
     def chain(

@@ -60,7 +60,7 @@ class Extras:
             rows of its tokens, so the caller must roll the caches back before any other pass. That pass
             may continue from the states (`Entered`).
         midway: A callback in the middle of the pass.
-        rider: Extra rows that join the pass; they change the logits by rounding at most.
+        rider: Extra rows that follow the pass's own rows; they don't change the results.
     """
 
     depths: Sequence[int] = ()
@@ -74,8 +74,8 @@ class Extras:
 
     @property
     def taken(self) -> frozenset[int]:
-        """All depths at which states are taken, the callback's included."""
-        return frozenset(self.depths) | ({self.midway.depth} if self.midway else set())
+        """All depths at which states are taken, the callback's and the rider's included."""
+        return frozenset((*self.depths, *(one.depth for one in (self.midway, self.rider) if one)))
 
 
 PLAIN = Extras()
@@ -117,6 +117,10 @@ class Taps:
         if midway is None or not first <= midway.depth < end:
             return [end]
         return [midway.depth, end]
+
+    def at(self, depth: int) -> Tensor:
+        """Return all tokens' states ``[N, hidden]`` at a depth, after the pass."""
+        return self._found[depth]
 
     @property
     def states(self) -> list[Tensor]:

@@ -96,10 +96,10 @@ def target_dtype(config: EngineConfig) -> str:
 
     On a CPU ``"auto"`` keeps a bfloat16 checkpoint as it is where native code runs the passes: a token's
     logits then don't depend on the width of its pass in bfloat16 either, and reading half as many bytes
-    makes passes about twice as fast. Streams of `streaming` ride in torch's passes, which do.
+    makes passes about twice as fast.
     """
     on_cpu = config.dtype == "auto" and choose_device(config.device).type == "cpu"
-    if not on_cpu or config.proposer.kind == "streaming" or library(config.compile) is None:
+    if not on_cpu or library(config.compile) is None:
         return config.dtype
     found = load_config(config.target)
     quantised = getattr(found, "quantization_config", None) is not None

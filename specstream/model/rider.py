@@ -1,4 +1,4 @@
-"""Extra rows that join a target pass at one of its layers and leave before its final norm."""
+"""Extra rows that follow a target pass through its top layers, and that the pass itself doesn't see."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 from torch import Tensor
 
-from specstream.model.attention.base import AttentionPlan, Batch
-from specstream.model.layers import Layer
+from specstream.model.attention.base import Batch
 
 __all__ = ["Rider"]
 
 
 class Rider(Protocol):
-    """Adds rows behind those of a pass. Made for one pass, and called on the thread that runs the pass.
+    """Rows computed from a pass's hidden states. Made for one pass, called on the thread that runs it.
 
-    The results of the pass's own rows may change by rounding only.
+    They attend to the rows that the pass has written into the caches. The pass runs without them, so
+    its logits have the same bits with and without a rider.
 
     Attributes:
-        depth: After how many layers the rider's rows join.
+        depth: After how many layers the pass's states are taken.
     """
 
     depth: int
@@ -27,16 +27,6 @@ class Rider(Protocol):
         """Called before the pass is planned: the last moment to reserve cache rows."""
         ...
 
-    def board(
-        self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan
-    ) -> tuple[Tensor, Tensor, Tensor, AttentionPlan]:
-        """Append the rider's rows to the pass's states ``[N, hidden]``, angles and attention plan."""
-        ...
-
-    def layer(self, index: int) -> Layer:
-        """Return the layer that computes all rows in place of the model's layer ``index``."""
-        ...
-
-    def leave(self, x: Tensor) -> Tensor:
-        """Take the rider's rows off the last layer's states; return the pass's own rows."""
+    def run(self, states: Tensor) -> None:
+        """Called after the pass, with all its tokens' states ``[N, hidden]`` at `depth`."""
         ...

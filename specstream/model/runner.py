@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
+from specstream.model.attention.base import Batch
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
 from specstream.model.graphs import (
@@ -145,10 +146,7 @@ class ModelRunner:
 
     @property
     def invariant(self) -> bool:
-        """Whether a token's logits are bitwise the same however tokens are divided into passes.
-
-        Passes with a rider are an exception.
-        """
+        """Whether a token's logits are bitwise the same however tokens are divided into passes."""
         return self._decoder is not None and self._decoder.whole
 
     @property
@@ -285,19 +283,23 @@ class ModelRunner:
         tokens = inputs[0].token_ids
         if len(inputs) > 1:
             tokens = torch.cat([item.token_ids for item in inputs])
+        caches = [cast(RowCache, item.cache) for item in inputs]
         taps = None if extras is PLAIN else Taps(extras, counts)
+        if extras.rider is not None:
+            extras.rider.prepare(Batch(caches, counts, keeps))
         hidden = decoder(
             tokens,
-            [cast(RowCache, item.cache) for item in inputs],
+            caches,
             counts,
             keeps,
             [item.tree for item in inputs],
             [item.entered for item in inputs],
             taps,
-            extras.rider,
             stop=None if extras.logits else max(extras.depths),
         )
         states = [] if taps is None else taps.states
+        if taps is not None and extras.rider is not None:
+            extras.rider.run(taps.at(extras.rider.depth))
         if not extras.logits:
             return ForwardOutput(states=states)
         logits = self._fit(decoder.logits(hidden))

@@ -22,8 +22,8 @@ from specstream.errors import (
     SpecstreamError,
     VocabularyMismatch,
 )
-from specstream.methods import DraftProposerConfig, StreamingProposerConfig
-from specstream.model.load import load_tokenizer, target_dtype
+from specstream.methods import DraftProposerConfig
+from specstream.model.load import load_tokenizer
 from specstream.model.native.library import library
 from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import find_draft
@@ -198,16 +198,12 @@ def test_on_a_cpu_a_checkpoint_keeps_its_bfloat16_where_passes_are_native(tmp_pa
     assert core.target.dtype is torch.bfloat16 and core.target.invariant
 
 
-@pytest.mark.parametrize("why", ["stored so", "no native code", "odd sizes", "streaming"])
+@pytest.mark.parametrize("why", ["stored so", "no native code", "odd sizes"])
 def test_elsewhere_it_is_read_in_float32(why: str, tmp_path: Path) -> None:
     dtype = torch.float32 if why == "stored so" else torch.bfloat16
     config = stored(tmp_path, dtype, **({"intermediate_size": 60} if why == "odd sizes" else {}))
     if why == "no native code":
         config = config.model_copy(update={"compile": False})
-    if why == "streaming":
-        proposer = StreamingProposerConfig()
-        assert target_dtype(config.model_copy(update={"proposer": proposer})) == "auto"
-        return
     core = build.build_engine(config)
     assert core.target.dtype is torch.float32
     assert core.target.model.lm_head.weight.dtype is torch.float32

@@ -2,8 +2,9 @@
 
 In the target's top layers each verified token has, in addition to its own row, *streams*: one row for
 each token to be drafted. Stream j of a token sees the text up to that token and the token's streams up
-to j. Streams share the matrix products of the verified rows; low-rank adapters are added to the streams'
-results only, so the target's own rows don't change. A *node* is a verified token that gets streams.
+to j. Streams go through the target's own layers, to whose products low-rank adapters are added. In the
+paper streams share the matrix products of the verified rows; here they follow these rows, so that the
+verified rows have the bits of a pass without streams. A *node* is a verified token that gets streams.
 """
 
 from __future__ import annotations
@@ -60,8 +61,7 @@ class StreamingHead:
         self._entry = products(entry, take("entry.bias", count * hidden))
         self._norm = rms_norm(take("norm.weight", hidden), weights.eps)
         self.heads = Heads(weights.heads, weights.kv_heads, weights.head_dim)
-        self.rows = _Rows()
-        self._layers = list[Layer]()
+        self.layers = list[Layer]()  # the target's top layers with the adapters added
         for index in range(shape.stream_layers):
             layer = decoder.layers[shape.depth + index]
             adapted: dict[str, Any] = {}
@@ -70,17 +70,13 @@ class StreamingHead:
                 down = take(f"layers.{index}.{name}_a", shape.rank, into)
                 up = take(f"layers.{index}.{name}_b", out, shape.rank)
                 base = cast(Product, getattr(layer, name))
-                adapted[name] = _Adapted(base, products(down), products(up), self.rows)
-            self._layers.append(replace(layer, **adapted))
+                adapted[name] = _Adapted(base, products(down), products(up))
+            self.layers.append(replace(layer, **adapted))
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def entered(self, states: Tensor) -> Tensor:
         """The streams' initial rows, ``[n * streams, hidden]``, from the nodes' states at `depth`."""
         return self._entry(states).view(-1, self.shape.hidden_size)
-
-    def layer(self, index: int) -> Layer:
-        """The target's layer ``index`` with the adapters added."""
-        return self._layers[index - self.shape.depth]
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits ``[n, vocab_size]`` of streams after the last layer, ``[n, hidden]``."""
@@ -115,17 +111,15 @@ class Streams:
         for nodes, cache, new in zip(self._nodes, batch.caches, batch.counts, strict=False):
             cache.reserve(cache.length + new + nodes * count)
 
-    def board(
-        self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan
-    ) -> tuple[Tensor, Tensor, Tensor, AttentionPlan]:
-        """See `Rider.board`."""
-        head, count = self._head, self._head.shape.streams
+    def run(self, states: Tensor) -> None:
+        """See `Rider.run`."""
+        head, count, device = self._head, self._head.shape.streams, states.device
         firsts = [
             stop - 1 - tokens.shape[0]
             for stop, tokens in zip(accumulate(self._batch.counts), self._proposed, strict=False)
         ]
         if self._least > 0.0:
-            self._prune(x, firsts)
+            self._prune(states, firsts)
         rows, places = list[int](), list[int]()
         for number, (first, nodes) in enumerate(zip(firsts, self._nodes, strict=True)):
             end = self._starts[number] + self._batch.counts[number]
@@ -133,20 +127,16 @@ class Streams:
             rows += range(first, first + nodes)
             # Stream j of a node at position p is at p + j, like the token in whose place it stands.
             places += [position + i + j for i in range(nodes) for j in range(1, count + 1)]
-        entered = head.entered(x.index_select(0, to_device(rows, x.device)))
-        head.rows.count = entered.shape[0]
-        table = head.target.decoder.rotary.upto(max(places) + 1)
-        at = to_device(places, x.device)
-        turned = [one.index_select(0, at).unsqueeze(1) for one in table]
-        riding = _RidingPlan(head, plan, self._batch, self._starts, self._nodes, x.shape[0])
-        return (
-            torch.cat([x, entered]),
-            torch.cat([cos, turned[0]]),
-            torch.cat([sin, turned[1]]),
-            riding,
-        )
+        x = head.entered(states.index_select(0, to_device(rows, device)))
+        table, at = head.target.decoder.rotary.upto(max(places) + 1), to_device(places, device)
+        cos, sin = (one.index_select(0, at).unsqueeze(1) for one in table)
+        plan = _StreamsPlan(head, self._batch, self._starts, self._nodes)
+        for index, layer in enumerate(head.layers, head.shape.depth):
+            x = layer(x, cos, sin, plan, index)
+        each = x.view(-1, count, x.shape[1])
+        self.states = list(each.split_with_sizes(self._nodes))
 
-    def _prune(self, x: Tensor, firsts: Sequence[int]) -> None:
+    def _prune(self, states: Tensor, firsts: Sequence[int]) -> None:
         """Reduce each input's nodes to those that the early exit finds likely enough."""
         asked = [
             first + i
@@ -156,43 +146,25 @@ class Streams:
         if not asked:
             return
         target = self._head.target
-        states = target.decoder.normed(x.index_select(0, to_device(asked, x.device)))
-        probs = target.head_logits(states).float().softmax(-1)
+        normed = target.decoder.normed(states.index_select(0, to_device(asked, states.device)))
+        probs = target.head_logits(normed).float().softmax(-1)
         told = probs.gather(1, torch.cat(list(self._proposed)).unsqueeze(1)).squeeze(1)
         sizes = [tokens.shape[0] for tokens in self._proposed]
         for number, each in enumerate(told.split_with_sizes(sizes)):
             likely = each.cumprod(0) >= self._least
             self._nodes[number] = 1 + int(likely.sum())
 
-    def layer(self, index: int) -> Layer:
-        """See `Rider.layer`."""
-        return self._head.layer(index)
 
-    def leave(self, x: Tensor) -> Tensor:
-        """See `Rider.leave`."""
-        count = self._head.rows.count
-        streams = x[x.shape[0] - count :].view(-1, self._head.shape.streams, x.shape[1])
-        self.states = list(streams.split_with_sizes(self._nodes))
-        return x[: x.shape[0] - count]
-
-
-class _RidingPlan(AttentionPlan):
-    """Attention of a pass and its streams, whose keys and values are stored behind the pass's rows.
+class _StreamsPlan(AttentionPlan):
+    """Attention of a pass's streams, whose keys and values are stored behind the pass's rows.
 
     The streams' rows are never declared valid, so the next pass overwrites them.
     """
 
     def __init__(
-        self,
-        head: StreamingHead,
-        inner: AttentionPlan,
-        batch: Batch,
-        starts: Sequence[int],
-        nodes: Sequence[int],
-        rows: int,
+        self, head: StreamingHead, batch: Batch, starts: Sequence[int], nodes: Sequence[int]
     ) -> None:
-        self._inner, self._heads, self._own = inner, head.heads, rows
-        self._device, count = head.device, head.shape.streams
+        self._heads, device, count = head.heads, head.device, head.shape.streams
         self._counts = [one * count for one in nodes]
         self._ends, self._layers, self._masks = list[int](), list[tuple[Tensor, ...]](), []
         for number, some in enumerate(nodes):
@@ -201,30 +173,22 @@ class _RidingPlan(AttentionPlan):
             self._ends.append(end)
             self._layers.append(cache.layer_rows(end + some * count))
             first = end - batch.keeps[number]
-            seen = _seen(first, some, count, end, self._device)
-            mask = torch.zeros(seen.shape, dtype=head.target.dtype, device=self._device)
+            seen = _seen(first, some, count, end, device)
+            mask = torch.zeros(seen.shape, dtype=head.target.dtype, device=device)
             mask = mask.masked_fill_(~seen, -torch.inf)
             self._masks.append(mask.repeat_interleave(self._heads.group, 0))
 
-    def narrow(self) -> Tensor:
-        """See `AttentionPlan.narrow`."""
-        kept = self._inner.narrow()
-        if isinstance(kept, slice):
-            kept = torch.arange(self._own, device=self._device)[kept]
-        streams = torch.arange(self._own, self._own + sum(self._counts), device=self._device)
-        return torch.cat([kept, streams])
+    def narrow(self) -> slice:
+        """See `AttentionPlan.narrow`: all streams are kept."""
+        return slice(None)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""
-        heads, asked = self._heads, queries.shape[0] - sum(self._counts)
-        mixed = [self._inner.forward(layer, queries[:asked], kv[: self._own])]
-        for number, (some, new) in enumerate(
-            zip(
-                queries[asked:].split_with_sizes(self._counts),
-                kv[self._own :].split_with_sizes(self._counts),
-                strict=True,
-            )
-        ):
+        heads, mixed = self._heads, list[Tensor]()
+        each = zip(
+            queries.split_with_sizes(self._counts), kv.split_with_sizes(self._counts), strict=True
+        )
+        for number, (some, new) in enumerate(each):
             end, count = self._ends[number], self._counts[number]
             keys, values = self._layers[number][2 * layer : 2 * layer + 2]
             keys[:, end : end + count] = new[:, : heads.keys].transpose(0, 1)
@@ -234,22 +198,15 @@ class _RidingPlan(AttentionPlan):
         return torch.cat(mixed)
 
 
-class _Rows:
-    """Tells the adapters how many of a pass's last rows are streams."""
-
-    count = 0
-
-
 class _Adapted:
-    """A matrix product of the target, with a low-rank adapter for the rows of streams."""
+    """A matrix product of the target, with a low-rank adapter."""
 
-    def __init__(self, base: Product, down: Product, up: Product, rows: _Rows) -> None:
-        self._base, self._down, self._up, self._rows = base, down, up, rows
+    def __init__(self, base: Product, down: Product, up: Product) -> None:
+        self._base, self._down, self._up = base, down, up
 
     def __call__(self, x: Tensor) -> Tensor:
-        first = x.shape[0] - self._rows.count
         made = self._base(x)
-        made[first:] += self._up(self._down(x[first:]))
+        made += self._up(self._down(x))
         return made
 
 

@@ -75,13 +75,17 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
 
 
 @torch.inference_mode()
-def test_the_target_does_not_notice_them() -> None:
-    """Its logits don't change, nor its hidden states before, within and after the streams' layers."""
-    streams = Streams(streaming_head(RUNNER, 3.0, stream_layers=2), [IDS[11:14], IDS[:0]])
+@pytest.mark.parametrize("native", [None, False])
+def test_the_target_does_not_notice_them(native: bool | None) -> None:
+    """No bit of its logits changes, nor of its states before, within and after the streams' layers."""
+    runner = ModelRunner(MODEL, native=native)
+    streams = Streams(streaming_head(runner, 3.0, stream_layers=2), [IDS[11:14], IDS[:0]])
     for depths in ((), (0, 1, 2, 3), (2,)):
-        found, plain = run(RUNNER, streams, depths), run(RUNNER, None, depths)
-        torch.testing.assert_close(found.logits, plain.logits, rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(found.states, plain.states, rtol=1e-5, atol=1e-4)
+        found, plain = run(runner, streams, depths), run(runner, None, depths)
+        for one, other in zip(
+            found.logits + found.states, plain.logits + plain.states, strict=True
+        ):
+            assert torch.equal(one, other)
         assert [one.shape[1] for one in found.states] == [len(depths)] * (3 if depths else 0)
 
 
