@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def build(target: object, draft: object = "", proposer: str = "off") -> None:
     build_engine(
         EngineConfig.model_validate(
-            {"target": str(target), "draft": str(draft), "proposer": {"kind": proposer}}
+            {"target": str(target), "draft": str(draft) or None, "proposer": {"kind": proposer}}
         )
     )
 
