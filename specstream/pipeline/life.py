@@ -86,11 +86,15 @@ class Life:
     Args:
         account: Decides whether a drafted phrase is worth speaking, and is told what became of it.
         trace: Called with each `LifeEvent`.
+
+    Attributes:
+        taken: Whether any stage takes drafts.
     """
 
     def __init__(
         self, account: TurnAccount, trace: Callable[[LifeEvent], None] | None = None
     ) -> None:
+        self.taken = True
         self._account = account
         self._trace = trace
         self._given: deque[_Given] = deque()
@@ -114,7 +118,8 @@ class Life:
     def _route(self, item: Any) -> Routes:
         match item:
             case Drafted(phrase=phrase):
-                sent = all(given.sent for given in self._given) and self._account.allows()
+                sent = self.taken and all(given.sent for given in self._given)
+                sent = sent and self._account.allows()
                 self._given.append(_Given(phrase.chars, sent))
                 return Routes(drafts=phrase if sent else None)
             case Confirmed(phrase=phrase):

@@ -164,6 +164,7 @@ class Run:
                     for at, stage in enumerate(branch):
                         outlet = self._outlet(stage.name, links[at], links[at + 1 : at + 2])
                         group.start_soon(self._run_stage, stage, outlet, outlet.give)
+                self._life.taken = any(link.drafted for link in firsts)
                 main = self._outlet(head.name, source, firsts)
                 group.start_soon(self._run_stage, head, main, self._direct)
                 if previews:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from specstream.errors import ConfigError
+from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.pipeline.life import LifeEvent
 from specstream.pipeline.presynthesis import Account, Presynthesis
 from specstream.pipeline.stage import Pipeline
@@ -58,6 +59,17 @@ async def test_where_it_does_not_pay_it_goes_off_by_itself() -> None:
     report = listener.report
     assert not report.on and report.why == "too few drafts stand"
     assert report.wasted_s <= 0.05 * report.spoken_s
+
+
+@pytest.mark.virtual_time
+async def test_no_draft_is_counted_for_a_voice_that_takes_none() -> None:
+    voice = PacedVoice(0.02)
+    voice.capabilities = VoiceCapabilities("whole", 8000, streaming=False, deterministic=True)
+    listener = Listener(voice, drafts=True, settings=EAGER)
+    for text in TEXTS:
+        assert await listener.turn(rounds(text, 0.9, random.Random(4)))
+    report = listener.report
+    assert (report.confirmed, report.withdrawn, report.saved_ms) == (0, 0, 0.0)
 
 
 @pytest.mark.virtual_time
