@@ -152,7 +152,8 @@ class Turn(Generic[R]):
         Raises:
             RequestError: ``played_ms`` is negative or no number.
         """
-        if played_ms is not None and not (0 <= played_ms < math.inf):
+        a_number = isinstance(played_ms, int | float)
+        if played_ms is not None and not (a_number and 0 <= played_ms < math.inf):
             raise RequestError(f"played_ms must be milliseconds from 0 on, not {played_ms!r}")
         if self._closed:
             assert self._result is not None
@@ -201,7 +202,7 @@ class Turn(Generic[R]):
             kept += 1
         if complete:
             kept = len(self._ends)
-        ms = (samples or 0) * 1e3 / self._rate if self._rate else 0.0
+        ms = (self._samples or 0) * 1e3 / self._rate if self._rate else 0.0
         unheard = self.reply.text_read[cut:]
         return Interruption(text[:cut], unheard, kept, len(self._ends) - kept, ms, complete)
 
@@ -247,15 +248,17 @@ class Turn(Generic[R]):
         the reply is raised here, once the speech before it was heard.
         """
         playback = self._playback
+        # The last event that was read needn't be the latest: speech comes after the cues made from it.
+        seq = max(self._last.seq + 1, self._run.count)
         if playback is not None:
             playback.finish()
             await playback.drained()
             if playback.failure is not None and not self._told_failure:
                 failed = StageFailed(playback.failure)
                 self._told_failure = True
-                return Event(self._last.seq + 1, self._last.t_ms, "playout", failed)
+                return Event(seq, self._last.t_ms, "playout", failed)
         if self._result is not None and not self._result.complete:
-            if (rest := self._rest.last(self._last.seq + 1)) is not None:
+            if (rest := self._rest.last(seq)) is not None:
                 return rest
         if self._error is not None:
             raise self._error

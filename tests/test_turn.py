@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from specstream.errors import AdapterFailed, EngineFailed, RequestError
-from specstream.pipeline.stage import StageFailed
+from specstream.pipeline.stage import Pipeline, StageFailed
+from specstream.pipeline.stages import AvatarStage, SegmentStage, VoiceStage
 from specstream.testing import chunks_of
 from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Span, Speech
-from tests.turns import TEXT, Stage, first
-from tests.ws.doubles import BrokenVoice
+from tests.turns import TEXT, Sound, Stage, first
+from tests.ws.doubles import BrokenVoice, OneCueFace, OneCueTrack
 
 pytestmark = pytest.mark.virtual_time
 
@@ -69,6 +71,40 @@ async def test_after_an_interruption_nothing_comes_but_the_cues_that_bring_the_f
     assert {cue.samples for cue in cues} == {Span(7200, 7200)}
     assert {cue.t_ms for cue in cues} == {300.0}
     assert not [e for e in late if isinstance(e.item, Chunk | Phrase | Speech | ScenePrompt)]
+
+
+class RestingTrack(OneCueTrack):
+    """Has nothing left for the end: all its cues come with speech."""
+
+    def close(self) -> Sequence[AvatarCue]:
+        return []
+
+
+class PunctualFace(OneCueFace):
+    punctual = True
+
+    def open(self, sample_rate: int) -> OneCueTrack:
+        return RestingTrack(sample_rate)
+
+
+async def test_a_face_comes_to_rest_although_all_its_cues_were_made_before() -> None:
+    """Speech is read after its cues, so the last event isn't the one with the highest number."""
+    stage = Stage()
+    stage.pipeline = Pipeline(
+        [[VoiceStage(stage.voice), AvatarStage(PunctualFace())]],
+        head=SegmentStage(clock=anyio.current_time),
+    )
+    async with stage.turn() as turn:
+        while len(stage.items(Speech)) < 8:
+            stage.events.append(await anext(turn))
+        await anyio.sleep(0.3)
+        seen = stage.events.copy()
+        turn.interrupt()
+        await stage.read(turn)
+    late = stage.events[len(seen) :]
+    assert [event.item.samples for event in late] == [Span(7200, 7200)]
+    assert isinstance(late[0].item, AvatarCue)
+    assert not {event.seq for event in seen} & {event.seq for event in late}
 
 
 async def test_the_decoding_stops_with_the_turn() -> None:
@@ -183,6 +219,39 @@ async def test_a_sink_that_breaks_is_an_event_and_the_text_goes_on() -> None:
     [failed] = stage.items(StageFailed)
     assert isinstance(failed.error, AdapterFailed) and "unplugged" in str(failed.error)
     assert stage.told()[-1] == f"assistant: {TEXT}"
+
+
+async def test_what_was_heard_before_a_sink_broke_is_told() -> None:
+    stage, whole = Stage(), Sound.write
+
+    async def breaks(pcm: bytes, sample_rate: int) -> None:
+        if stage.sound.ms >= 400:
+            raise OSError("unplugged")
+        await whole(stage.sound, pcm, sample_rate)
+
+    stage.sound.write = breaks  # type: ignore[method-assign]
+    async with stage.turn() as turn:
+        await stage.read(turn)
+    assert turn.outcome is not None and turn.outcome.complete
+    assert 300 <= turn.outcome.played_ms <= 400
+
+
+async def test_a_sink_that_can_not_be_cleared_is_an_event_and_the_turn_ends() -> None:
+    stage = Stage()
+
+    def gone() -> None:
+        raise OSError("device gone")
+
+    stage.sound.clear = gone  # type: ignore[method-assign]
+    async with stage.turn() as turn:
+        while len(stage.items(Speech)) < 8:
+            stage.events.append(await anext(turn))
+        await anyio.sleep(0.3)
+        assert turn.interrupt().heard
+        await stage.read(turn)
+    [failed] = stage.items(StageFailed)
+    assert "device gone" in str(failed.error)
+    assert stage.engine.requests[0] and stage.told()[-1].startswith("assistant: word0")
 
 
 async def test_a_voice_that_breaks_leaves_the_text_whole() -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _MAX_EVENTS = 64  # unread events, after which the agent waits for its reader
+_RATES = range(4_000, 384_001)  # samples a second that a microphone may give
+_NOT_ENTERED = "the agent is not running: use it in its block (async with)"
 
 
 class _Engine(Protocol):
@@ -103,6 +105,15 @@ class Agent:
     ) -> None:
         if engine is not None and (target is not None or draft is not None or options):
             raise ConfigError("give the agent a running engine, or what to load, not both")
+        if not isinstance(sample_rate, int) or sample_rate not in _RATES:
+            raise ConfigError(
+                f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not "
+                f"{sample_rate!r}"
+            )
+        if not isinstance(system, str | None):
+            raise ConfigError(f"system must be a text, not {system!r}")
+        if not isinstance(preempt, Preempt | None):
+            raise ConfigError(f"preempt must be a Preempt, such as Preempt(), not {preempt!r}")
         self._own = Engine.load(target, draft, **options) if engine is None else None
         self._given = engine
         self._made_of = (voice, avatar, prompts, recognizer, turns)
@@ -116,6 +127,7 @@ class Agent:
         self._seq = 0
         self._began = 0.0
         self._ledger = Ledger(preempt)
+        self._session: Conversation[Any] | None = None
         self._talking: Talking | None = None
         self._hearing: Hearing | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,12 +169,13 @@ class Agent:
         if self._own is not None:
             engine = await self._stack.enter_async_context(self._own)
         assert engine is not None
-        self._session = await self._stack.enter_async_context(engine.session(self._system))
+        session = await self._stack.enter_async_context(engine.session(self._system))
+        self._session = session
         hearing = None
         if parts.ears is not None:
             hearing = self._hearing = Hearing(parts.ears, self._sample_rate, self._listening)
         talking = self._talking = Talking(
-            self._session,
+            session,
             parts.pipeline,
             self._playout if parts.speaks else None,
             self._params,
@@ -194,7 +207,13 @@ class Agent:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation's history; replies in it end where the user stopped hearing them."""
+        """The conversation's history; replies in it end where the user stopped hearing them.
+
+        Raises:
+            RequestError: the agent was not entered.
+        """
+        if self._session is None:
+            raise RequestError(_NOT_ENTERED)
         return self._session.messages
 
     async def say(self, text: str) -> None:
@@ -203,9 +222,11 @@ class Agent:
         Waits while 8 questions are queued. If this is cancelled, the question is not asked.
 
         Raises:
-            RequestError: the agent is not running, or `finish` was called.
+            RequestError: the agent is not running, `finish` was called, or ``text`` is no text.
         """
         self._check()
+        if not isinstance(text, str):
+            raise RequestError(f"say a text, not {text!r}")
         assert self._talking is not None
         await self._talking.questions.ask(Question(text))
 
@@ -239,6 +260,8 @@ class Agent:
         return self
 
     async def __anext__(self) -> Event:
+        if not self._entered:
+            raise RequestError(_NOT_ENTERED)
         try:
             event = await self._events.inlet.__anext__()
         except StopAsyncIteration:

@@ -30,6 +30,13 @@ _STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
 }
 
 
+_NEEDED: dict[AdapterKind, tuple[str, ...]] = {
+    "voice": ("capabilities", "synthesize", "aclose"),
+    "avatar": ("open",),
+    "prompt": ("open",),
+}
+
+
 def _found(kind: AdapterKind | EarsKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"specstream.{kind}")}
 
@@ -100,5 +107,18 @@ def default_voice(language: str = "en-us") -> DefaultVoice:
 
 
 def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
-    """Return the stage around an adapter; ``made`` itself if it is a stage already (has ``run``)."""
-    return made if hasattr(made, "run") else _STAGES[kind](made)
+    """Return the stage around an adapter; ``made`` itself if it is a stage already (has ``run``).
+
+    Raises:
+        AdapterUnavailable: ``made`` is neither a stage nor an adapter of this kind.
+    """
+    if hasattr(made, "run"):
+        stage: Stage[Any, Any] = made
+        return stage
+    if missing := [name for name in _NEEDED[kind] if not hasattr(made, name)]:
+        hint = ""
+        if kind == "voice" and callable(made):
+            hint = "; wrap a function with specstream.pipeline.interfaces.voice_from_function"
+        lacks = f"it lacks {' and '.join(missing)}{hint}"
+        raise AdapterUnavailable(f"{made!r} is no {kind} adapter: {lacks}")
+    return _STAGES[kind](made)

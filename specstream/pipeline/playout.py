@@ -47,7 +47,7 @@ class Playout:
         clock: Clock | None = None,
     ) -> None:
         for name, value in {"lead_s": lead_s, "ahead_s": ahead_s}.items():
-            if not (0 <= value < math.inf):
+            if not (isinstance(value, int | float) and 0 <= value < math.inf):
                 raise ConfigError(f"{name} must be a number of seconds from 0 on, not {value!r}")
         self.sink = sink_of(sink)
         self.lead_s, self.ahead_s, self.paced = lead_s, ahead_s, paced
@@ -75,8 +75,15 @@ class Playout:
             self._busy = False
 
     async def aclose(self) -> None:
-        """Close the sink; idempotent."""
-        await self.sink.aclose()
+        """Close the sink; idempotent.
+
+        Raises:
+            SpecstreamError: the sink can't be closed.
+        """
+        try:
+            await self.sink.aclose()
+        except Exception as error:
+            raise _failure(error) from error
 
 
 class Playback:
@@ -185,8 +192,11 @@ class Playback:
             self.stopped = True
             self._pieces.clear()
             self._scope.cancel()
-            if self.written > self._played:
-                self._playout.sink.clear()
+            try:
+                if self.written > self._played:
+                    self._playout.sink.clear()
+            except Exception as error:
+                self.failure = self.failure or _failure(error)
             self._drained.set()
             self._notify()
         return self._played
@@ -203,8 +213,11 @@ class Playback:
                     left = (self.written - self._from) / self.rate
                     await self._clock.sleep_until(self._since + left)
                 self._drained.set()
-            except Exception as error:
-                self.failure = error if isinstance(error, SpecstreamError) else _broke(error)
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if self._scope.cancel_called or (task is not None and task.cancelling()):
+                    raise
+                self.failure = _failure(error)  # a sink may wait for something that was cancelled
                 self.stop()
 
     async def _write_all(self) -> None:
@@ -245,7 +258,9 @@ class Playback:
         self._notify()
 
 
-def _broke(error: Exception) -> SpecstreamError:
+def _failure(error: BaseException) -> SpecstreamError:
+    if isinstance(error, SpecstreamError):
+        return error
     failure = AdapterFailed(f"the audio sink broke: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias, cast
 
-from specstream.errors import AdapterFailed, OutputError
+from specstream.errors import AdapterFailed, ConfigError, OutputError
 
 __all__ = ["AudioSink", "AudioWriter", "WaveSink", "sink_of"]
 
+_EMPTY_RATE = 24_000  # sample rate of a WAV file without audio
 AudioWriter: TypeAlias = Callable[[bytes, int], Awaitable[None] | None]
 """``writer(pcm, sample_rate)``: takes signed 16-bit little-endian mono."""
 
@@ -54,19 +55,29 @@ class _FunctionSink:
 
 
 def sink_of(given: AudioSink | AudioWriter | None) -> AudioSink:
-    """The sink itself, a function as a sink, or (None) a sink that discards."""
+    """Return the sink itself, a function as a sink, or (None) a sink that discards.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
     if given is None:
         return _FunctionSink(lambda pcm, sample_rate: None)
-    if hasattr(given, "write"):
+    if all(hasattr(given, name) for name in ("write", "clear", "aclose")):
         return cast(AudioSink, given)
+    if not callable(given):
+        raise ConfigError(
+            f"{given!r} is no audio sink: it needs write, clear and aclose, or give a function "
+            "(pcm, sample_rate)"
+        )
     return _FunctionSink(given)
 
 
 class WaveSink:
-    """Writes a WAV file, turn after turn; complete after `aclose`."""
+    """Writes a WAV file, turn after turn; complete after `aclose`. Without any audio it is empty."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._closed = False
         self._file: wave.Wave_write | None = None
         self._raw: BinaryIO | None = None
 
@@ -100,6 +111,9 @@ class WaveSink:
         Raises:
             OutputError: the file can't be written.
         """
+        if self._file is None and not self._closed:
+            self._append(b"", _EMPTY_RATE)  # an older file must not be taken for this speech
+        self._closed = True
         file, self._file = self._file, None
         raw, self._raw = self._raw, None
         try:

@@ -92,6 +92,14 @@ class VoiceStage:
                     place = self._readout.read(kept, said[-1][2]).place
             yield item
 
+    def _check(self, buffer: SpeechBuffer) -> None:
+        name = self._voice.capabilities.name
+        if not isinstance(buffer.pcm, bytes | bytearray | memoryview):
+            given = type(buffer.pcm).__name__
+            raise AdapterFailed(f"voice {name!r} gave {given} as PCM; it must be bytes")
+        if len(buffer.pcm) % 2:
+            raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
+
     async def _speak(
         self, phrase: Phrase, reading: Reading, clock: int
     ) -> AsyncGenerator[Speech, None]:
@@ -100,9 +108,7 @@ class VoiceStage:
         where = (phrase.chars, phrase.tokens, phrase.index)
         async with aclosing(self._voice.synthesize(reading.phrase)) as buffers:
             async for buffer in buffers:
-                if len(buffer.pcm) % 2:
-                    name = self._voice.capabilities.name
-                    raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
+                self._check(buffer)
                 samples = Span(clock, clock + len(buffer.pcm) // 2)
                 marks = _place(buffer, origin, waiting, reading)
                 yield Speech(buffer.pcm, self._rate, samples, marks, *where)

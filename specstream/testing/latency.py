@@ -184,12 +184,15 @@ def assert_latency(
     Raises:
         AssertionError: a percentile is above its limit (the message has the waterfall of a turn at
             that percentile), or fewer than ``least_turns`` turns have the stage.
-        ConfigError: there is no stage of that name, or no limit was given.
+        ConfigError: there is no stage of that name, no limit was given, or one isn't a number above 0.
     """
     limits = {50: p50_ms, 95: p95_ms, 99: p99_ms, 100: max_ms}
     given = {percent: limit for percent, limit in limits.items() if limit is not None}
     if not given:
         raise ConfigError("give a limit: p50_ms, p95_ms, p99_ms or max_ms")
+    for limit in given.values():
+        if not (isinstance(limit, int | float) and limit > 0):
+            raise ConfigError(f"a limit is a number of milliseconds above 0, not {limit!r}")
     count = len(report.values(stage))
     if count < max(1, least_turns):
         raise AssertionError(f"{stage} was measured in {count} turns of {len(report.turns)}")

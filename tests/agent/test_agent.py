@@ -94,6 +94,7 @@ async def test_leaving_in_the_middle_closes_everything() -> None:
             if isinstance(event.item, Speech):
                 break
         session = agent._session
+    assert session is not None
     assert session.closed and voice.closed and voice.speaking == 0  # type: ignore[attr-defined]
     with pytest.raises(RequestError):
         await agent.say("more")
@@ -150,6 +151,18 @@ def test_an_engine_and_what_to_load_are_one_too_many() -> None:
         Agent("some/model", engine=ScriptedEngine(["x"]))
     with pytest.raises(ConfigError, match="no_such_key"):
         Agent(no_such_key=1)
+
+
+async def test_an_agent_that_was_not_entered_says_so() -> None:
+    agent = Agent(engine=ScriptedEngine(["x"]), voice=None)
+    for use in (lambda: agent.say("Hi"), lambda: anext(agent)):
+        with pytest.raises(RequestError, match="in its block"):
+            await use()
+    with pytest.raises(RequestError, match="in its block"):
+        _ = agent.messages
+    async with agent:
+        with pytest.raises(RequestError, match="say a text, not 5"):
+            await agent.say(5)  # type: ignore[arg-type]
 
 
 async def test_an_agent_without_ears_hears_nothing() -> None:

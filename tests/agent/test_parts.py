@@ -19,6 +19,12 @@ from specstream.types import AvatarCue, ScenePrompt, Speech
         ({"voice": "no-such-voice"}, AdapterUnavailable, "no-such-voice"),
         ({"voice": None, "avatar": "viseme"}, ConfigError, "follows a voice"),
         ({"voice": None, "recognizer": object(), "turns": None}, ConfigError, "turn detector"),
+        ({"voice": lambda text: b""}, AdapterUnavailable, "voice_from_function"),
+        ({"voice": None, "prompts": object()}, AdapterUnavailable, "lacks open"),
+        ({"voice": None, "preempt": True}, ConfigError, "must be a Preempt"),
+        ({"voice": None, "system": 5}, ConfigError, "system must be a text"),
+        ({"voice": None, "sample_rate": 0}, ConfigError, "sample_rate must be"),
+        ({"voice": None, "play": 5}, ConfigError, "no audio sink"),
     ],
 )
 async def test_parts_that_do_not_fit_are_named(

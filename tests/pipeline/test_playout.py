@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 from wave import open as open_wave
 
 import anyio
@@ -179,6 +180,41 @@ async def test_a_sink_that_breaks_stops_play_out_with_a_typed_error() -> None:
         assert isinstance(playback.failure, AdapterFailed)
         assert "no such device" in str(playback.failure)
         assert playback.played == 0
+
+
+async def test_a_sink_that_waits_for_something_cancelled_stops_play_out() -> None:
+    async def cancelled(pcm: bytes, rate: int) -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async with Playout(cancelled).play() as playback:
+        playback.put(speech(0, 800))
+        await playback.drained()
+        assert isinstance(playback.failure, AdapterFailed)
+
+
+async def test_a_sink_that_can_not_be_closed_is_a_typed_error() -> None:
+    class Stuck(Ear):
+        async def aclose(self) -> None:
+            raise OSError("stuck")
+
+    with pytest.raises(AdapterFailed, match="stuck"):
+        await Playout(Stuck()).aclose()
+
+
+@pytest.mark.parametrize("given", [5, "speaker", object()])
+def test_what_is_no_sink_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="no audio sink"):
+        Playout(given)
+
+
+async def test_a_file_without_any_speech_is_empty_not_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "old.wav"
+    path.write_bytes(b"OLD")
+    await WaveSink(path).aclose()
+    with open_wave(str(path)) as file:
+        assert file.getnframes() == 0
 
 
 async def test_a_sink_that_waits_is_waited_for_and_can_be_stopped() -> None:

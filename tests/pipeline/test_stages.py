@@ -129,6 +129,12 @@ async def test_half_a_sample_is_an_error_that_names_the_voice(size: int) -> None
         await feed(VoiceStage(Dictated(SpeechBuffer(bytes(size)))), PHRASES)
 
 
+async def test_audio_that_is_no_bytes_is_an_error_that_names_the_voice() -> None:
+    wrong: Any = "text"
+    with pytest.raises(AdapterFailed, match="'tone' gave str as PCM"):
+        await feed(VoiceStage(Dictated(SpeechBuffer(wrong))), PHRASES)
+
+
 async def test_a_voice_that_says_nothing() -> None:
     spoken: list[Speech] = await feed(VoiceStage(Dictated()), PHRASES)
     assert [(p.pcm, p.samples, p.last) for p in spoken] == [(b"", Span(0, 0), True)] * 3

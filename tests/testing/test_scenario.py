@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,9 @@ def test_a_limit_that_is_passed_shows_where_the_time_went() -> None:
         assert_latency(report, stage="ttfa", p95_ms=300)
     with pytest.raises(ConfigError, match="give a limit"):
         assert_latency(report, stage="first_audio")
+    for wrong in (math.nan, 0, "a"):
+        with pytest.raises(ConfigError, match="above 0"):
+            assert_latency(report, stage="first_audio", p95_ms=wrong)  # type: ignore[arg-type]
 
 
 def test_percentiles_are_by_nearest_rank() -> None:

@@ -284,7 +284,7 @@ async def test_an_adapter_that_can_not_be_made() -> None:
     for make, why in ((typed, "no such voice"), (untyped, "can't be made: libnoise.so")):
         with pytest.raises(AdapterUnavailable, match=why):
             await serve_adapter("voice", make)
-    with pytest.raises(AdapterUnavailable, match="no attribute 'capabilities'"):
+    with pytest.raises(AdapterUnavailable, match="no voice adapter: it lacks capabilities"):
         await serve_adapter("voice", Face)
     numbers: list[dict[str, Any]] = [{"window": 0}, {"window": 1025}, {"max_connections": 0}]
     for wrong in numbers:
