@@ -72,10 +72,10 @@ class EngineConfig(Strict):
     Bad values raise pydantic's ``ValidationError`` here; `Engine.load` and `parse_config` raise
     `ConfigError`.
 
-    ``dtype="auto"`` on a CPU keeps a bfloat16 checkpoint as it is if its passes are native (see
-    ``compile``), and is float32 otherwise: the number of tokens in a forward pass then doesn't change
-    the greedy choice. On a GPU it is bfloat16, or float16 where that is missing.
-    ``draft_dtype="auto"`` is the target's.
+    ``dtype="auto"`` on a CPU keeps a checkpoint in bfloat16 if its ``config.json`` says that it is
+    stored so and its passes are native (see ``compile``), and is float32 otherwise: in both cases the
+    number of tokens in a forward pass doesn't change the greedy choice. On a GPU it is bfloat16, or
+    float16 where that is missing. ``draft_dtype="auto"`` is the target's.
     ``device="auto"`` takes the GPU if there is one.
 
     ``quantize="int8"`` reads the target's matrices as eight-bit integers, ``"int4"`` as four-bit ones.

@@ -171,8 +171,8 @@ class SamplingParams:
         temperature: 0 is greedy; what follows it in the order above then has no effect.
         seed: Repeats a sampled reply: same prompt, parameters and seed, same text, whatever is
             drafted and whoever else is served, as far as passes of different widths round alike (as
-            for greedy text: practically always in float32, not in bfloat16; in any dtype with
-            ``mode="reproducible"``). Sampled drafts are then accepted a little less often. None: a
+            for greedy text: in native passes, and practically always in float32; in any dtype and pass
+            with ``mode="reproducible"``). Sampled drafts are then accepted a little less often. None: a
             different text each time.
         max_tokens: Longest reply, reasoning and end-of-sequence token included.
         min_tokens: The reply can't end by itself before it has this many tokens: the model's own end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -80,11 +80,14 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
 
 
 def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
-    model = load_model(config.target, config, target_dtype(config))
+    dtype = target_dtype(config)
+    model = load_model(config.target, config, dtype)
     target = _target_runner(model, config)
-    if config.dtype == "auto" and target.device.type == "cpu" and not target.invariant:
-        # Torch's bfloat16 passes round differently at each width. Float32 keeps the weights as they are.
-        target = _target_runner(cast(Any, model).float(), config)
+    if dtype != config.dtype and not target.invariant:
+        # Torch's bfloat16 passes round differently at each width. The model is read again, since
+        # constants that it computed in bfloat16 are rounded.
+        model = load_model(config.target, config, "float32")
+        target = _target_runner(model, config)
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
     steady = steady_positions(model.config)

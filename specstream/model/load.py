@@ -92,11 +92,11 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 
 def target_dtype(config: EngineConfig) -> str:
-    """Return the dtype to load the target in, or ``"auto"``, see `choose_dtype`.
+    """Return the dtype to load the target in: ``config.dtype``, or bfloat16 for ``"auto"`` on a CPU.
 
-    On a CPU ``"auto"`` keeps a bfloat16 checkpoint as it is where native code runs the passes: a token's
-    logits then don't depend on the width of its pass in bfloat16 either, and reading half as many bytes
-    makes passes about twice as fast.
+    A checkpoint that is bfloat16 by its ``config.json`` is kept so if there is native code: in its
+    passes a token's logits don't depend on the width of the pass in bfloat16 either. Half as many bytes
+    are read, so passes are about twice as fast.
     """
     on_cpu = config.dtype == "auto" and choose_device(config.device).type == "cpu"
     if not on_cpu or library(config.compile) is None:
@@ -104,7 +104,7 @@ def target_dtype(config: EngineConfig) -> str:
     found = load_config(config.target)
     quantised = getattr(found, "quantization_config", None) is not None
     keep = found.get_text_config().dtype is torch.bfloat16 and not quantised
-    return "bfloat16" if keep else "auto"
+    return "bfloat16" if keep else config.dtype
 
 
 def prepare_device(device: torch.device) -> None:

@@ -29,6 +29,11 @@ def check_trees(runner: ModelRunner) -> None:
             "reproducible mode verifies chains only; choose a proposer of chains"
         )
     name = type(getattr(runner, "model", runner)).__name__
+    if not getattr(runner, "lean", True) and _windowed(runner):
+        raise ModelUnsupported(
+            f"{name} can't verify trees: its attention sees a sliding window of the text only; choose a "
+            "proposer of chains"
+        )
     try:
         off, allowed = _error(runner)
     except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
@@ -40,6 +45,15 @@ def check_trees(runner: ModelRunner) -> None:
             f"{name} can't verify trees (its positions or masks work in another way; off by "
             f"{off:.2g}); choose a proposer of chains"
         )
+
+
+def _windowed(runner: ModelRunner) -> bool:
+    """Whether any layer attends to a window of the text. A tree's mask doesn't know of windows."""
+    text = runner.model.config.get_text_config()
+    if types := getattr(text, "layer_types", None):
+        return any(one != "full_attention" for one in types)
+    window = getattr(text, "sliding_window", None)
+    return window is not None and getattr(text, "use_sliding_window", True)
 
 
 def _error(runner: ModelRunner) -> tuple[float, float]:

@@ -91,7 +91,8 @@ def read_data(
         found = Prompts(_pieces(text, tokenizer), list, longest)
     if len(found) < least:
         raise ConfigError(
-            f"{path} gives {len(found)} prompts and training needs at least {least}: add some"
+            f"{path} gives too few prompts ({len(found)}; at least {least} are needed; plain text gives "
+            f"one for each {_TEXT_TOKENS} tokens): add some"
         )
     return found
 

@@ -72,7 +72,7 @@ def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
     head = next((dim for dim in (64, 32, 16, 8) if width % dim == 0), 0) if size else 64
     if not size:
         budget = sum(p.numel() for p in model.parameters()) / 10
-        head = min(64, max(8, int(theirs.hidden_size) // 4))
+        head = min(64, max(8, int(theirs.hidden_size) // 8 * 2))  # even, for rotary positions
         width = head
         while _weights(target.model_vocab_size, layers, width + head) <= 1.2 * budget:
             width += head

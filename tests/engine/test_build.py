@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
@@ -22,7 +22,8 @@ from specstream.errors import (
     SpecstreamError,
     VocabularyMismatch,
 )
-from specstream.methods import DraftProposerConfig
+from specstream.methods import DraftProposerConfig, LookaheadProposerConfig
+from specstream.model.forward import ForwardInput
 from specstream.model.load import load_tokenizer
 from specstream.model.native.library import library
 from specstream.model.runner import ModelRunner
@@ -218,3 +219,39 @@ def test_a_draft_is_read_in_the_targets_dtype(tmp_path: Path) -> None:
     core = build.build_engine(config.model_copy(update=changes))
     proposer: Any = core.proposer
     assert proposer._runner.dtype is core.target.dtype is torch.bfloat16
+
+
+def test_trees_are_refused_for_a_target_that_sees_a_window_of_the_text(tmp_path: Path) -> None:
+    """A tree's mask has no window: `lookahead` would change greedy text behind it."""
+    sliding(tmp_path)
+    values = {"target": str(tmp_path), "proposer": {"kind": "lookahead"}, "device": "cpu"}
+    with pytest.raises(ModelUnsupported, match="sliding window"):
+        build.build_engine(parse_config(values))
+    whole = stored(tmp_path / "whole", torch.float32)
+    build.build_engine(whole.model_copy(update={"proposer": LookaheadProposerConfig()}))
+
+
+def test_what_a_model_computes_in_bfloat16_is_not_kept_for_float32(tmp_path: Path) -> None:
+    """Gemma's scale of embeddings is the square root of the hidden size, rounded to its dtype."""
+    tokenizer = byte_tokenizer()
+    sizes = families.SIZES | {"vocab_size": len(tokenizer), "hidden_size": 48, "head_dim": 16}
+    gemma: Any = GemmaForCausalLM(GemmaConfig(**sizes))
+    gemma.to(torch.bfloat16).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    values = {"target": str(tmp_path), "proposer": {"kind": "off"}, "device": "cpu"}
+    core, tokens = build.build_engine(parse_config(values)), torch.arange(3, 9)
+    model = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.inference_mode():
+        (found,) = core.target.forward(
+            [ForwardInput(tokens, core.target.new_cache(), keep=6)]
+        ).logits
+        wanted = model(tokens.unsqueeze(0)).logits[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_native_passes_that_are_demanded_and_can_not_be_had_are_an_error(tmp_path: Path) -> None:
+    if library(None) is None:
+        pytest.skip("no native code here")
+    config = stored(tmp_path, torch.float32, intermediate_size=60)
+    with pytest.raises(ModelUnsupported, match="multiple of 32"):
+        build.build_engine(config.model_copy(update={"compile": True}))

@@ -71,7 +71,7 @@ def test_files_that_cannot_serve(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is empty"):
         read_data(path, TOKENIZER, 100)
     path.write_text(json.dumps({"prompt": "hello"}))
-    with pytest.raises(ConfigError, match="gives 1 prompts and training needs at least 8"):
+    with pytest.raises(ConfigError, match=r"too few prompts \(1; at least 8 are needed"):
         read_data(path, TOKENIZER, 100)
     path.write_bytes(b"fine\n\xff\xfe")
     with pytest.raises(ConfigError, match="line 2: not UTF-8"):

@@ -17,10 +17,12 @@ from specstream.metrics import Report
 from specstream.model.heads.recognise import load_head
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
+from specstream.train.draft import draft_config
 from specstream.train.eagle import EagleTrainee
 from specstream.train.kinds import KINDS, trainee_of
 from specstream.train.run import train
 from specstream.types import SamplingParams
+from tests.model import families
 from tests.train.made import options
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -269,3 +271,9 @@ def test_a_head_that_is_not_there_is_asked_for(
         assert cli.main(words) == 2
         said = capsys.readouterr().err
         assert f"--proposer {kind} needs a head" in said and f"specstream train {kind}" in said
+
+
+def test_a_drafts_heads_have_an_even_size_for_rotary_positions() -> None:
+    sizes = {"hidden_size": 60, "intermediate_size": 96, "head_dim": 14}
+    made = draft_config(ModelRunner(families.build("llama", **sizes)))
+    assert made.head_dim % 2 == 0
