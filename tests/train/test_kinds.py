@@ -276,4 +276,4 @@ def test_a_head_that_is_not_there_is_asked_for(
 def test_a_drafts_heads_have_an_even_size_for_rotary_positions() -> None:
     sizes = {"hidden_size": 60, "intermediate_size": 96, "head_dim": 14}
     made = draft_config(ModelRunner(families.build("llama", **sizes)))
-    assert made.head_dim % 2 == 0
+    assert made.head_dim is not None and made.head_dim % 2 == 0

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConnectionFailed, SpecstreamError
-from specstream.types import Phrase, Speech
+from specstream.types import Phrase, Span, Speech
 from specstream.ws.stage.codec import MAX_MESSAGE, AudioFrame, Violation, decode, encode
 from specstream.ws.stage.frames import (
     ChunkFrame,
@@ -165,3 +165,11 @@ def test_errors_keep_their_type_over_the_wire() -> None:
     assert type(ErrorFrame(code="from_the_future", message="x").error()) is AdapterFailed
     assert ErrorFrame.of(Violation("x")).code == "protocol_error"
     assert len(ErrorFrame.of(AdapterFailed("x" * 10_000)).message) == 2000
+
+
+def test_a_phrase_is_bounded_as_a_server_reads_it_between_other_clients_frames() -> None:
+    for length, refused in ((16_384, False), (16_385, True)):
+        phrase = Phrase("a" * length, Span(0, length), Span(0, 1), 0)
+        message = encode(ChunkFrame.model_construct(type="chunk", turn=1, phrase=phrase))
+        with pytest.raises(Violation, match="at most 16384") if refused else suppress():
+            decode(message)
