@@ -168,8 +168,10 @@ def test_errors_keep_their_type_over_the_wire() -> None:
 
 
 def test_a_phrase_is_bounded_as_a_server_reads_it_between_other_clients_frames() -> None:
-    for length, refused in ((16_384, False), (16_385, True)):
+    messages = list[str | bytes]()
+    for length in (16_384, 16_385):
         phrase = Phrase("a" * length, Span(0, length), Span(0, 1), 0)
-        message = encode(ChunkFrame.model_construct(type="chunk", turn=1, phrase=phrase))
-        with pytest.raises(Violation, match="at most 16384") if refused else suppress():
-            decode(message)
+        messages.append(encode(ChunkFrame.model_construct(type="chunk", turn=1, phrase=phrase)))
+    decode(messages[0])
+    with pytest.raises(Violation, match="at most 16384"):
+        decode(messages[1])
