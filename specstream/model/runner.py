@@ -54,6 +54,7 @@ class ModelRunner:
 
     Attributes:
         model_vocab_size: Width of the model's own logits.
+        quantised: Whether ``quantize`` named a scheme.
         compiled: The captured passes; None: every pass is eager.
         forwards: Number of inputs that passes have computed logits for.
 
@@ -97,7 +98,7 @@ class ModelRunner:
                 "another activation); leave compile off"
             )
         self.model: PreTrainedModel = model
-        self._quantised = quantize is not None
+        self.quantised = quantize is not None
         self.device = model.device
         self.dtype = model.dtype
         text = model.config.get_text_config()
@@ -237,7 +238,8 @@ class ModelRunner:
         if self._decoder is None or self.fixed_width is not None:
             raise ModelUnsupported(
                 f"hidden states of {name} can't be had here: only plain models of the Llama family give "
-                "them, and not in reproducible mode; choose a proposer that needs none"
+                "them, and not in reproducible mode; choose another target, or a proposer that needs "
+                "none"
             )
         layers = len(self._decoder.weights.layers)
         for depth in depths:
@@ -255,7 +257,7 @@ class ModelRunner:
         Raises:
             ModelUnsupported: passes are captured or weights quantised; both are copies of old values.
         """
-        if self.compiled is not None or self._quantised:
+        if self.compiled is not None or self.quantised:
             raise ModelUnsupported(
                 "captured passes and quantised weights can't be changed in service"
             )

@@ -68,4 +68,6 @@ def _error(runner: ModelRunner) -> tuple[float, float]:
         wanted = runner.forward([ForwardInput(ids, cache)]).logits[0][-1].float()
         off = max(off, float((found[node + 1].float() - wanted).abs().max()))
         scale = max(scale, float(wanted.abs().max()))
-    return off, 64 * torch.finfo(runner.dtype).eps * scale
+    # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
+    dtype = torch.bfloat16 if getattr(runner, "quantised", False) else runner.dtype
+    return off, 64 * torch.finfo(dtype).eps * scale

@@ -255,3 +255,8 @@ def test_native_passes_that_are_demanded_and_can_not_be_had_are_an_error(tmp_pat
     config = stored(tmp_path, torch.float32, intermediate_size=60)
     with pytest.raises(ModelUnsupported, match="multiple of 32"):
         build.build_engine(config.model_copy(update={"compile": True}))
+
+
+def test_a_quantised_target_verifies_trees_in_torchs_float32_passes() -> None:
+    values = {"quantize": "int8", "compile": False, "dtype": "float32", "device": "cpu"}
+    build.build_engine(parse_config(values | {"proposer": {"kind": "lookahead"}}))
