@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig, Scheme
 from specstream.engine.step import EngineCore
-from specstream.errors import ConfigError, ModelError, VocabularyMismatch
+from specstream.errors import ConfigError, ModelError, ModelUnsupported, VocabularyMismatch
 from specstream.methods import MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
@@ -88,6 +88,12 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         # constants that it computed in bfloat16 are rounded.
         model = load_model(config.target, config, "float32")
         target = _target_runner(model, config)
+    on_cpu, default = target.device.type == "cpu", config.mode == "default"
+    if config.compile and on_cpu and default and not target.invariant:
+        raise ModelUnsupported(
+            f"compile: native code doesn't take {config.target} (sizes that are no multiple of 32, or "
+            "another activation); leave compile off"
+        )
     if model.device.type == "cuda":
         torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
     steady = steady_positions(model.config)

@@ -40,6 +40,7 @@ from specstream.model.places import (
     located,
     not_found,
 )
+from specstream.model.weights import FAMILY
 
 __all__ = [
     "choose_device",
@@ -94,16 +95,17 @@ def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
 def target_dtype(config: EngineConfig) -> str:
     """Return the dtype to load the target in: ``config.dtype``, or bfloat16 for ``"auto"`` on a CPU.
 
-    A checkpoint that is bfloat16 by its ``config.json`` is kept so if there is native code: in its
-    passes a token's logits don't depend on the width of the pass in bfloat16 either. Half as many bytes
-    are read, so passes are about twice as fast.
+    A Llama-like checkpoint that is bfloat16 by its ``config.json`` is kept so if there is native code.
+    In its passes a token's logits don't depend on the width of the pass in bfloat16 either, and half as
+    many bytes are read, so passes are about twice as fast.
     """
     on_cpu = config.dtype == "auto" and choose_device(config.device).type == "cpu"
     if not on_cpu or library(config.compile) is None:
         return config.dtype
     found = load_config(config.target)
     quantised = getattr(found, "quantization_config", None) is not None
-    keep = found.get_text_config().dtype is torch.bfloat16 and not quantised
+    ours = not FAMILY.isdisjoint(found.architectures or ()) and not quantised
+    keep = ours and found.get_text_config().dtype is torch.bfloat16
     return "bfloat16" if keep else config.dtype
 
 

@@ -92,11 +92,6 @@ class ModelRunner:
                 f"quantize: only plain models of the Llama family can be quantised here, and "
                 f"{type(model).__name__} here is none; leave quantize off"
             )
-        if native and code is not None and self._decoder is not None and not self._decoder.whole:
-            raise ModelUnsupported(
-                "compile: native code doesn't take this model (sizes that are no multiple of 32, or "
-                "another activation); leave compile off"
-            )
         self.model: PreTrainedModel = model
         self.quantised = quantize is not None
         self.device = model.device

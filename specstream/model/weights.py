@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-__all__ = ["DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
+__all__ = ["FAMILY", "DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
 
-_FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+"""Classes of transformers whose models the decoder computes, with few exceptions."""
 _STATIC_ROPE = {"default", "linear", "llama3"}
 _FIRST_POSITIONS = 256  # that a rotary table has at first
 
@@ -188,7 +189,7 @@ def _inner(model: PreTrainedModel) -> Any:
 def _plain(model: PreTrainedModel) -> bool:
     """Whether the model computes exactly what `Decoder` computes."""
     config = model.config
-    if type(model).__name__ not in _FAMILY or getattr(config, "mlp_bias", False):
+    if type(model).__name__ not in FAMILY or getattr(config, "mlp_bias", False):
         return False
     if set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
         return False
