@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -38,6 +39,8 @@ from specstream.types import (
 
 __all__ = ["AvatarStage", "PromptStage", "SegmentStage", "VoiceStage"]
 
+_log = logging.getLogger("specstream.pipeline")
+
 
 class VoiceStage:
     """`Phrase` to `Speech`: puts a voice's buffers on the turn's sample clock, tags among them.
@@ -57,6 +60,7 @@ class VoiceStage:
         self._readout = readout.for_language(voice.capabilities.language)
         self._rate = voice.capabilities.sample_rate
         self.takes_drafts = voice.capabilities.streaming
+        self._told_silence = False  # once is enough
         check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
     async def aclose(self) -> None:
@@ -113,6 +117,11 @@ class VoiceStage:
                 marks = _place(buffer, origin, waiting, reading)
                 yield Speech(buffer.pcm, self._rate, samples, marks, *where)
                 clock = samples.end
+        said = reading.phrase.spoken.strip()
+        if clock == origin and any(map(str.isalpha, said)) and not self._told_silence:
+            self._told_silence = True
+            name = self._voice.capabilities.name
+            _log.warning("voice %r gave no audio for %r; no more warnings follow", name, said[:60])
         marks = tuple(_tag_mark(tag, clock) for tag in waiting)
         yield Speech(b"", self._rate, Span(clock, clock), marks, *where, last=True)
 

@@ -135,8 +135,9 @@ async def test_audio_that_is_no_bytes_is_an_error_that_names_the_voice() -> None
         await feed(VoiceStage(Dictated(SpeechBuffer(wrong))), PHRASES)
 
 
-async def test_a_voice_that_says_nothing() -> None:
+async def test_a_voice_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     spoken: list[Speech] = await feed(VoiceStage(Dictated()), PHRASES)
+    assert len([one for one in caplog.messages if "'tone' gave no audio for" in one]) == 1
     assert [(p.pcm, p.samples, p.last) for p in spoken] == [(b"", Span(0, 0), True)] * 3
 
 
