@@ -84,8 +84,7 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
     model = load_model(config.target, config, dtype)
     target = _target_runner(model, config)
     if dtype != config.dtype and not target.invariant:
-        # Torch's bfloat16 passes round differently at each width. The model is read again, since
-        # constants that it computed in bfloat16 are rounded.
+        # Native code doesn't take the model; torch's bfloat16 passes round differently at each width.
         model = load_model(config.target, config, "float32")
         target = _target_runner(model, config)
     on_cpu, default = target.device.type == "cpu", config.mode == "default"

@@ -12,7 +12,6 @@ from specstream.errors import AdapterFailed, ConfigError, OutputError
 
 __all__ = ["AudioSink", "AudioWriter", "WaveSink", "sink_of"]
 
-_EMPTY_RATE = 24_000  # sample rate of a WAV file without audio
 AudioWriter: TypeAlias = Callable[[bytes, int], Awaitable[None] | None]
 """``writer(pcm, sample_rate)``: takes signed 16-bit little-endian mono."""
 
@@ -73,11 +72,10 @@ def sink_of(given: AudioSink | AudioWriter | None) -> AudioSink:
 
 
 class WaveSink:
-    """Writes a WAV file, turn after turn; complete after `aclose`. Without any audio it is empty."""
+    """Writes a WAV file, turn after turn; complete after `aclose`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._closed = False
         self._file: wave.Wave_write | None = None
         self._raw: BinaryIO | None = None
 
@@ -111,9 +109,6 @@ class WaveSink:
         Raises:
             OutputError: the file can't be written.
         """
-        if self._file is None and not self._closed:
-            self._append(b"", _EMPTY_RATE)  # an older file must not be taken for this speech
-        self._closed = True
         file, self._file = self._file, None
         raw, self._raw = self._raw, None
         try:
