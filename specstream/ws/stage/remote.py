@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,10 +13,8 @@ from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
+from specstream.errors import ConfigError, ConnectionFailed, ProtocolError
 from specstream.pipeline.link import Inlet
-from specstream.pipeline.stage import as_failure
-from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.log import LOG, shown
 from specstream.ws.stage import frames as fr
@@ -25,11 +22,10 @@ from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.frames import MAX_WINDOW, SUBPROTOCOL, Kind, ReadyFrame, StartFrame
 from specstream.ws.stage.protocol import WINDOW, StageRules
+from specstream.ws.stage.remote_turn import Output, RemoteTurn
+from specstream.ws.stage.spoken_order import SpokenOrder
 
 __all__ = ["RemoteStage"]
-
-Input = Phrase | Speech
-Output = Speech | AvatarCue | ScenePrompt | Flush | Revoke | Cancel
 
 _MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use more
 
@@ -134,7 +130,8 @@ class RemoteStage:
                 yield item
             return
         channel, ready = taken
-        turn = RemoteTurn(self.name, channel, items, self._start, self._cancel_timeout)
+        order = SpokenOrder() if self._kind == "voice" else None
+        turn = RemoteTurn(self.name, channel, items, self._start, self._cancel_timeout, order)
         try:
             async with aclosing(turn.outputs()) as outputs:
                 async for output in outputs:
@@ -218,95 +215,3 @@ class RemoteStage:
 
 def _late(error: Exception) -> bool:
     return isinstance(error, TimeoutError) and not error.errno
-
-
-class RemoteTurn:
-    """One turn on one connection: a task sends the input, `outputs` yields the adapter's output."""
-
-    def __init__(
-        self,
-        name: str,
-        channel: Channel,
-        items: Inlet[Input],
-        start: StartFrame,
-        cancel_timeout: float,
-    ) -> None:
-        self.complete = False  # whether the next turn may use the connection
-        self._name = name
-        self._channel = channel
-        self._items = items
-        self._cancel_timeout = cancel_timeout
-        self._cancel: Cancel | None = None
-        self._broken: SpecstreamError | None = None
-        channel.post(start)
-        self._feeder = asyncio.create_task(self._feed())
-
-    async def outputs(self) -> AsyncGenerator[Output, None]:
-        try:
-            while True:
-                received = await self._channel.receive()
-                if isinstance(received, fr.ErrorFrame):
-                    raise received.error()
-                if isinstance(received, fr.CancelledFrame):
-                    self.complete = True
-                    for cue in received.cues:
-                        yield cue
-                    break
-                if self._items.cancelled:
-                    continue  # sent before the adapter read the cancel
-                if isinstance(received, fr.DoneFrame):
-                    self.complete = True
-                    return
-                assert isinstance(received, Output)  # the rules let nothing else through
-                if isinstance(received, ScenePrompt):
-                    self._tell_source()
-                yield received
-        except SpecstreamError as error:
-            if not self._items.cancelled:
-                failure = self._broken or error
-                raise failure from failure.__cause__
-        await self.stop()
-        async for unread in self._items:
-            assert isinstance(unread, Cancel)
-            self._cancel = unread
-        assert self._cancel is not None
-        yield self._cancel
-
-    def _tell_source(self) -> None:
-        """Tell the link which text a prompt was made from: the feeding task may have read further."""
-        read = self._channel.rules.read
-        if read is None and self._items.drafted:
-            raise ProtocolError(
-                f"stage {self._name!r} gave a prompt without 'read', so nobody can tell whether it was "
-                "made of drafted text: give that adapter no drafts"
-            )
-        self._items.made_of(read)
-
-    async def stop(self) -> None:
-        """End the feeding task. Idempotent."""
-        self._feeder.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait({self._feeder})
-
-    async def _feed(self) -> None:
-        try:
-            async for item in self._items:
-                if isinstance(item, Cancel):
-                    return await self._withdraw(item)
-                await self._items.unless_cancelled(self._channel.room)
-                if not self._items.cancelled:
-                    self._channel.post(item)
-            self._channel.post(fr.EndFrame())
-            await self._items.unless_cancelled(anyio.sleep_forever)
-            async for item in self._items:
-                assert isinstance(item, Cancel)
-                await self._withdraw(item)
-        except Exception as error:
-            self._broken = as_failure(self._name, error)
-            self._channel.abort()
-
-    async def _withdraw(self, cancel: Cancel) -> None:
-        self._cancel = cancel
-        self._channel.post(fr.CancelFrame(reason=cancel.reason[:1000]))
-        await anyio.sleep(self._cancel_timeout)
-        self._channel.abort()  # no answer: the turn ends without it

@@ -32,8 +32,7 @@ TEXT = "one two three four."
 
 def head(rate: int, samples: tuple[int, int] = (0, 0), marks: int = 0) -> dict[str, Any]:
     mark = {"kind": "word", "text": "x", "samples": [0, 0], "chars": [0, 1]}
-    where = {"chars": [0, 5], "tokens": [0, 1], "phrase": 0, "last": False}
-    return {"sample_rate": rate, "samples": list(samples), "marks": [mark] * marks, **where}
+    return {"sample_rate": rate, "samples": list(samples), "marks": [mark] * marks, "last": False}
 
 
 def says(*heads: dict[str, Any]) -> Answer:
@@ -43,6 +42,9 @@ def says(*heads: dict[str, Any]) -> Answer:
         if frame["type"] != "chunk":
             return
         for number, speech in enumerate(heads):
+            where = {"phrase": frame["phrase"]["index"]}
+            where |= {name: frame["phrase"][name] for name in ("chars", "tokens")}
+            speech = where | speech
             start, end = speech["samples"]
             audio = number if end > start else None
             await socket.send(json.dumps({"type": "speech", "speech": speech, "audio": audio}))
@@ -62,8 +64,16 @@ def says(*heads: dict[str, Any]) -> Answer:
         (says(head(24_000, (0, 10), marks=12_000)), "protocol_error", ""),
         (says(head(191_999, (0, 100))), "adapter_failed", "191999 Hz can't be converted"),
         (says(head(4000, (0, 500_000))), "adapter_failed", "samples in one piece"),
-        (says(head(8000, (0, 80)), head(16_000, (80, 90))), "adapter_failed", "was due"),
-        (says(head(8000, (800, 880))), "adapter_failed", "where 0 at"),
+        (says(head(8000, (0, 80)), head(16_000, (80, 90))), "protocol_error", "was due"),
+        (says(head(8000, (800, 880))), "protocol_error", "where 0 of 8000 Hz was due"),
+        (says(head(8000, (0, 80)), head(8000, (79, 99))), "protocol_error", "where 80 of 8000"),
+        (says(head(8000) | {"phrase": 7}), "protocol_error", "for phrase 7"),
+        (
+            says(head(8000) | {"chars": [0, 5]}),
+            "protocol_error",
+            "(characters 0 to 5), which was",
+        ),
+        (says(head(8000) | {"last": True}, head(8000)), "protocol_error", "is over"),
     ],
     ids=lambda value: None if callable(value) else str(value),
 )
