@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,6 +136,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
             return read_gguf_tokenizer(path)
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **hub_options(name))
+    # Prompts are checked against the model's context; the tokenizer would warn of a length of its own.
+    loaded.model_max_length = sys.maxsize
     return loaded
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
-from specstream.config import EngineConfig, OffProposerConfig
+from specstream.config import DEFAULT_TARGET, EngineConfig, OffProposerConfig
 from specstream.engine.build import build_engine
 from specstream.errors import (
     ConfigError,
@@ -21,7 +22,7 @@ from specstream.errors import (
     ModelUnsupported,
     PromptError,
 )
-from specstream.model.load import choose_device, choose_dtype, prepare_device
+from specstream.model.load import choose_device, choose_dtype, load_tokenizer, prepare_device
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model
 
@@ -287,3 +288,12 @@ def test_quantised_weights_without_their_packages_are_refused_by_name(
     (other / "config.json").write_text(json.dumps(values))
     with pytest.raises(ModelUnsupported, match=f"pip install {wanted}$"):
         build(other)
+
+
+def test_a_tokenizer_tells_nothing_of_long_prompts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine checks them against the model's context."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    load_tokenizer(DEFAULT_TARGET).encode("word " * 3000)
+    assert "longer than" not in caplog.text

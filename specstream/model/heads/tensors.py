@@ -27,7 +27,7 @@ class Tensors:
 
     @classmethod
     def read(cls, folder: str | Path, *pickles: str) -> Tensors:
-        """Read all ``*.safetensors`` of a folder, or else ``pytorch_model.bin`` or one of ``pickles``.
+        """Read all ``*.safetensors`` of a folder, or else ``pytorch_model*.bin`` or one of ``pickles``.
 
         Pickles are read as weights only: code in them is not run.
 
@@ -35,11 +35,8 @@ class Tensors:
             ModelBroken: there is no file of weights, or one can't be read.
         """
         folder = Path(folder)
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            files = [folder / n for n in ("pytorch_model.bin", *pickles) if (folder / n).is_file()][
-                :1
-            ]
+        files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+        files = files or [folder / name for name in pickles if (folder / name).is_file()][:1]
         if not files:
             raise ModelBroken(f"{folder} is a head's folder without weights (*.safetensors)")
         values: dict[str, Tensor] = {}

@@ -49,6 +49,13 @@ def test_a_pickle_of_tensors_is_read(tmp_path: Path) -> None:
     assert torch.equal(Tensors.read(tmp_path, "medusa_lm_head.pt").take("a", (2,)), torch.ones(2))
 
 
+def test_pickles_in_parts_are_read(tmp_path: Path) -> None:
+    for number, name in enumerate("ab", 1):
+        torch.save({name: torch.ones(2)}, tmp_path / f"pytorch_model-{number:05}-of-00002.bin")
+    found = Tensors.read(tmp_path)
+    assert "a" in found and "b" in found
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "\x00"])
 def test_a_damaged_config_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
