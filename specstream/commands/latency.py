@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from specstream.bench.plots import can_plot
 from specstream.bench.timeline import Bar, Row, draw_timeline
 from specstream.commands.chain import load_voice
 from specstream.commands.output import note, print_json
+from specstream.commands.progress import Progress
 from specstream.commands.serving import KEY_VARIABLE
 from specstream.listening.resampler import Resampler
 from specstream.pipeline.interfaces import SpeechSynthesizer
@@ -48,14 +50,16 @@ async def run(args: argparse.Namespace) -> None:
 
 async def _with_server(scenario: Scenario, url: str, name: str) -> LatencyReport:
     voice = await to_thread.run_sync(load_voice, name)
+    progress = Progress(sys.stderr, every=10.0)
     try:
 
         async def speak(text: str) -> bytes:
             return await _spoken(voice, text)
 
-        key = os.environ.get(KEY_VARIABLE)
-        return await run_live(scenario, url, speak=speak, api_key=key)
+        key, tell = os.environ.get(KEY_VARIABLE), progress.phase("turn")
+        return await run_live(scenario, url, speak=speak, api_key=key, progress=tell)
     finally:
+        progress.clear()
         await voice.aclose()
 
 

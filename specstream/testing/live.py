@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -33,6 +34,7 @@ async def run_live(
     *,
     speak: Callable[[str], Awaitable[bytes]],
     api_key: str | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> LatencyReport:
     """Run the conversation with the server at ``url``, one connection for each repetition.
 
@@ -44,6 +46,7 @@ async def run_live(
         url: ``ws://host:port/v1/realtime``.
         speak: Returns a text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
         api_key: Sent as a bearer token.
+        progress: Called after each reply with the number of replies so far and of all turns.
 
     Raises:
         ConnectionFailed: nobody answers, or the connection broke.
@@ -51,10 +54,12 @@ async def run_live(
         EngineError: a response failed, never ended, or had nothing audible.
     """
     turns: list[TurnLatency] = []
+    replies, total = itertools.count(1), len(scenario.turns) * scenario.repeat
     for _ in range(scenario.repeat):
         reached = await dial(url, api_key=api_key, open_timeout=10.0, ready_timeout=30.0)
         async with reached.socket:
-            talk = _ServerTalk(scenario, reached.socket, speak)
+            tell = lambda: progress(next(replies), total)  # noqa: E731
+            talk = _ServerTalk(scenario, reached.socket, speak, tell)
             await talk.configure(reached.greeting)
             turns += await talk.hold()
     return LatencyReport(scenario.name, "wall", tuple(turns))
@@ -66,10 +71,12 @@ class _ServerTalk(Talk):
         scenario: Scenario,
         socket: ClientConnection,
         speak: Callable[[str], Awaitable[bytes]],
+        progress: Callable[[], object],
     ) -> None:
         super().__init__(scenario, Ear())
         self._socket = socket
         self._voice = speak
+        self._progress = progress
         self._item: str | None = None  # the id of the item whose audio is being played
         self._cut = False  # whether the user interrupted the reply: its further audio is ignored
 
@@ -133,6 +140,7 @@ class _ServerTalk(Talk):
                 if response.status == "failed":
                     failure = details.error if details is not None else None
                     raise EngineError(failure.message if failure is not None else "it failed")
+                self._progress()
                 if not self._cut:
                     self.reply_over(complete=response.status != "cancelled")
 

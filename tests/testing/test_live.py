@@ -49,8 +49,14 @@ async def speak(text: str) -> bytes:
     return bytes(4800) + b"\x28\x23" * 7200 * len(text.split()) + bytes(4800)
 
 
-async def held(folder: Path, text: str = SCENARIO, **options: Any) -> LatencyReport:
+async def held(
+    folder: Path,
+    text: str = SCENARIO,
+    told: list[tuple[int, int]] | None = None,
+    **options: Any,
+) -> LatencyReport:
     (folder / "talk.toml").write_text(text)
+    told = [] if told is None else told
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     loop.watch(anyio.to_thread.current_default_thread_limiter())
@@ -60,11 +66,13 @@ async def held(folder: Path, text: str = SCENARIO, **options: Any) -> LatencyRep
     model = ScriptedModel(REPLIES, first_token_ms=200, round_ms=30, drafted=0)
     stand = Stand(model, clock=LoopClock(), **options)
     async with stand.running():
-        return await run_live(read_scenario(folder / "talk.toml"), stand.url, speak=speak)
+        scenario, tell = read_scenario(folder / "talk.toml"), lambda *counts: told.append(counts)
+        return await run_live(scenario, stand.url, speak=speak, progress=tell)
 
 
 async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None:
-    report = await held(tmp_path)
+    told: list[tuple[int, int]] = []
+    report = await held(tmp_path, told=told)
     assert report.clock == "wall"
     first, second, third = report.turns
     assert [turn.reply for turn in report.turns[1:]] == REPLIES[1:]
@@ -76,6 +84,7 @@ async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None
         *("turn_end", "transcript", "asked", "first_token", "arrived", "first_audio")
     ]
     assert list(third.parts) == ["asked", "first_token", "arrived", "first_audio"]
+    assert told == [(1, 3), (2, 3), (3, 3)]
     assert all(abs(turn.residual_ms) < 1 for turn in report.turns)
     assert second.interrupts is True
     assert 0 < second.stages["interruption_silence"] < 100, "heard within a block of 32 ms"
