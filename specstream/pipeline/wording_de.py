@@ -49,7 +49,9 @@ def german(language: str) -> Vocabulary:
         rule(address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
         rule(_PHONE, _digits),
         rule(r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
+        rule(r"(?<![\d,.])(?P<century>1[1-9])(?=[2-9]0er\b)", look_up(_CENTURIES, "century")),
         rule(r"(?<!\w)(?P<decade>[2-9]0er)\b", look_up(_DECADES, "decade")),
+        rule(r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
         rule(
             r"(?<![\w.,-])(?P<century>1[1-9])(?=(?!00)\d\d(?![\w,-]|\.\d))",
             look_up(_CENTURIES, "century"),

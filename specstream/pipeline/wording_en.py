@@ -154,6 +154,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (rf"\b(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s\d)", look_up(_SHORT_MONTHS, "month")),
     (rf"(?<=\d )(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s[\da-z]|,)", look_up(_SHORT_MONTHS, "month")),
     (r"(?<![\w/.-])(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?![\w/-]|[.]\d)", _date),
+    (rf"{_FREE}(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>{_YEAR}){_ALONE}", _date),
     (rf"{_FREE}(?P<a>{_YEAR})(?= ?[-–—] ?{_YEAR}{_YEAR_END}|[-–]\d\d{_YEAR_END})", _years),
     (rf"(?<=\d) ?[-–—] ?(?P<a>{_YEAR}){_YEAR_END}", _to_year),
     (rf"\b(?:{_MONTH}) \d{{1,2}}(?:st|nd|rd|th)?, (?P<a>{_YEAR}){_YEAR_END}", _years),

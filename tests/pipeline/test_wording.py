@@ -103,11 +103,18 @@ def test_traps(written: str, heard: str) -> None:
     assert said(written) == heard
 
 
+def test_german_decades_and_products() -> None:
+    assert said("Die 1990er.", "de") == "Die neunzehnhundert neunziger."
+    assert said("Ein Feld von 3x4 m.", "de") == "Ein Feld von drei mal vier Meter."
+
+
 def test_a_date_in_figures_follows_the_region() -> None:
     assert "March fourth" in said("On 3/4/2025.", "en-us")
     assert "April third" in said("On 3/4/2025.", "en-GB")
     assert "March thirteenth" in said("On 3/13/2025.", "en_GB")
     assert said("On 77/99/2025.", "en-us").startswith("On ")
+    assert "On February first, twenty twenty-four" in said("On 1.2.2024.", "en-us")
+    assert "point" in said("At 10.5.10.200.", "en-us")
 
 
 def test_a_sentence_keeps_its_full_stop() -> None:
