@@ -37,7 +37,9 @@ def check_trees(runner: ModelRunner) -> None:
     try:
         off, allowed = _error(runner)
     except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
-        raise ModelUnsupported(f"{name} can't verify trees: {error}") from error
+        raise ModelUnsupported(
+            f"{name} can't verify trees ({error}); choose a proposer of chains"
+        ) from error
     finally:
         runner.forwards = 0
     if not off <= allowed:
@@ -50,8 +52,9 @@ def check_trees(runner: ModelRunner) -> None:
 def _windowed(runner: ModelRunner) -> bool:
     """Whether any layer attends to a window of the text. A tree's mask doesn't know of windows."""
     text = runner.model.config.get_text_config()
-    if types := getattr(text, "layer_types", None):
-        return any(one != "full_attention" for one in types)
+    types = getattr(text, "layer_types", None) or getattr(text, "attention_layers", None)
+    if types:  # the second is GPT-Neo's
+        return any(one not in ("full_attention", "global") for one in types)
     window = getattr(text, "sliding_window", None)
     return window is not None and getattr(text, "use_sliding_window", True)
 

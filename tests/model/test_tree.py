@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    PreTrainedModel,
+)
 
 from specstream.errors import ModelUnsupported
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
@@ -125,6 +133,20 @@ def test_trees_are_tried_on_tokens_of_text() -> None:
     runner.forward = spy  # type: ignore[method-assign]
     check_trees(runner)
     assert len(read) == 8 and min(read) >= VOCAB // 9
+
+
+@pytest.mark.parametrize("kinds", [["global"], ["global", "local"]])
+def test_windows_that_a_model_names_in_its_own_way_are_refused(kinds: list[str]) -> None:
+    """GPT-Neo's: a prompt as short as the trial's would not reach the window."""
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    types = [[kinds, 2 // len(kinds)]]
+    config = GPTNeoConfig(vocab_size=VOCAB, attention_types=types, window_size=12, **sizes)
+    model = GPTNeoForCausalLM(config)
+    model.train(False)
+    if "local" not in kinds:
+        return check_trees(ModelRunner(model))
+    with pytest.raises(ModelUnsupported, match="sliding window"):
+        check_trees(ModelRunner(model))
 
 
 def test_a_chain_is_no_tree_and_disorder_is_refused() -> None:
