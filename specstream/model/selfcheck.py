@@ -82,7 +82,9 @@ def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
     parts, kept = _in_parts(runner, ids)
     if not kept:
         return "it doesn't keep its state in the cache that it is given"
-    off = _distance(parts, whole[:, : parts.shape[1]], exact=exact)
+    # A runner cuts or pads rows to the target's vocabulary.
+    width = min(parts.shape[1], whole.shape[1])
+    off = _distance(parts[:, :width], whole[:, :width], exact=exact)
     if off > rounded:
         return f"tokens that come one after another have other logits, by {off:.2g} of their size"
     return ""

@@ -88,6 +88,13 @@ def test_what_is_no_decoder_is_refused_by_name(kind: str, dtype: torch.dtype) ->
     assert "\n" not in message and "decoder-only" in message
 
 
+def test_a_draft_with_fewer_or_more_rows_than_its_target_passes() -> None:
+    """Its logits are padded or cut to the target's vocabulary, in passes of its own forward, too."""
+    model = made("gpt2", SOUND["gpt2"], torch.float32)
+    for rows in (VOCAB + 64, VOCAB - 8):
+        check_decoding("a/draft", ModelRunner(model, vocab_size=rows), TOKENIZER)
+
+
 def test_state_beside_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that depend on how many passes came before."""
     model: Any = made("gpt2", GPT, torch.float32)
