@@ -207,11 +207,55 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
         raise _missing() from None
     width = max(vocab_size, len(tokenizer))
     try:
-        return from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)
+        return _spelling_out(from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id), width)
     except Exception as error:
         raise SamplingError(
             f"this model's tokenizer can't be used with a grammar: {_first_line(error)}"
         ) from error
+
+
+def _spelling_out(vocabulary: LLTokenizer, width: int) -> LLTokenizer:
+    """The vocabulary, with an encoder that never reads text as a marker.
+
+    Markers are special tokens, and added ones that look like a tag (``<tool_call>``). The matcher takes
+    one only where the grammar names the token itself, but it offers what the encoder makes of the text
+    that the grammar forces; a tokenizer's own encoder makes markers of text that spells them.
+    """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(
+        TokenizerWrapper(_Encoder(vocabulary, width)), n_vocab=width, eos_token=vocabulary.eos_token
+    )
+
+
+class _Encoder:
+    """What `TokenizerWrapper` takes: the tokens' bytes and an encoder of text."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: LLTokenizer, width: int) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = vocabulary.eos_token
+        self.special_token_ids = [i for i in range(width) if vocabulary.is_special_token(i)]
+        self.tokens = [vocabulary.decode_bytes([i]) for i in range(width)]
+        for number in set(range(width)).difference(self.special_token_ids):
+            if (
+                self.tokens[number] == b"<[%d]>" % number
+            ):  # how llguidance spells an id without a token
+                self.tokens[number] = b""
+        self._markers = frozenset(self.special_token_ids)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return tokens of the text; those of a word that spells a marker are the longest that fit."""
+        found: list[int] = []
+        for number in self._vocabulary.tokenize_bytes(text):
+            if number in self._markers:
+                found += self._vocabulary.greedy_tokenize(self.tokens[number].decode())
+            else:
+                found.append(number)
+        # A marker may have swallowed the white space beside it.
+        whole = b"".join(self.tokens[number] for number in found) == text
+        return found if whole else self._vocabulary.greedy_tokenize(text.decode())
 
 
 def _first_line(error: object) -> str:
