@@ -9,7 +9,9 @@ from __future__ import annotations
 from enum import Enum
 
 __all__ = [
+    "GERMAN_OPENERS",
     "LETTERED_NOUNS",
+    "ORDINAL_LEADS",
     "ORDINAL_NOUNS",
     "REPORTING_VERBS",
     "SENTENCE_OPENERS",
@@ -83,9 +85,34 @@ TIME_WORDS = _DATES | _words("""
 
 ORDINAL_NOUNS = _words("""
     januar jänner februar märz april mai juni juli august september oktober november dezember
-    jahrhundert jahrhunderts weltkrieg weltkriegs klasse stock platz mal tag jahrestag geburtstag
+    mär mrz feb sept okt nov dez tag jahrestag geburtstag spieltag advent
+    jahrhundert jahrhunderts jahrtausend jh jhd weltkrieg weltkriegs mal klasse stock etage platz rang
+    preis liga bundesliga halbzeit runde etappe quartal halbjahr semester lebensjahr auflage
+    generation instanz stelle reihe ordnung grades staffel sinfonie symphonie
 """)
-"""German nouns before which "3." is an ordinal number, not the end of a sentence."""
+"""German nouns before which "3." is an ordinal number, whatever stands before it."""
+
+ORDINAL_LEADS = _words("im am zum zur vom beim ins ans der die das dem den des") | frozenset(
+    stem + ending
+    for stem in "ein kein mein dein sein ihr unser unsr euer eur jed dies jen".split()
+    for ending in ("", "e", "em", "en", "er", "es")
+)
+"""German words after which "3." is an ordinal number, unless the next word opens a sentence."""
+
+GERMAN_OPENERS = _words("""
+    der die das dem den des ein eine einer einen einem kein keine mein meine dein deine sein seine ihr
+    ihre unser unsere euer eure dies diese dieser dieses jeder jede jedes alle alles viele manche einige
+    beide niemand jemand keiner ich du er sie es wir man mir dir ihm ihn uns ihnen und oder aber denn
+    doch weil wenn ob obwohl während sobald solange falls bevor nachdem als da dass wie wo wer wen wem
+    was wann warum wieso weshalb wohin woher dann danach darauf darum deshalb deswegen daher dabei damit
+    dafür dadurch davor davon dazu nun jetzt heute morgen gestern später vorher nachher zuerst zuletzt
+    schließlich endlich außerdem trotzdem dennoch allerdings jedoch vielleicht natürlich leider bitte
+    also auch nur noch schon so sonst somit hier dort diesmal insgesamt ja nein nicht in im an am auf
+    aus bei beim bis durch für gegen mit nach ohne seit über um unter von vom vor zu zum zur zwischen
+    ist sind war waren hat haben hatte hatten wird werden wurde wurden kann können soll sollen will
+    wollen muss müssen darf dürfen gibt gab kommt kommst
+""")
+"""What opens a German sentence after "am 3." and the like; any other word is what is counted."""
 
 LETTERED_NOUNS = _words("""
     plan option answer vitamin grade type part group team class letter point level figure exhibit

@@ -3,7 +3,8 @@
 As in `segment_marks`, the decision is None while more text could change it. What is waited for:
 
 - mostly: the first character after the stop that is not white space
-- after an abbreviation, an initial, or a number of one or two digits: the word after it
+- after an abbreviation, an initial, a number of one or two digits, a German ordinal: the word after
+  it (two if it may be an imperative: "am 5. Bringen Sie")
 - after a closing quote, before a capital letter: two words (``"Why?" Tom asked.``)
 - where no white space follows ("over.Then"): the word that does, or a bracket's end
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 import re
 
 from specstream.pipeline.abbreviations import (
+    GERMAN_OPENERS,
     LETTERED_NOUNS,
+    ORDINAL_LEADS,
     ORDINAL_NOUNS,
     REPORTING_VERBS,
     SENTENCE_OPENERS,
@@ -52,6 +55,8 @@ _TAIL = re.compile(f"[{re.escape(STOPS + CLOSERS)}]*")
 _LETTERS = re.compile(r"[^\W\d_]*")
 _JOINED_LETTERS = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _DIGITS = re.compile(r"\d*")
+_WHOLE_NUMBER = re.compile(r"\d+|\d{1,3}\.\d{3}")
+_ORDINAL_BEFORE = re.compile(r"\d\.(?:\s(?:und|oder|bis|sowie)|\s?[-–/])$")
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
 
 
@@ -200,7 +205,7 @@ def _dot_ends(text: str, at: int, after: int) -> bool | None:
     """Whether a sentence ends at one full stop that white space and then ``text[after]`` follow."""
     word, follow = word_before(text, at), text[after]
     kind = stop_after(word, after_number=_number_before(text, at - len(word)))
-    if word.isdigit():
+    if _WHOLE_NUMBER.fullmatch(word):
         return _number_ends(text, at, word, after)
     if follow.isdigit():
         return kind is Stop.PLAIN
@@ -217,16 +222,35 @@ def _dot_ends(text: str, at: int, after: int) -> bool | None:
 def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
     if _numbers_an_item(text, at - len(number), number):
         return False
-    follow = text[after]
-    if len(number) > 2 or not (follow.isdigit() or follow.isupper()):
-        return not follow.islower()
+    follow, ordinal = text[after], _ordinal(text, at - len(number))
+    if len(number) > (5 if ordinal else 2) or not (follow.isdigit() or follow.isupper()):
+        return not (follow.islower() or (ordinal and follow in OPENERS))
     if follow.isdigit():  # "3. 4. 2024"
         end = end_of(_DIGITS, text, after)
         if end == len(text):
             return None
         return not (text[end] == "." and end - after <= 2)
     following = _word(text, after)
-    return None if following is None else following.lower() not in ORDINAL_NOUNS
+    if following is None:
+        return None
+    if not ordinal:
+        return following.lower() not in ORDINAL_NOUNS
+    end = after + len(following)
+    if following.lower() in GERMAN_OPENERS or not (following.endswith("en") and text[end] == " "):
+        return following.lower() in GERMAN_OPENERS
+    then = _word(text, end + 1)
+    return None if then is None else then in ("Sie", "wir")  # "am 5. Bringen Sie …"
+
+
+def _ordinal(text: str, at: int) -> bool:
+    """Whether the number at ``at`` is an ordinal by what stands before it: "im 2." in German."""
+    before = text[max(0, at - LOOK_BACK) : at].rstrip(" *_")
+    if before[-1:] in "([" or _ORDINAL_BEFORE.search(before):
+        return True
+    lead = word_before(before, len(before))
+    if lead.lower() not in ORDINAL_LEADS:
+        return False
+    return not (lead == "am" and word_before(before, len(before) - 3) == "I")  # English
 
 
 def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) -> bool | None:
