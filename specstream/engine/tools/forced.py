@@ -81,9 +81,8 @@ def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:
 
 
 def _mark(form: CallFormat, mark: str) -> str:
-    """Return the grammar term for a mark: a token if the mark is a special token, else a text."""
-    found = [number for number, name in form.markers.items() if name == mark]
-    return f"<[{found[0]}]>" if found else _text(mark)
+    """Return the grammar term for a mark: a token if the mark is one, else a text."""
+    return f"<[{form.tokens[mark]}]>" if mark in form.tokens else _text(mark)
 
 
 def _text(text: str) -> str:

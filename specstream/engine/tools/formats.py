@@ -32,12 +32,15 @@ class CallFormat:
         bare: Whether a reply may be a call without an opener, from its first brace on (Llama 3).
         markers: Special tokens among openers and other marks, which decode to no text, by id.
         template: The chat template from which the format was recognised.
+        tokens: Marks that a grammar has to name as a token, with its id. Those that aren't special
+            decode to their text, so they are not among ``markers``.
     """
 
     openers: dict[str, str]
     bare: bool = False
     markers: dict[int, str] = field(default_factory=dict)
     template: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
 
 
 def format_of(tokenizer: Any) -> CallFormat:
@@ -71,4 +74,10 @@ def format_of(tokenizer: Any) -> CallFormat:
     markers = {i: t.content for i, t in added.items() if t.special and t.content in marks}
     if bare and "<|python_tag|>" in markers.values():
         openers["<|python_tag|>"] = ""
-    return CallFormat(openers, bare, markers, template)
+    # llguidance takes an added token that looks like a tag for a special one, declared or not.
+    tokens = {
+        t.content: i
+        for i, t in added.items()
+        if t.content in marks and (t.special or t.content[0] + t.content[-1] == "<>")
+    }
+    return CallFormat(openers, bare, markers, template, tokens)

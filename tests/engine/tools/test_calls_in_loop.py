@@ -30,10 +30,21 @@ ASKED: list[Message] = [{"role": "user", "content": "How is it?"}]
 
 
 class Bench:
-    """An engine whose model writes a given text behind the prompt."""
+    """An engine whose model writes a given text behind the prompt.
 
-    def __init__(self, template: str | None, *special: str, block: int = 0, eager: float = 100.0):
+    Its tokenizer has the added tokens ``special`` and ``tags``; the latter are not declared special.
+    """
+
+    def __init__(
+        self,
+        template: str | None,
+        *special: str,
+        tags: tuple[str, ...] = (),
+        block: int = 0,
+        eager: float = 100.0,
+    ):
         self.tokenizer: Any = byte_tokenizer()
+        self.tokenizer.add_tokens([AddedToken(name, special=False) for name in tags])
         names = [AddedToken(name) for name in special]
         self.tokenizer.add_special_tokens({"additional_special_tokens": names})
         self.tokenizer.chat_template = template
@@ -234,15 +245,20 @@ def test_none_tells_the_model_of_no_tools_and_rules_a_call_out() -> None:
     "template", [formats.HERMES, formats.LLAMA, formats.MISTRAL, formats.MISTRAL_ARGS, formats.PHI]
 )
 @pytest.mark.parametrize(("choice", "parallel"), [("required", False), ("now", True)])
-def test_a_call_can_be_required(template: str, choice: str, parallel: bool) -> None:
+@pytest.mark.parametrize("tags", [(), ("<tool_call>", "</tool_call>", "<|tool_call|>", "[ARGS]")])
+def test_a_call_can_be_required(
+    template: str, choice: str, parallel: bool, tags: tuple[str, ...]
+) -> None:
     pytest.importorskip("llguidance")
     days: dict[str, Any] = {"type": "object", "properties": {"day": {"enum": ["Mo", "Tu"]}}}
     days |= {"required": ["day"], "additionalProperties": False}
     tools = Tools((Tool("get_weather", "", days), Tool("now", "", days)), choice, parallel)
-    bench = Bench(template, "[TOOL_CALLS]", block=3, eager=0.0)
+    bench = Bench(template, "[TOOL_CALLS]", tags=tags, block=3, eager=0.0)
     request, _ = bench.ask("No, never.", tools=tools, params=SamplingParams(max_tokens=160))
     calls = request.report().tool_calls
     assert request.text == "" and calls
+    ids = {i for tag in tags if tag in template for i in bench.tokenizer.encode(tag)}
+    assert not ids or ids & set(request.sequence.token_ids[request.prompt_length :])
     whole = [call for call in calls if call.problem != "cut_off"]
     assert whole
     assert {json.loads(call.arguments)["day"] for call in whole} <= {"Mo", "Tu"}
