@@ -222,6 +222,8 @@ class Turn(Generic[R]):
                 return event
             if isinstance(event.item, StageFailed):
                 self._take(event)
+            if self._made:  # `_finish` made the event for a turn that was stopped
+                return event
             if (late := self._rest.late(event)) is not None:
                 return late
 
@@ -244,7 +246,7 @@ class Turn(Generic[R]):
     async def _finish(self) -> Event:
         """Wait for the end of the play-out, then return a last event or end the iteration.
 
-        Last events are a failure of the play-out and the cue that brings an avatar to rest. An error of
+        Last events are a failure of the play-out and the cues that bring an avatar to rest. An error of
         the reply is raised here, once the speech before it was heard.
         """
         playback = self._playback
