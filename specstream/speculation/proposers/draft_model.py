@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
-from specstream.model.forward import ForwardInput, ForwardOutput
-from specstream.model.kv import KVCache
+from specstream.model.forward import ForwardInput
 from specstream.model.stop import Stop
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.policy.stopping import stop_of
 from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
-from specstream.speculation.proposers.drafting import Drafting, DraftSequence
+from specstream.speculation.proposers.drafting import (
+    Drafting,
+    DraftRunner,
+    DraftSequence,
+    common_prefix,
+)
 
-__all__ = ["DraftModelProposer", "DraftRunner"]
+__all__ = ["DraftModelProposer"]
 
 # Prompt tokens that the draft reads in one round. A small model reads many tokens in about the time of a
 # few, so the first bound holds even if the target's own prefill chunk is smaller.
 _MIN_CHUNK = 64
 _SHARED_CHUNK = 192  # at most this many, over all requests, where several wait for the step to end
-
-
-class DraftRunner(Protocol):
-    """The part of a `ModelRunner` that a draft model needs."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the model runs on."""
-        ...
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that a sequence may have."""
-        ...
-
-    def new_cache(self) -> KVCache:
-        """An empty cache for one sequence."""
-        ...
-
-    def forward(self, inputs: Sequence[ForwardInput], /) -> ForwardOutput:
-        """See `ModelRunner.forward`."""
-        ...
-
-    def chain(
-        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None, /
-    ) -> tuple[Tensor, Tensor] | None:
-        """See `ModelRunner.chain`."""
-        ...
 
 
 class DraftModelProposer(TaskProposer):
@@ -66,6 +41,9 @@ class DraftModelProposer(TaskProposer):
     processors need the tokens, or where ``go_on`` needs their probabilities. The chain then ends early
     after an end-of-sequence token or when ``go_on`` returns False. The last token is kept in any case,
     so stopping doesn't bias what is proposed.
+
+    The target may have more token ids than the draft has rows. A request with such a token gets no draft
+    until the draft's window is past the token.
     """
 
     name = "draft"
@@ -90,7 +68,8 @@ class DraftModelProposer(TaskProposer):
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind."""
-        return Offer(budget, behind=self.behind(request))
+        unread = self._unread(request)
+        return Offer(budget, behind=max(0, len(unread) - 2)) if self._reads(unread) else Offer(0)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains in lockstep."""
@@ -145,10 +124,17 @@ class DraftModelProposer(TaskProposer):
 
     def behind(self, request: SpecRequest) -> int:
         """How many tokens the draft has to read first, beyond the one or two of any round."""
-        state, unread = self._sequence(request), len(request.token_ids)
-        if state is not None and self._start(state, unread) == state.start:
-            unread -= state.end
-        return max(0, min(unread, self._window) - 2)
+        return max(0, len(self._unread(request)) - 2)
+
+    def _unread(self, request: SpecRequest) -> list[int]:
+        """The tokens that the draft has to read before it can draft."""
+        state, length = self._sequence(request), len(request.token_ids)
+        known = state.end if state is not None and self._start(state, length) == state.start else 0
+        return request.token_ids[max(known, length - self._window) :]
+
+    def _reads(self, tokens: Sequence[int]) -> bool:
+        """Whether the draft has a row for each of the tokens."""
+        return max(tokens, default=0) < self._runner.model_vocab_size
 
     def _begin(self, chain: Drafting, most: int) -> None:
         """Prepare the slot's cache, and set the committed tokens that the first draft pass reads.
@@ -166,6 +152,9 @@ class DraftModelProposer(TaskProposer):
         if chain.count < 1:
             return
         behind = request.token_ids[state.end :]
+        if not self._reads(behind):
+            chain.count = 0
+            return
         chain.read = max(0, len(behind) - 2)
         if chain.read > most and chain.read >= min(_MIN_CHUNK, self._prefill_chunk):
             # Read one chunk a round, as the target does, so that other requests needn't wait for it.
@@ -192,10 +181,18 @@ class DraftModelProposer(TaskProposer):
             if one and sum(easy) > 1:
                 chain.take(*next(told), self._eos_ids)
             else:
-                params = chain.request.params
-                if not params.greedy and chain.state is not None:
-                    params = chain.state.sharpened(params)
-                chain.choose(row, looks=self._looks, ends=self._eos_ids, params=params)
+                self._choose(chain, row)
+
+    def _choose(self, chain: Drafting, row: Tensor) -> None:
+        params = chain.request.params
+        plain = params.plain_logits
+        if not params.greedy and chain.state is not None:
+            params = chain.state.sharpened(params)
+        # Processors may choose a token that the draft has no row for: the chain ends with that one.
+        risky = row.shape[-1] > self._runner.model_vocab_size and not plain
+        chain.choose(row, looks=self._looks or risky, ends=self._eos_ids, params=params)
+        if risky and not self._reads(chain.drafted[-1:]):
+            chain.unread = None
 
     def _sequence(self, request: SpecRequest) -> DraftSequence | None:
         """The slot's cache, if any, rolled back to its common prefix with the request's tokens.
@@ -205,7 +202,7 @@ class DraftModelProposer(TaskProposer):
         """
         state = self._sequences.get(request.slot)
         if state is not None and state.request_id != request.id:
-            same = _common_prefix(state.rows, request.token_ids[state.start :])
+            same = common_prefix(state.rows, request.token_ids[state.start :])
             state.keep(min(same, state.cache.length))
             state.request_id = request.id
         return state
@@ -256,7 +253,7 @@ class DraftModelProposer(TaskProposer):
     def reread(self, request: SpecRequest, count: int) -> Tensor | None:
         """Read a request's last ``count`` tokens into the cache; return their logits ``[count, V]``.
 
-        None if too little of the request is in the cache for that.
+        None if too little of the request is in the cache for that, or a token has no row.
         """
         state, length = self._sequence(request), len(request.token_ids)
         if state is None or self._start(state, length) != state.start:
@@ -266,6 +263,8 @@ class DraftModelProposer(TaskProposer):
             return None
         state.keep(before)
         unread = request.token_ids[state.end :]
+        if not self._reads(unread):
+            return None
         item = ForwardInput(self._ids(unread), state.cache, count)
         (logits,) = self._runner.forward([item]).logits
         state.rows.extend(unread)
@@ -285,16 +284,9 @@ class DraftModelProposer(TaskProposer):
             return
         state.rows.extend(chain)
         first = min(max(0, sure - state.start), len(state.rows))
-        same = first + _common_prefix(state.rows[first:], tokens[state.start + first :])
+        same = first + common_prefix(state.rows[first:], tokens[state.start + first :])
         state.keep(min(same, state.cache.length))
 
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
         self._sequences.pop(slot, None)
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return min(len(a), len(b))

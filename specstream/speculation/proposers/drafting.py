@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
 from specstream.model.sampling import probabilities
+from specstream.model.stop import Stop
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting", "joined"]
+__all__ = ["DraftRunner", "DraftSequence", "Drafting", "common_prefix", "joined"]
 
 _SHARPER = 0.85
 """Factor from the target's sampling temperature to the draft's.
@@ -24,6 +27,39 @@ and at target temperatures from 0.8 to 1.3 (at lower temperatures the factor mak
 blocks of four drafted tokens, 1 to 3 % more are accepted than without it. Any factor keeps the output
 exact, because the verifier gets the q that the tokens were really drawn from.
 """
+
+
+class DraftRunner(Protocol):
+    """The part of a `ModelRunner` that a draft model needs."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model runs on."""
+        ...
+
+    @property
+    def model_vocab_size(self) -> int:
+        """The number of ids that it can read, from 0 on."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that a sequence may have."""
+        ...
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        ...
+
+    def forward(self, inputs: Sequence[ForwardInput], /) -> ForwardOutput:
+        """See `ModelRunner.forward`."""
+        ...
+
+    def chain(
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None, /
+    ) -> tuple[Tensor, Tensor] | None:
+        """See `ModelRunner.chain`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -185,3 +221,11 @@ def joined(
     if len(tokens) == 1:
         return Proposal(tokens[0], probs[0] if probs else None, source=source)
     return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None, source=source)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the longest common prefix."""
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return index
+    return min(len(a), len(b))

@@ -29,6 +29,7 @@ class IntersectionRunner:
 
     Attributes:
         shift: The width of the target's logits.
+        model_vocab_size: The number of input ids.
     """
 
     def __init__(self, runner: ModelRunner, translation: Translation) -> None:
@@ -36,6 +37,7 @@ class IntersectionRunner:
         self.device = runner.device
         self.context_length = runner.context_length
         self.shift = width = translation.target_rows
+        self.model_vocab_size = width + translation.draft_rows
         pairs = torch.tensor(translation.pairs, device=runner.device)
         self._target_ids, self._draft_ids = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
         # A target id without a counterpart is never drawn, so its entry (0) is never used.
