@@ -187,7 +187,7 @@ class RealtimeConnection:
                 # Truncating the item that is being spoken cancels its response: nobody hears the rest.
                 speaking = self._speaking()
                 if speaking is not None and speaking.item_id == item_id:
-                    speaking.cancel()
+                    speaking.cancel(heard_ms=event.audio_end_ms)
                     await speaking.finished.wait()
         for answer in self._session.answer(event):
             size = await self._outbox.put(answer)

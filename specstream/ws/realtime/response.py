@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +11,8 @@ import anyio
 
 from specstream.cue_order import cues_first
 from specstream.errors import AdapterFailed, SpecstreamError
-from specstream.pipeline.stage import Run, StageFailed
+from specstream.pipeline.rest import Rest
+from specstream.pipeline.stage import Event, Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import AudioPacer, Piece, of_cue
@@ -49,6 +51,8 @@ class ResponseTurn:
         self._timings = Timings(lambda: context.outbox.t_ms, context.service.counters)
         self._item = ItemWriter(self.id, request, context.outbox, self._timings)
         service = context.service
+        self._rest = Rest()
+        self._resting: deque[AvatarCue] = deque()  # cues of it that are to be sent: two at most
         self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
         self._generation: Any = None
         self._run: Run | None = None
@@ -71,16 +75,25 @@ class ResponseTurn:
         """Whether the response stays out of the conversation."""
         return self._request.conversation is None
 
-    def cancel(self, why: SpecstreamError | None = None, reason: Reason | None = None) -> bool:
+    def cancel(
+        self,
+        why: SpecstreamError | None = None,
+        reason: Reason | None = None,
+        heard_ms: int | None = None,
+    ) -> bool:
         """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
 
         ``response.done`` reports ``why`` (the server cancels), else ``reason`` (None: the client
         cancels). Returns at once; `finished` is set after ``response.done``, and nothing is sent
-        after that.
+        after that. The face comes to rest at ``heard_ms``, or where a listener can be by now.
         """
         if self._cancelled or self._closing:
             return False
         self._cancelled, self._cancelled_by, self._reason = True, why, reason
+        heard_s = self._pacer.heard_s if heard_ms is None else heard_ms / 1e3
+        sample = round(heard_s * SAMPLE_RATE)
+        made = self._run.count if self._run is not None else 0
+        self._rest.stopped(made, sample, sample * 1e3 / SAMPLE_RATE)
         self._item.preview(None)
         self._pacer.drop()
         self._playing.cancel()
@@ -135,7 +148,7 @@ class ResponseTurn:
                         group.start_soon(self._play)
                     try:
                         async for event in cues_first(context.pipeline, run):
-                            await self._take(event.source, event.item)
+                            await self._take(event)
                     except SpecstreamError as error:
                         self._error = self._error or error
                     self._pacer.close()
@@ -144,10 +157,15 @@ class ResponseTurn:
         if not self._cancelled:
             self._item.preview(preview)
 
-    async def _take(self, source: str, item: object) -> None:
+    async def _take(self, event: Event) -> None:
         """Send text, cues and shots as they come; speech goes to the pacer."""
+        source, item = event.source, event.item
         if isinstance(item, AvatarCue):
-            await self._item.cue(item, of_cue(item))
+            if self._cancelled:
+                await self._come_to_rest(self._rest.late(event))
+            else:
+                self._rest.saw(event)
+                await self._item.cue(item, of_cue(item))
         elif isinstance(item, Revoke):
             await self._item.revoke(source, item)
         elif self._cancelled:
@@ -167,6 +185,13 @@ class ResponseTurn:
                 self._error = item.error
             else:
                 await self._item.problem(item.error)
+
+    async def _come_to_rest(self, event: Event | None) -> None:
+        if event is not None and isinstance(event.item, AvatarCue):
+            self._resting.append(event.item)
+        while self._resting:  # one whose sending is cut short is sent again by `_close`
+            await self._item.cue(self._resting[0], of_cue(self._resting[0]))
+            self._resting.popleft()
 
     async def _speak(self, speech: Speech) -> None:
         if self._muted:
@@ -194,6 +219,9 @@ class ResponseTurn:
 
     async def _close(self) -> None:
         status = self._status()
+        await self._come_to_rest(None)
+        while self._cancelled and (rest := self._rest.last(0)) is not None:
+            await self._come_to_rest(rest)
         await self._item.close(status, self._pacer.unsent())
         await self._item.calls.close()
         if "report" in self._request.wants and self._generation is not None:

@@ -17,6 +17,7 @@ from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.request import ResponseContext, ResponseRequest, Service
 from specstream.ws.realtime.settings import SessionSettings
+from specstream_adapters.avatar import VisemeScripter
 from tests.ws.doubles import (
     ALL_OWN,
     AUDIO_DONE,
@@ -26,6 +27,7 @@ from tests.ws.doubles import (
     Gate,
     HandClock,
     Stand,
+    Wire,
     WordVoice,
     settle,
     shape,
@@ -117,6 +119,54 @@ async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
         await wire.ask("And?", output_modalities=["text"])
         await wire.until("response.done")
         assert engine.requests[1][0][1] == {"role": "assistant", "content": "word0 word1 word2"}
+
+
+class Talking:
+    """A client that was sent the first two seconds of a reply whose face smiles, and then stops it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.item = ""
+
+    async def begin(self) -> None:
+        await self.wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+        await self.wire.ask("Hi")
+        sent = 0
+        while sent < 48000:
+            delta = await self.wire.until("response.output_audio.delta")
+            sent, self.item = delta["specstream"]["samples"][1], delta["item_id"]
+
+    async def last_cues(self) -> list[tuple[str, float, list[int]]]:
+        """The last two cues of the response; those that were under way before may come first."""
+        await self.wire.until("response.done")
+        cues = [e["cue"] for e in self.wire.seen if e["type"] == "specstream.avatar.delta"]
+        return [(cue["name"], cue["t_ms"], cue["samples"]) for cue in cues[-2:]]
+
+
+@pytest.mark.parametrize("how", ["cancel", "truncate", "speech"])
+@pytest.mark.parametrize("buffer_s", [30.0, 0.5], ids=["all was made", "the stages go on"])
+async def test_the_face_comes_to_rest_where_the_reply_was_heard(buffer_s: float, how: str) -> None:
+    clock = HandClock()
+    engine = ScriptedEngine(["[smile] " + WORDS + " [wave] Bye."])
+    stand = Stand(engine, clock=clock, buffer_s=buffer_s, avatar=VisemeScripter)
+    async with stand.running(), stand.client() as wire:
+        talking = Talking(wire)
+        await talking.begin()
+        clock.advance(0.75)
+        while wire.seen[-1].get("specstream", {}).get("samples", [0, 0])[1] != 66000:
+            await wire.next()
+        await settle()
+        if how == "truncate":
+            fields = {"content_index": 0, "audio_end_ms": 500}
+            await wire.send("conversation.item.truncate", item_id=talking.item, **fields)
+        elif how == "speech":
+            (connection,) = stand.server._connections
+            await connection.interrupt()
+        else:
+            await wire.send("response.cancel")
+        at = 500 if how == "truncate" else 750
+        place = (at, [at * 24, at * 24])
+        assert await talking.last_cues() == [("sil", *place), ("neutral", *place)]
 
 
 async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
