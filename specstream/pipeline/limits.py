@@ -10,7 +10,7 @@ from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.link import Link
 from specstream.types import Speech
 
-__all__ = ["MAX_MARKS", "MAX_RATE", "MIN_RATE", "Limits", "Watch", "check_rate"]
+__all__ = ["MAX_MARKS", "MAX_RATE", "MIN_RATE", "Limits", "Watch", "check_rate", "most_audio_s"]
 
 MIN_RATE, MAX_RATE = 4000, 192_000
 """Range of a voice's sample rate."""
@@ -43,6 +43,11 @@ def check_rate(rate: int, who: str) -> None:
     """
     if not isinstance(rate, int) or not MIN_RATE <= rate <= MAX_RATE:
         raise AdapterFailed(f"{who} claims {rate!r} Hz; from {MIN_RATE} to {MAX_RATE} are possible")
+
+
+def most_audio_s(chars: int) -> int:
+    """Most seconds of speech for a text of ``chars`` characters."""
+    return _AUDIO_S + _AUDIO_S_PER_CHAR * chars
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +108,7 @@ class Watch:
         if self._items > _ITEMS + _ITEMS_PER_CHAR * chars:
             excess = f"{self._items} items"
         elif isinstance(item, Speech):
-            rate, seconds = item.sample_rate, _AUDIO_S + _AUDIO_S_PER_CHAR * chars
+            rate, seconds = item.sample_rate, most_audio_s(chars)
             check_rate(rate, f"stage {self.name!r}")
             self._marks += len(item.marks)
             if len(item.marks) > MAX_MARKS:

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from operator import index
+from typing import NoReturn
 
 from specstream.errors import AdapterFailed
 from specstream.pipeline.copies import Copies
@@ -20,6 +22,7 @@ from specstream.pipeline.interfaces import (
 )
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
+from specstream.pipeline.marks import MarkCheck
 from specstream.pipeline.segment_stage import SegmentStage
 from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
 from specstream.types import (
@@ -97,12 +100,26 @@ class VoiceStage:
             yield item
 
     def _check(self, buffer: SpeechBuffer) -> None:
-        name = self._voice.capabilities.name
         if not isinstance(buffer.pcm, bytes | bytearray | memoryview):
-            given = type(buffer.pcm).__name__
-            raise AdapterFailed(f"voice {name!r} gave {given} as PCM; it must be bytes")
+            self._refuse(f"{type(buffer.pcm).__name__} as PCM; it must be bytes")
         if len(buffer.pcm) % 2:
-            raise AdapterFailed(f"voice {name!r} gave half a sample; PCM must be 16-bit")
+            self._refuse("half a sample; PCM must be 16-bit")
+
+    def _marks(self, buffer: SpeechBuffer, check: MarkCheck) -> tuple[Mark, ...]:
+        """The buffer's marks with plain numbers, once it is certain that they fit the phrase."""
+        try:
+            marks = tuple(
+                replace(mark, samples=_whole(mark.samples), chars=_whole(mark.chars))
+                for mark in buffer.marks
+            )
+        except (TypeError, ValueError) as error:
+            self._refuse(f"a mark whose ranges are no pairs of whole numbers ({error})")
+        if fault := check.fault(marks):
+            self._refuse(f"a wrong mark: {fault}")
+        return marks
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise AdapterFailed(f"voice {self._voice.capabilities.name!r} gave {what}")
 
     async def _speak(
         self, phrase: Phrase, reading: Reading, clock: int
@@ -110,13 +127,16 @@ class VoiceStage:
         origin = clock
         waiting = list(phrase.tags)
         where = (phrase.chars, phrase.tokens, phrase.index)
+        check = MarkCheck(reading.phrase.chars, 0, self._rate)
         async with aclosing(self._voice.synthesize(reading.phrase)) as buffers:
             async for buffer in buffers:
                 self._check(buffer)
                 samples = Span(clock, clock + len(buffer.pcm) // 2)
-                marks = _place(buffer, origin, waiting, reading)
+                marks = _place(self._marks(buffer, check), origin, waiting, reading)
                 yield Speech(buffer.pcm, self._rate, samples, marks, *where)
                 clock = samples.end
+        if fault := check.end_fault(clock - origin):
+            self._refuse(f"a wrong mark: {fault}")
         said = reading.phrase.spoken.strip()
         if clock == origin and any(map(str.isalpha, said)) and not self._told_silence:
             self._told_silence = True
@@ -133,12 +153,17 @@ def _until(char: int, phrase: Phrase) -> Phrase:
     return replace(phrase, text=phrase.text[: chars.length], chars=chars, tags=tags)
 
 
+def _whole(span: Span) -> Span:
+    start, end = span
+    return Span(index(start), index(end))
+
+
 def _place(
-    buffer: SpeechBuffer, origin: int, waiting: list[Tag], reading: Reading
+    marks: tuple[Mark, ...], origin: int, waiting: list[Tag], reading: Reading
 ) -> tuple[Mark, ...]:
-    """Map the buffer's marks to the turn's clock and the reply; a tag goes before the word behind it."""
+    """Map a buffer's marks to the turn's clock and the reply; a tag goes before the word behind it."""
     placed: list[Mark] = []
-    for mark in buffer.marks:
+    for mark in marks:
         chars = reading.written(mark.chars)
         samples = Span(origin + mark.samples.start, origin + mark.samples.end)
         while mark.kind == "word" and waiting and waiting[0].chars.end <= chars.start:

@@ -1,10 +1,11 @@
-"""Checks that the speech of a remote voice follows the phrases that it was given, without gaps."""
+"""Checks that a remote voice's speech and marks follow the phrases that it was given, without gaps."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
+from specstream.pipeline.marks import MarkCheck
 from specstream.types import Phrase, Revoke, Speech
 from specstream.ws.stage.codec import Violation
 
@@ -18,6 +19,7 @@ class _Said:
     phrase: Phrase
     begin: int
     over: bool = False
+    marks: MarkCheck | None = None  # None: it has no speech
 
 
 class SpokenOrder:
@@ -40,8 +42,8 @@ class SpokenOrder:
         """Count speech that was received.
 
         Raises:
-            Violation: it doesn't begin at the next sample, has another rate than the speech before, or
-                belongs to no phrase that may be spoken now.
+            Violation: it doesn't begin at the next sample, has another rate than the speech before,
+                belongs to no phrase that may be spoken now, or has marks that don't fit the phrase.
         """
         place, rate = speech.samples.start, speech.sample_rate
         self._rate = self._rate or rate
@@ -58,7 +60,14 @@ class SpokenOrder:
                     "not given, is over or was withdrawn"
                 )
             self._said.append(_Said(item, self._clock))
-        self._said[-1].over, self._clock = speech.last, speech.samples.end
+        said = self._said[-1]
+        said.over, self._clock = speech.last, speech.samples.end
+        said.marks = said.marks or MarkCheck(speech.chars, said.begin, rate)
+        fault = said.marks.fault(speech.marks)
+        if not fault and speech.last:
+            fault = said.marks.end_fault(speech.samples.end)
+        if fault:
+            raise Violation(f"phrase {speech.phrase} has a wrong mark: {fault}")
 
     def revoke(self, revoke: Revoke) -> None:
         """Take phrases back: the voice has answered to the first revoke that is unanswered.

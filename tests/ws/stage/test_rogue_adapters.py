@@ -35,6 +35,10 @@ def head(rate: int, samples: tuple[int, int] = (0, 0), marks: int = 0) -> dict[s
     return {"sample_rate": rate, "samples": list(samples), "marks": [mark] * marks, "last": False}
 
 
+def marked(samples: tuple[int, int], chars: tuple[int, int] = (0, 1)) -> dict[str, Any]:
+    return {"marks": [{"kind": "word", "text": "x", "samples": samples, "chars": chars}]}
+
+
 def says(*heads: dict[str, Any]) -> Answer:
     """An adapter that answers its first phrase with these messages."""
 
@@ -74,6 +78,8 @@ def says(*heads: dict[str, Any]) -> Answer:
             "(characters 0 to 5), which was",
         ),
         (says(head(8000) | {"last": True}, head(8000)), "protocol_error", "is over"),
+        (says(head(8000, (0, 80)) | marked((0, 10**8))), "protocol_error", "a wrong mark"),
+        (says(head(8000, (0, 80)) | marked((0, 80), (0, 500))), "protocol_error", "a wrong mark"),
     ],
     ids=lambda value: None if callable(value) else str(value),
 )
