@@ -12,6 +12,7 @@ import pytest
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import Face, PlayClock, VisemeScripter, frames
+from specstream_adapters.avatar.curves import CurveRig
 from specstream_adapters.avatar.rigs import VRM
 from specstream_adapters.avatar.visemes import ARKIT_SHAPES, SHAPES, VISEMES
 
@@ -97,6 +98,34 @@ def test_an_emotion_rises_and_falls_and_the_next_one_replaces_it() -> None:
     face.add(replace(sad, t_ms=3100.0, samples=Span(49_600, 113_600)))
     later = face.at(3500)
     assert later.get("mouthSmileLeft", 0.0) < 0.1
+
+
+@pytest.mark.parametrize("rig", ["arkit", "oculus", "vrm"])
+@pytest.mark.parametrize("cut", [False, True], ids=["ended", "cut off"])
+def test_the_mouth_closes_behind_its_last_segment(cut: bool, rig: CurveRig) -> None:
+    face = Face(rig)
+    face.add(*(cue for cue in script(("ɑː", 300)) if cue.samples.length))
+    end = 300.0
+    if cut:
+        end, span = 200.0, Span(3200, 3200)
+        face.add(AvatarCue("viseme", "sil", 200.0, 0.0, 1.0, span, Span(0, 1), Span(0, 1)))
+    name = "jawOpen" if rig == "arkit" else "aa"
+    drawn = [face.at(end - 4 + 4 * step).get(name, 0.0) for step in range(100)]
+    assert drawn[0] > 0.4
+    assert max(abs(a - b) for a, b in pairwise(drawn)) < 0.1, "it does not jump"
+    assert max(drawn[26:]) < 1e-6, "closed after 100 ms"
+    if rig == "oculus":
+        assert face.at(end + 300) == {"aa": 0.0, "sil": 1.0}
+
+
+@pytest.mark.parametrize("ms", [0.0, 350.0])
+def test_the_mouth_is_closed_where_there_are_no_segments(ms: float) -> None:
+    face = Face()
+    for start in (200, 500):
+        span = Span(16 * start, 16 * start)
+        face.add(AvatarCue("viseme", "aa", start, 50.0, 1.0, span, Span(0, 1), Span(0, 1)))
+    assert face.at(ms)["jawOpen"] == 0.0
+    assert face.at(ms + 190)["jawOpen"] > 0.5
 
 
 def test_what_is_taken_back_is_not_drawn() -> None:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, get_args
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Span
 from specstream_adapters.avatar.rigs import recast, vrm_mouth
-from specstream_adapters.avatar.visemes import CLOSURES, SHAPES, VISEMES, both_sides
+from specstream_adapters.avatar.visemes import CLOSURES, SHAPES, SILENCE, VISEMES, both_sides
 
 __all__ = ["CurveRig", "Face", "frames", "joined", "settled"]
 
@@ -53,6 +53,7 @@ _OF_LIPS = frozenset(
 )
 _REACH_MS = 400.0  # segments further ahead have no influence; 100 ms further back they are dropped
 _EDGE_MS = 40.0  # a long segment has its full dominance from this far inside its edges on
+_CLOSE_MS = 100.0  # away from all segments the mouth is closed from this distance on
 _ATTACK_MS, _RELEASE_MS = 150.0, 250.0  # of an emotion or a gesture
 
 
@@ -83,8 +84,12 @@ class _Part:
         attack = min(_ATTACK_MS, (self.end_ms - self.start_ms) / 2)
         up = (ms - self.start_ms) / max(attack, 1e-9)
         down = (self.end_ms + _RELEASE_MS - ms) / _RELEASE_MS
-        x = max(0.0, min(1.0, up, down))
-        return x * x * (3 - 2 * x)
+        return _smooth(min(up, down))
+
+
+def _smooth(x: float) -> float:
+    x = max(0.0, min(1.0, x))
+    return x * x * (3 - 2 * x)
 
 
 class Face:
@@ -93,6 +98,7 @@ class Face:
     It takes cues made for ARKit (the default of `VisemeScripter`), applies what they take back, and
     keeps half a second of the past. Ask for moments in increasing order, by the position of the audio
     that is heard. If the cues of the next 100 ms have not come yet, only their anticipation is missing.
+    Where there are no segments, as after the last one, the mouth closes within 100 ms.
     ``arkit`` gives blend shapes, ``oculus`` the 15 visemes, ``vrm`` expressions; weights that are not
     named are 0.
 
@@ -182,22 +188,32 @@ def _shares(
     return [dominance / total for dominance in found]
 
 
+def _moved(parts: Sequence[_Part], ms: float) -> float:
+    """How far the mouth follows its segments at ``ms``: 1 in them, down to 0 away from all."""
+    away = min((max(part.start_ms - ms, ms - part.end_ms, 0.0) for part in parts), default=0.0)
+    return _smooth(1.0 - away / _CLOSE_MS)
+
+
 def _shapes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
     jaw = _shares(parts, ms, _JAW, _SLACK)
     lips = _shares(parts, ms, _LIPS, _SLACK_LIPS)
+    moved = _moved(parts, ms)
     weights: dict[str, float] = {}
     for part, of_jaw, of_lips in zip(parts, jaw, lips, strict=True):
         for name, value in SHAPES[part.cue.name].items():
             share = of_lips if name in _OF_LIPS else of_jaw
-            weights[name] = weights.get(name, 0.0) + share * value * part.cue.weight
+            weights[name] = weights.get(name, 0.0) + moved * share * value * part.cue.weight
     return weights
 
 
 def _visemes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
     weights: dict[str, float] = {}
+    moved = _moved(parts, ms)
     for part, share in zip(parts, _shares(parts, ms, _JAW, _SLACK), strict=True):
         name = part.cue.name
-        weights[name] = weights.get(name, 0.0) + share * part.cue.weight
+        weights[name] = weights.get(name, 0.0) + moved * share * part.cue.weight
+    if moved < 1.0:
+        weights[SILENCE] = weights.get(SILENCE, 0.0) + 1.0 - moved
     return weights
 
 
