@@ -60,8 +60,8 @@ async def run_server(args: argparse.Namespace) -> int:
         async with server.start() as port:
             s = "s" if tls else ""
             place = location(config.host, port)
-            note(f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime")
-            return await until_stopped(server.drain, config.drain)
+            line = f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
+            return await until_stopped(server.drain, config.drain, lambda: note(line))
 
 
 async def run_adapter(args: argparse.Namespace) -> int:
@@ -69,15 +69,16 @@ async def run_adapter(args: argparse.Namespace) -> int:
     config = server_config(args, table=False)
     tls, key = config.tls(), api_key_of(args, config)
     name = args.name or _DEFAULTS[args.kind]
-    code = 0
+    code, line = 0, ""
 
     async def until(drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         nonlocal code
-        code = await until_stopped(drain, config.drain)
+        code = await until_stopped(drain, config.drain, lambda: note(line))
 
     def ready(port: int) -> None:
+        nonlocal line
         s = "s" if tls else ""
-        note(f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}")
+        line = f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}"
 
     async def serve(make: partial[object]) -> None:
         await serve_adapter(

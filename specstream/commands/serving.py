@@ -185,9 +185,18 @@ def _read(path: str) -> str:
         raise ConfigError(f"can't read the key file {path}: {why}") from None
 
 
-async def until_stopped(drain: Callable[[float], Coroutine[Any, Any, None]], seconds: float) -> int:
-    """Wait for SIGTERM, then drain; return the exit code: 0, or 130 if a second SIGTERM cut it short."""
+async def until_stopped(
+    drain: Callable[[float], Coroutine[Any, Any, None]],
+    seconds: float,
+    ready: Callable[[], None] = lambda: None,
+) -> int:
+    """Wait for SIGTERM, then drain; return the exit code: 0, or 130 if a second SIGTERM cut it short.
+
+    ``ready`` is called once a SIGTERM would be received: whoever reads that a server is ready may stop
+    it at once.
+    """
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        ready()
         await anext(signals)
         note(
             f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from argparse import Namespace
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,40 @@ async def test_sigterm_lets_a_reply_finish_and_exits_with_nothing_wrong(
     assert isinstance(ended[-1], Done)
     assert ended[-1].status == "completed"
     assert codes == [0]
+
+
+@pytest.mark.parametrize(
+    ("run", "argv"),
+    [
+        (serve.run_server, ["serve", "--port", "0"]),
+        (serve.run_adapter, ["adapter", "voice", "--name", "reference"]),
+    ],
+)
+async def test_a_server_that_says_it_is_ready_can_be_stopped(
+    run: Callable[[Namespace], Awaitable[int]],
+    argv: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script that waits for the line may send SIGTERM before the server does anything else."""
+    notes: list[str] = []
+
+    def note(text: str = "") -> None:
+        notes.append(text)
+        assert signal.getsignal(signal.SIGTERM) is not before, "a SIGTERM now would end the process"
+        signal.raise_signal(signal.SIGTERM)
+
+    @asynccontextmanager
+    async def scripted(args: object) -> AsyncGenerator[ScriptedEngine, None]:
+        engine = ScriptedEngine([])
+        engine.config = EngineConfig()  # type: ignore[attr-defined]
+        yield engine
+
+    monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
+    monkeypatch.setattr(serve, "engine_of", scripted)
+    monkeypatch.setattr(serve, "note", note)
+    before = signal.getsignal(signal.SIGTERM)
+    assert await run(parsed(*argv)) == 0
+    assert [text.split(" ")[0] for text in notes] == ["ready"]
 
 
 async def test_a_second_sigterm_does_not_wait() -> None:
