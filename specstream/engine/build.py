@@ -26,7 +26,7 @@ from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
-from specstream.model.vocabulary import Translation, check_rows, find_draft, same_ids
+from specstream.model.vocabulary import Translation, check_rows, find_draft, one_vocabulary
 from specstream.model.warm_up import warm_up
 from specstream.model.weights import drop_matrices
 from specstream.model.width_check import check_widths, loaded_scheme
@@ -159,12 +159,13 @@ def _draft_name(
 def _load_draft(
     name: str, config: EngineConfig, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[ModelRunner, Translation | None]:
-    """Load the draft model, with a `Translation` if its tokenizer differs from the target's."""
+    """Load the draft model, with a `Translation` if it can't use the target's ids as they are."""
     dtype: str = config.draft_dtype
     if dtype == config.dtype == "auto":
         dtype = str(target.dtype).removeprefix("torch.")
     model, own = load_model(name, config, dtype), load_tokenizer(name)
-    same = same_ids(tokenizer, own)
+    rows = int(model.config.get_text_config().vocab_size)
+    same = one_vocabulary(name, own, rows, tokenizer, target.vocab_size)
     draft = ModelRunner(
         model,
         vocab_size=target.vocab_size if same else None,
@@ -182,11 +183,6 @@ def _load_draft(
             draft_ends=end_ids(model, own),
             target_rows=target.vocab_size,
             draft_rows=draft.vocab_size,
-        )
-    if draft.model_vocab_size < min(len(tokenizer), target.vocab_size):
-        raise VocabularyMismatch(
-            f"draft {name} has {draft.model_vocab_size} output rows for a "
-            f"tokenizer of {len(tokenizer)} tokens; choose one whose weights were saved with it"
         )
     check_decoding(name, draft, tokenizer)
     return draft, None

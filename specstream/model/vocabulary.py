@@ -14,7 +14,14 @@ from specstream.model.heads.place import head_folder
 from specstream.model.load import load_tokenizer
 from specstream.model.spelling import Spelling
 
-__all__ = ["Translation", "check_rows", "check_same_ids", "find_draft", "same_ids"]
+__all__ = [
+    "Translation",
+    "check_rows",
+    "check_same_ids",
+    "find_draft",
+    "one_vocabulary",
+    "same_ids",
+]
 
 _log = logging.getLogger("specstream.model")
 
@@ -56,6 +63,40 @@ def same_ids(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> 
         token in added if token not in mine or token not in other else mine[token] == other[token]
         for token in mine.keys() | other.keys()
     )
+
+
+def one_vocabulary(
+    name: str,
+    draft: PreTrainedTokenizerBase,
+    rows: int,
+    target: PreTrainedTokenizerBase,
+    width: int,
+) -> bool:
+    """Whether a draft can read and write the target's ids as they are; else it needs a `Translation`.
+
+    It can't if they mean other tokens to it, or if it lacks rows for added tokens of the target: a base
+    model has none for the control tokens of its family's chat templates.
+
+    Args:
+        name: The draft, for errors.
+        draft: Its tokenizer.
+        rows: Width of its own logits.
+        target: The target's tokenizer.
+        width: Width of the target's logits.
+
+    Raises:
+        VocabularyMismatch: the draft has the target's tokenizer, but no row for ordinary tokens.
+    """
+    if not same_ids(target, draft):
+        return False
+    lacking = {i: token for token, i in target.get_vocab().items() if rows <= i < width}
+    ordinary = lacking.keys() - target.added_tokens_decoder.keys()
+    if ordinary:
+        raise VocabularyMismatch(
+            f"draft {name} has {rows} output rows for a tokenizer of {len(target)} tokens (none for "
+            f"{lacking[min(ordinary)]!r}); choose one whose weights were saved with it"
+        )
+    return not lacking
 
 
 def check_same_ids(config: EngineConfig, draft: str, tokenizer: PreTrainedTokenizerBase) -> None:
