@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from specstream.pipeline.mapped import Edit
+from specstream.pipeline.wording_de_ordinals import MONTHS, decade, ordinal, ruler
 from specstream.pipeline.wording_rules import (
+    FRACTION,
+    HEXADECIMAL,
+    SCIENTIFIC,
+    TIMESTAMP,
     Vocabulary,
     address,
     each_digit,
+    each_sign,
+    fraction,
     link,
     look_up,
     plain_digit,
-    roman,
+    power,
     rule,
+    timestamp,
 )
 
 __all__ = ["german"]
@@ -19,50 +31,189 @@ _SIGNS = {
     ".": "Punkt", "/": "Schrägstrich", "@": "at", "-": "minus", "_": "Unterstrich",
     ":": "Doppelpunkt", "?": "Fragezeichen", "=": "gleich", "#": "Raute", "&": "und",
 }  # fmt: skip
+_DIGITS = "null eins zwei drei vier fünf sechs sieben acht neun"
 _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
 )
-_DECADES = {
-    "20er": "zwanziger", "30er": "dreißiger", "40er": "vierziger", "50er": "fünfziger",
-    "60er": "sechziger", "70er": "siebziger", "80er": "achtziger", "90er": "neunziger",
-}  # fmt: skip
 _CENTURIES = {
     "11": "elfhundert ", "12": "zwölfhundert ", "13": "dreizehnhundert ", "14": "vierzehnhundert ",
     "15": "fünfzehnhundert ", "16": "sechzehnhundert ", "17": "siebzehnhundert ",
     "18": "achtzehnhundert ", "19": "neunzehnhundert ",
 }  # fmt: skip
-_ORDINALS = (
-    "nullte erste zweite dritte vierte fünfte sechste siebte achte neunte zehnte elfte zwölfte"
-    " dreizehnte vierzehnte fünfzehnte sechzehnte siebzehnte achtzehnte neunzehnte zwanzigste"
-).split()
-_KINGS = "Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes|Paul|Pius|Benedikt|Franz|Leo"
-_digits = each_digit("null eins zwei drei vier fünf sechs sieben acht neun", "plus")
+_SHORT_MONTHS = {month[:3]: month for month in MONTHS if month != "Mai"} | {
+    "Sept": "September", "Mrz": "März",
+}  # fmt: skip
+_SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
+_DAYS = {
+    "Mo": "Montag", "Di": "Dienstag", "Mi": "Mittwoch", "Do": "Donnerstag", "Fr": "Freitag",
+    "Sa": "Samstag", "So": "Sonntag",
+}  # fmt: skip
+_DAY = "|".join(_DAYS)
+_COINS = {"$": "Dollar", "€": "Euro", "£": "Pfund"}
+_SCALES = {
+    "Tsd": ("tausend",) * 2,
+    "Mio": ("Million", "Millionen"),
+    "Mrd": ("Milliarde", "Milliarden"),
+}
+_PLACES = {
+    "S": "Seite ", "Abs": "Absatz ", "Art": "Artikel ", "Bd": "Band ", "Hausnr": "Hausnummer ",
+    "Tel": "Telefon ", "Rn": "Randnummer ", "Anm": "Anmerkung ", "Ziff": "Ziffer ", "Kap": "Kapitel ",
+    "geb": "geboren ", "gest": "gestorben ",
+}  # fmt: skip
+_NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
+_SCORE = re.compile(
+    r"(?i:gewann|gewinn|gewonnen|verlor|sieg|niederlage|führ|schlug|schlag|spiel|steht|stand|endet|tor"
+    r"|ergebnis|remis|unentschieden|satz|sätze|verhältnis|maßstab|quote|misch)[^.!?]*$"
+)
+_LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
+    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Version|Stufe|Gruppe"
+    r"|Zimmer|Schritt|Band|Seite|Level|Typ|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Linie|Gleis|Runde|Artikel"
+    r"|Absatz|Paragraph|Zeile|Formel|Woche|Punkt|Option|Team|Liga|Bundesliga|Tabelle|Abbildung|Modul|Lektion"
+    r"|Übung|Beispiel|Variante)) $"
+)
+_FEMININE = re.compile(
+    r"\w*(?:frau|stadt|hand|nacht|mutter|tochter|schwester|nummer|person|tür|zahl|ung|heit|keit|schaft"
+    r"|tät|ion|ik|(?:er|ist|ent|ant|eund|ärzt|eg)in|(?<!nam)(?<!jung)(?<!kund)(?<!käs)(?<!aug)(?<!end)"
+    r"(?<!äud)(?<!leg)(?<!ert)(?<!müs)(?<!ress)(?<!zeug)e)"
+)
 
 
-_king = roman(lambda value: f"der {_ORDINALS[value]}")
+def _one(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
+    before = found.string[max(0, found.start() - 30) : found.start()]
+    if _LABEL.search(before):
+        return
+    if adjective := found["adjective"]:
+        word = {"e": "eine", "n": "einen"}.get(adjective[-1], "ein")
+    else:
+        word = "eine" if _FEMININE.fullmatch(found["noun"].lower()) else "ein"
+    yield Edit(*found.span("one"), word)
+
+
+def _ratio(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "3:2" as "3 zu 2" if it can't be a time, or a score is spoken of before it."""
+    first, second = found[1], found[2]
+    clock = len(second) == 2 and int(second) < 60 and int(first) <= 24
+    if not clock or _SCORE.search(found.string[max(0, found.start() - 60) : found.start()]):
+        yield Edit(found.end(1), found.start(2), " zu ")
+
+
+def _points(found: re.Match[str]) -> Iterator[Edit]:
+    """Read the dots of a version or an address, which is neither a date nor a large number."""
+    parts = [int(part) for part in found["version"].split(".")]
+    date = len(parts) == 3 and 1 <= parts[0] <= 31 and 1 <= parts[1] <= 12
+    if found["label"] or not (date or re.fullmatch(r"\d{1,3}(?:\.\d{3})+", found["version"])):
+        for dot in re.finditer(r"\.", found["version"]):
+            at = found.start("version") + dot.start()
+            yield Edit(at, at + 1, " Punkt ")
+
+
+def _scaled(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "3 Mrd. $" as "3 Milliarden Dollar"."""
+    alone = found["one"]
+    if alone:
+        yield Edit(*found.span("one"), "eine")
+    coin = found["coin"] or ""
+    word = _SCALES[found["scale"]][0 if alone else 1] + " " * bool(coin)
+    yield Edit(found.start("scale"), found.start("coin") if coin else found.end(), word)
+    if coin:
+        yield Edit(*found.span("coin"), _COINS[coin])
+
+
+def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
+    year, month, day = (int(part) for part in found.groups())
+    if 1 <= month <= 12 and 1 <= day <= 31:
+        yield Edit(*found.span(), f"{day}. {MONTHS[month - 1]} {year}")
+
+
+# fmt: off
+_NUMBERS = (
+    (r"(?![0-9])\d", plain_digit),
+    (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
+    (HEXADECIMAL, each_sign(_DIGITS)),
+    (_PHONE, each_digit(_DIGITS, "plus")),
+    # dates and times
+    (TIMESTAMP, timestamp(" Uhr", " und {} Sekunden")),
+    (r"(?<![\w/.-])(\d{4})-(\d\d)-(\d\d)(?![\w/-]|\.\d)", _iso_date),
+    (r"(?<![\w.])(\d{1,2})\. (\d{1,2})\. ?(?=\d{4}\b)", r"\1.\2."),
+    (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", look_up(_SHORT_MONTHS, "month")),
+    (r"(?<![\d:])([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?![\d:])(?: Uhr)?", r"\1:\2 Uhr und \3 Sekunden"),
+    (r"(?<![\w.,])(\d{1,2})\.(?=[0-5]\d Uhr)", r"\1:"),
+    (r"(?:(?<=\bdes \d\. )|(?<=\bdes \d\d\. ))Jh\.(?!\s*$)", "Jahrhunderts"),
+    # ranges, decades and ordinals
+    (r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
+    (r"(?<=\d\.)\s?[–—-]\s?(?=\d+\.\s)", " bis "),
+    (r"(?<=\d\.)/(?=\d+\.\s)", " und "),
+    (r"(?<![\d,.])(?P<century>1[1-9])(?=[2-9]0ern?\b)", look_up(_CENTURIES, "century")),
+    (r"(?<![\w,.])(?P<number>\d{1,4})(?=er[ns]?\b)", decade),
+    (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", ordinal),
+    # fractions, ratios and products
+    (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
+    (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
+    (FRACTION, fraction(" ")),
+    (r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*)(?![\w:]|[.,]\d)(?! Uhr)", _ratio),
+    (SCIENTIFIC, r"\1 mal 10^\2"),
+    (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
+    # versions, pages and amounts
+    (r"\bv\.? ?(?=\d+\.\d)", "Version "),
+    (
+        r"(?:(?P<label>\bVersion )|(?<![\w.,-]))(?P<version>\d+(?:\.\d+){2,})(?!\w|[.,]?\d)",
+        _points,
+    ),
+    (
+        r"\b(?P<label>Version|Release|Python|Windows|Android|Java|Bluetooth|Ubuntu|Kernel"
+        r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,}) (?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
+        _points,
+    ),
+    (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", look_up(_PLACES, "place")),
+    (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
+    (r"§§ ?(?=\d)", "Paragraphen "),
+    (r"§ ?(?=\d)", "Paragraph "),
+    (r"([$€£]) ?(\d[\d.,]* (?:Tsd\.|Mio\.|Mrd\.|Millionen|Milliarden))", r"\2 \1"),
+    (
+        r"(?:(?<=\d )|(?<![\w.,])(?P<one>1) )(?P<scale>Tsd|Mio|Mrd)\b\.?(?: ?(?P<coin>[$€£]))?(?!\s*$)",
+        _scaled,
+    ),
+    (r"(?:(?<=Millionen )|(?<=Milliarden ))(?P<coin>[$€£])", look_up(_COINS, "coin")),
+    (r"(?<=\b1 )Std\.", "Stunde"),
+    (r"(?<=\b1 )Min\.", "Minute"),
+    (r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
+    (
+        r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder)"
+        r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))",
+        _one,
+    ),
+    (
+        r"(?<![\w.,-])(?P<century>1[1-9])(?=(?!00)\d\d(?![\w,-]|\.\d))",
+        look_up(_CENTURIES, "century"),
+    ),
+)
+# fmt: on
 
 
 def german(language: str) -> Vocabulary:
     """Return the vocabulary of German, which is the same for every region."""
     rules = (
-        rule(r"(?![0-9])\d", plain_digit),
         rule(address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
-        rule(_PHONE, _digits),
-        rule(r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
-        rule(r"(?<![\d,.])(?P<century>1[1-9])(?=[2-9]0er\b)", look_up(_CENTURIES, "century")),
-        rule(r"(?<!\w)(?P<decade>[2-9]0er)\b", look_up(_DECADES, "decade")),
-        rule(r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
+        *(rule(*row, digits=True) for row in _NUMBERS),
+        rule(rf"\b(?P<day>(?:{_DAY})\b\.?)(?=\s?[-–]\s?(?:{_DAY})\b)", look_up(_DAYS, "day")),
+        rule(rf"(?:(?<=tag)|(?<=woch))\s?[-–]\s?(?=(?:{_DAY})\b)", " bis "),
         rule(
-            r"(?<![\w.,-])(?P<century>1[1-9])(?=(?!00)\d\d(?![\w,-]|\.\d))",
-            look_up(_CENTURIES, "century"),
+            rf"(?:(?<=tag bis )|(?<=woch bis ))(?P<day>(?:{_DAY})\b(?:\.(?!\s*$))?)",
+            look_up(_DAYS, "day"),
         ),
-        rule(rf"\b(?:{_KINGS}) (?P<roman>X?(?:IX|IV|V?I{{1,3}}|[VX]))\.(?=\s)", _king),
-        rule(r"(?<=\b1 )Std\.", "Stunde"),
-        rule(r"(?<=\b1 )Min\.", "Minute"),
-        rule(r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
+        rule(rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", ruler),
     )
     return Vocabulary(
         rules,
-        abbreviations={"Str.": "Straße", "St.": "Sankt", "Nr.": "Nummer"},
-        units={"Min": ("Minute", "Minuten", "f"), "Sek": ("Sekunde", "Sekunden", "f")},
+        abbreviations={
+            "Str.": "Straße", "St.": "Sankt", "Nr.": "Nummer", "v. Chr.": "vor Christus",
+            "n. Chr.": "nach Christus", "v. u. Z.": "vor unserer Zeit", "Jh.": "Jahrhundert",
+            "Jhd.": "Jahrhundert", "o. Ä.": "oder Ähnliches", "u. Ä.": "und Ähnliches",
+            "s. o.": "siehe oben", "s. u.": "siehe unten", "mind.": "mindestens",
+        },
+        units={
+            "Min": ("Minute", "Minuten", "f"), "Sek": ("Sekunde", "Sekunden", "f"),
+            "EL": ("Esslöffel", "Esslöffel", "m"), "TL": ("Teelöffel", "Teelöffel", "m"),
+        },
     )  # fmt: skip

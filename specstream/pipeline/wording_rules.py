@@ -14,10 +14,16 @@ from dataclasses import dataclass, field
 from specstream.pipeline.mapped import Edit
 
 __all__ = [
+    "FRACTION",
+    "HEXADECIMAL",
+    "SCIENTIFIC",
+    "TIMESTAMP",
     "Rule",
     "Vocabulary",
     "address",
     "each_digit",
+    "each_sign",
+    "fraction",
     "link",
     "look_up",
     "plain_digit",
@@ -25,7 +31,17 @@ __all__ = [
     "put",
     "roman",
     "rule",
+    "timestamp",
+    "value_of",
 ]
+
+HEXADECIMAL = r"(?<![\w.])0[xX][0-9A-Fa-f]{1,16}\b|(?<![\w.])0[bB][01]{1,16}\b"
+SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?\d{1,3})(?!\w|[.,]\d)"
+FRACTION = r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])"
+TIMESTAMP = (
+    r"(?<=\d{4}-\d\d-\d\d)(?P<T>[T ])(?P<time>\d\d:\d\d)(?::(?P<seconds>\d\d)(?:[.,]\d+)?)?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?![\w:])"
+)
 
 Speak = Callable[[re.Match[str]], Iterator[Edit]]
 
@@ -99,6 +115,48 @@ def each_digit(words: str, plus: str) -> Speak:
     return speak
 
 
+def each_sign(words: str) -> Speak:
+    """Read digits and letters one by one; ``words`` has those for 0 to 9."""
+    names = words.split()
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        for at in range(*found.span()):
+            sign = found.string[at]
+            name = names[int(sign)] if sign.isdigit() else sign.upper()
+            yield Edit(at, at + 1, name + " " * (at + 1 < found.end()))
+
+    return speak
+
+
+def timestamp(after: str, seconds: str) -> Speak:
+    """Separate the time of an ISO timestamp from its date; ``after`` follows hours and minutes."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        if found["T"] == "T":
+            yield Edit(*found.span("T"), ", ")
+        count = int(found["seconds"] or 0)
+        zone = found["zone"] or ""
+        hours, minutes = zone[1:3].lstrip("0"), zone[3:].strip(":0")
+        offset = f"{'plus' if zone[:1] == '+' else 'minus'} {hours or 0} {minutes}".rstrip()
+        said = f" UTC {offset if hours or minutes else ''}".rstrip() if zone else ""
+        yield Edit(
+            found.end("time"), found.end(), after + (seconds.format(count) if count else "") + said
+        )
+
+    return speak
+
+
+def fraction(joint: str) -> Speak:
+    """Turn a sign such as "⅔" into "2/3", with ``joint`` between it and a whole number before it."""
+
+    def speak(found: re.Match[str]) -> Iterator[Edit]:
+        mixed = found.string[found.start() - 1 : found.start()].isdigit()
+        parts = unicodedata.normalize("NFKC", found["sign"]).replace("\u2044", "/")
+        yield Edit(*found.span(), joint * mixed + parts)
+
+    return speak
+
+
 def look_up(table: Mapping[str, str], group: str) -> Speak:
     """Read the table's word for ``group``, with a space between it and a digit before it."""
 
@@ -168,11 +226,15 @@ def roman(words: Callable[[int], str]) -> Speak:
     """Read the numeral in the group ``roman`` as ``words`` of its value."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
-        worth = [_ROMAN[letter] for letter in found["roman"]]
-        value = sum(-one if one < max(worth[at:]) else one for at, one in enumerate(worth))
-        yield Edit(*found.span("roman"), words(value))
+        yield Edit(*found.span("roman"), words(value_of(found["roman"])))
 
     return speak
+
+
+def value_of(numeral: str) -> int:
+    """Return the value of a Roman numeral."""
+    worth = [_ROMAN[letter] for letter in numeral]
+    return sum(-one if one < max(worth[at:]) else one for at, one in enumerate(worth))
 
 
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}

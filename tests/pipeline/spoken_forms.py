@@ -1,9 +1,13 @@
-"""Reads the files of written forms with the ways in which each may be read."""
+"""Reads written forms, and the files of forms with the ways in which each may be read."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+from specstream.pipeline.spoken import Readout
+from specstream.types import Phrase, Span, Tag
+
+ENGLISH = Readout(language="en-us")
 _CHOICE = re.compile(r"\(([^()]*)\)")
 
 
@@ -45,3 +49,21 @@ def forms(name: str) -> list[Form]:
             written, _, pattern = line.partition("=>")
             made.append(Form(category, written.strip(), frozenset(_readings(pattern.strip()))))
     return made
+
+
+def phrase(text: str, start: int = 0, tags: tuple[Tag, ...] = ()) -> Phrase:
+    return Phrase(text, Span(start, start + len(text)), Span(0, 1), tags=tags)
+
+
+def said(text: str, language: str = "en") -> str:
+    return Readout(language=language).read(phrase(text)).phrase.spoken
+
+
+def words(text: str, readout: Readout = ENGLISH) -> list[tuple[str, str]]:
+    """Every spoken word, and the written text that it stands for."""
+    read = readout.read(phrase(text, 50))
+    pairs = []
+    for found in re.finditer(r"[\w']+", read.phrase.spoken):
+        chars = read.written(Span(50 + found.start(), 50 + found.end()))
+        pairs.append((found[0], text[chars.start - 50 : chars.end - 50]))
+    return pairs
