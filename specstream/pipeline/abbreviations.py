@@ -43,7 +43,7 @@ _TITLES = _words("""
 """)
 _BINDS = _words("""
     mr mrs ms dr prof sig dott avv sra srta dhr mevr p.s vs v cf cfr viz ca approx incl excl esp eg
-    ie bzw vgl ggf evtl sog inkl exkl bspw kath mio mrd tzw tzn tj np zob bijv bv bkz örn ej admón
+    ie bzw vgl ggf evtl sog inkl exkl bspw kath tzw tzn tj np zob bijv bv bkz örn ej admón
     напр см ср ул просп проф акад им тов пгт डॉ श्री
 """)
 _NUMBERS = _words("""
@@ -52,7 +52,7 @@ _NUMBERS = _words("""
     гл стр рис табл
 """)
 _GOES_ON = _words("""
-    st mt ft pt ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex гг обл
+    st mt ft pt mio mrd ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex гг обл
 """)
 _NAMES = _words("""
     jr sr esq uu calif mass ill tenn ariz fla ala conn minn wash okla mich wis tex va ga colo ont
@@ -134,7 +134,8 @@ SENTENCE_OPENERS = _words("""
     can could would should is are was were have has had see visit check call click try take use go
     come make get look read ask tell turn start stop find keep add put bring remember thanks
     der die das ein eine er sie es wir ihr ich und aber dann auch im als wenn was wie wo dies diese
-    dieser man nach seit heute les un une il elle ils elles nous vous je tu on ce cette ces et mais
+    dieser man nach seit heute danach darauf darum deshalb daher dabei damit damals dafür dort jetzt nun
+    später leider bitte mein meine sein seine unser unsere kein keine viele jeder jede les un une il elle ils elles nous vous je tu on ce cette ces et mais
     puis dans en au pour el los las él ella ellos yo nosotros este esta y pero se lo gli lui lei noi
     io ma questo è o os um uma ele ela eles eu nós mas em na het een hij zij ik maar dit dat ona oni
     to w ale jak bu ve ama det han hon vi jag och men на он она оно они мы вы я это эта этот в но и
