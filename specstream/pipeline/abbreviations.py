@@ -52,7 +52,8 @@ _NUMBERS = _words("""
     гл стр рис табл
 """)
 _GOES_ON = _words("""
-    st mt ft pt mio mrd ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex гг обл
+    st mt ft pt mio mrd ph.d m.sc b.sc bros univ inst intl natl mfg cie geb chr med rer phil jur ex
+    гг обл
 """)
 _NAMES = _words("""
     jr sr esq uu calif mass ill tenn ariz fla ala conn minn wash okla mich wis tex va ga colo ont
@@ -135,7 +136,8 @@ SENTENCE_OPENERS = _words("""
     come make get look read ask tell turn start stop find keep add put bring remember thanks
     der die das ein eine er sie es wir ihr ich und aber dann auch im als wenn was wie wo dies diese
     dieser man nach seit heute danach darauf darum deshalb daher dabei damit damals dafür dort jetzt nun
-    später leider bitte mein meine sein seine unser unsere kein keine viele jeder jede les un une il elle ils elles nous vous je tu on ce cette ces et mais
+    später leider bitte mein meine sein seine unser unsere kein keine viele jeder jede
+    les un une il elle ils elles nous vous je tu on ce cette ces et mais
     puis dans en au pour el los las él ella ellos yo nosotros este esta y pero se lo gli lui lei noi
     io ma questo è o os um uma ele ela eles eu nós mas em na het een hij zij ik maar dit dat ona oni
     to w ale jak bu ve ama det han hon vi jag och men на он она оно они мы вы я это эта этот в но и
