@@ -49,7 +49,7 @@ def _draft(parts: Parts) -> tuple[Trainee, Served]:
     name = type(runner.model).__name__
     if parts.translation is not None:
         raise ModelUnsupported(
-            "learning: the draft has another tokenizer than the target, or no rows for some of its tokens, "
+            "learning: the draft has another tokenizer than the target, or lacks rows for its tokens, "
             "so it can't learn the target's distribution; choose a draft of the target's own"
         )
     if not isinstance(runner.model, LlamaForCausalLM):

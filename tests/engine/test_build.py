@@ -32,7 +32,6 @@ from specstream.types import SamplingParams
 from tests.model import families
 from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
 
-
 CHAT = ("<|im_start|>", "<|im_end|>")
 
 

@@ -248,9 +248,9 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
         raise ConfigError("--proposer mirror needs a draft model: name it with --draft")
     if parts.translation is not None:
         raise VocabularyMismatch(
-            "--proposer mirror needs a draft with the target's tokenizer and a row for each of its tokens, "
-            "as the target's early exit names the tokens that the draft goes on from; --proposer draft "
-            "takes any draft"
+            "--proposer mirror needs a draft with the target's tokenizer, and a row for each token, as "
+            "the target's early exit names the tokens that the draft goes on from; --proposer draft "
+            "takes any tokenizer"
         )
     if parts.target.device.type != "cpu":
         raise ConfigError(
