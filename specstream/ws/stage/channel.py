@@ -13,7 +13,8 @@ from websockets.protocol import State
 
 from specstream.errors import ConnectionFailed
 from specstream.ws.listen import CLOSE_TIMEOUT
-from specstream.ws.stage.codec import MAX_MESSAGE
+from specstream.ws.log import LOG
+from specstream.ws.stage.codec import MAX_MESSAGE, Violation
 from specstream.ws.stage.frames import Frame
 from specstream.ws.stage.protocol import Item, StageRules
 
@@ -29,6 +30,9 @@ class Channel:
     One task writes for the life of the connection, so that a frame and its audio are sent together
     and a cancelled turn never cuts a message in two. The protocol's windows bound the queue of
     posted messages. The owner calls `close` or `abort` in the end.
+
+    Frames don't say to which turn they belong. So the connection is also read between turns (`rest`,
+    `wake`): a frame that comes then is of no turn, and ends the connection.
     """
 
     def __init__(self, socket: Connection, rules: StageRules, peer: str) -> None:
@@ -39,6 +43,8 @@ class Channel:
         self._closing = False
         self._changed = anyio.Event()
         self._writer = asyncio.create_task(self._write())
+        self._watcher: asyncio.Task[None] | None = None
+        self._quiet = anyio.Event()  # set once the peer has answered the ping after a turn
 
     def _notify(self) -> None:
         self._changed.set()
@@ -91,6 +97,57 @@ class Channel:
             if received is not None:
                 return received
 
+    def rest(self) -> None:
+        """The turn is over: until `wake`, whatever comes ends the connection."""
+        self._quiet = anyio.Event()
+        self._watcher = asyncio.create_task(self._watch(self._quiet))
+
+    async def wake(self, patience_s: float) -> bool:
+        """Return whether the connection may carry another turn; if not, it is dropped.
+
+        That is certain once the peer has answered a ping that was sent after the last turn: all that it
+        had sent before has come by then. Waits at most ``patience_s`` seconds for it.
+        """
+        reusable = False
+        try:
+            with anyio.move_on_after(patience_s):
+                await self._quiet.wait()
+                await self._stop_watching()
+                with anyio.move_on_after(0):  # what came since the watcher last looked
+                    await self._refuse_frames()
+                reusable = self.usable
+        finally:
+            if not reusable:
+                self.abort()
+        return reusable
+
+    async def _watch(self, quiet: anyio.Event) -> None:
+        try:
+            echo = asyncio.ensure_future(await self._socket.ping())
+            echo.add_done_callback(lambda _: quiet.set())
+            await self._refuse_frames()
+        except ConnectionClosed:
+            pass
+        finally:
+            quiet.set()
+
+    async def _refuse_frames(self) -> None:
+        """Wait for a frame, which belongs to no turn, or for the end of the connection."""
+        try:
+            await self.receive()
+        except ConnectionFailed:
+            pass
+        except Violation as error:
+            LOG.warning("%s broke the protocol between two turns: %s", self._peer, error)
+        self.abort()
+
+    async def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({self._watcher})
+            self._watcher = None
+
     async def close(self, code: int = 1000) -> None:
         """Write the queued messages, then close; a peer that doesn't answer is dropped. Idempotent.
 
@@ -98,6 +155,7 @@ class Channel:
         """
         self._closing = True
         self._notify()
+        await self._stop_watching()
         try:
             with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
                 await asyncio.wait({self._writer})
@@ -117,6 +175,8 @@ class Channel:
         """Drop the connection now. Idempotent."""
         self._closing = True
         self._writer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
         with suppress(AttributeError):  # raised if the transport closed during a write
             self._socket.transport.abort()
 

@@ -150,13 +150,13 @@ class RemoteStage:
     async def _take(self) -> tuple[Channel, ReadyFrame]:
         while self._idle:
             channel, ready = self._idle.pop()
-            if channel.usable:
+            if await channel.wake(self._connect_timeout):
                 return channel, ready
-            channel.abort()
         return await self._open()
 
     async def _give(self, channel: Channel, ready: ReadyFrame) -> None:
         if len(self._idle) < _MAX_IDLE:
+            channel.rest()
             self._idle.append((channel, ready))
         else:
             await channel.close()
