@@ -25,7 +25,7 @@ def check_supported(config: PretrainedConfig) -> None:
 
     Raises:
         ModelUnsupported: recurrent, convolutional, hybrid or indexed layers, whose state can't be
-            rolled back by position, or an encoder-decoder.
+            rolled back by position, layers that share keys and values, or an encoder-decoder.
     """
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
@@ -34,6 +34,14 @@ def check_supported(config: PretrainedConfig) -> None:
         )
     if config.model_type == "moshi":
         raise ModelUnsupported("moshi: it reads audio along with text, which is not supported")
+    # Gemma 3n and 4 give the number; other configs say of each layer what it does.
+    shared = getattr(text, "num_kv_shared_layers", 0)
+    shared = shared or list(getattr(text, "kv_sharing_modes", None) or ()).count("reuse")
+    if shared:
+        raise ModelUnsupported(
+            f"{config.model_type}: {shared} of its layers attend to the keys and values of others, "
+            "which is not supported; choose a model whose layers all have their own"
+        )
     # transformers' own cache for the config shows which state each layer keeps, for any architecture.
     probe = DynamicCache(config=text)
     kinds = {type(layer).__name__ for layer in probe.layers}

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import (
     DynamicCache,
+    Gemma3nConfig,
+    Gemma3nTextConfig,
+    Gemma4TextConfig,
+    LlamaConfig,
     MambaConfig,
     MistralConfig,
     MistralForCausalLM,
@@ -104,14 +110,31 @@ def test_an_interrupted_forward_counts_for_nothing(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(again[0], fresh[0, 6:], atol=2e-5, rtol=1e-5)
 
 
+def shared(make: Any, count: int = 2) -> Any:
+    """A config of six layers of two kinds, the last of which share keys and values."""
+    kinds = ["sliding_attention", "full_attention"] * 3
+    return make(num_hidden_layers=6, layer_types=kinds, num_kv_shared_layers=count)
+
+
+REUSING: dict[str, Any] = {"kv_sharing_modes": ["store", "reuse", "reuse", "reuse"]}
+
+
+def test_layers_that_could_share_and_do_not_are_taken() -> None:
+    check_supported(shared(Gemma3nTextConfig, 0))
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [
         (MambaConfig(num_hidden_layers=2), "mamba"),
         (Qwen3NextConfig(num_hidden_layers=4), "linear_attention"),
         (T5Config(), "encoder-decoder"),
+        (shared(Gemma3nTextConfig), "2 of its layers attend to the keys and values of others"),
+        (Gemma3nConfig(text_config=shared(Gemma3nTextConfig)), "gemma3n: 2 of its layers"),
+        (shared(Gemma4TextConfig), "gemma4_text: 2 of its layers"),
+        (LlamaConfig(**REUSING), "3 of its layers"),
     ],
 )
-def test_state_that_cannot_be_rolled_back_is_refused_by_name(config: object, why: str) -> None:
+def test_what_a_cache_cannot_hold_is_refused_by_name(config: object, why: str) -> None:
     with pytest.raises(ModelUnsupported, match=why):
         check_supported(config)  # type: ignore[arg-type]
