@@ -166,13 +166,17 @@ def _load_draft(
     model, own = load_model(name, config, dtype), load_tokenizer(name)
     rows = int(model.config.get_text_config().vocab_size)
     same = one_vocabulary(name, own, rows, tokenizer, target.vocab_size)
-    draft = ModelRunner(
-        model,
-        vocab_size=target.vocab_size if same else None,
-        captured=DRAFT if config.compile else None,
-        native=config.compile,
-        quantize=_scheme(config.draft_quantize),
-    )
+    try:
+        draft = ModelRunner(
+            model,
+            vocab_size=target.vocab_size if same else None,
+            captured=DRAFT if config.compile else None,
+            native=config.compile,
+            quantize=_scheme(config.draft_quantize),
+            setting="draft_quantize",
+        )
+    except (ConfigError, ModelUnsupported) as error:
+        raise type(error)(f"draft {name}: {error}") from None
     if not same:
         check_rows(name, own, draft.model_vocab_size)
         check_decoding(name, draft, own)

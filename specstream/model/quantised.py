@@ -7,7 +7,8 @@ used. With four bits per value in the layers, the output head has eight.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -19,12 +20,23 @@ from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.products import Product
 
-__all__ = ["Multiply", "Quantised", "check_scheme", "quantised_products"]
+__all__ = ["Multiply", "Quantised", "check_scheme", "named", "quantised_products"]
 
 _GROUP = 32  # four-bit values that share a scale
 
 Multiply = Callable[[Tensor, Tensor | None], Product]
 """Makes the product with a weight and a bias."""
+
+
+@contextmanager
+def named(setting: str) -> Iterator[None]:
+    """Add the name of the setting that asks for quantised matrices to errors of making them."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{setting}: {error}; leave {setting} off") from None
 
 
 def check_scheme(scheme: Scheme, device: torch.device) -> None:
@@ -37,16 +49,16 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
     if device.type == "cuda":
         if importlib.util.find_spec("torchao") is None:
             raise ConfigError(
-                f"quantize: {scheme} on a GPU takes the package torchao: "
+                f"{scheme} on a GPU takes the package torchao: "
                 "pip install 'specstream-sdk[torchao]'"
             )
         return
     if device.type != "cpu":
-        raise ConfigError(f"quantize: {scheme} needs a CPU or a GPU, not {device}")
+        raise ConfigError(f"{scheme} needs a CPU or a GPU, not {device}")
     try:
         library(True)
     except ConfigError as error:
-        raise ConfigError(f"quantize: {scheme} takes native passes. {error}") from None
+        raise ConfigError(f"{scheme} takes native passes. {error}") from None
 
 
 def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, Multiply]:
@@ -74,8 +86,8 @@ class Quantised:
         """
         if not native_takes(weight):
             raise ModelUnsupported(
-                f"quantize: a matrix of {tuple(weight.shape)} {weight.dtype} can't be quantised here "
-                "(columns come in multiples of 32); leave quantize off"
+                f"a matrix of {tuple(weight.shape)} {weight.dtype} can't be quantised here (columns "
+                "come in multiples of 32)"
             )
         address = weight.data_ptr()
         if address not in self._made:

@@ -25,7 +25,7 @@ from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
-from specstream.model.quantised import check_scheme
+from specstream.model.quantised import check_scheme, named
 from specstream.model.stop import NEVER, Stop
 
 __all__ = ["ModelRunner"]
@@ -51,6 +51,7 @@ class ModelRunner:
         captured: Which passes `compile` captures on a GPU.
         native: Whether passes run in native code on a CPU; None: if native code is available.
         quantize: Scheme of the model's matrices; see `quantised_products`.
+        setting: The name of the setting that ``quantize`` is from, for errors.
 
     Attributes:
         model_vocab_size: Width of the model's own logits.
@@ -76,22 +77,24 @@ class ModelRunner:
         captured: CapturePlan | None = None,
         quantize: Scheme | None = None,
         native: bool | None = None,
+        setting: str = "quantize",
     ) -> None:
         check_supported(model.config)
-        if quantize is not None:
-            check_scheme(quantize, model.device)
         on_cpu, one_width = model.device.type == "cpu", fixed_width is not None
         code = library(native) if lean and on_cpu and not one_width else None
-        self._decoder = (
-            Decoder.of(model, reproducible=one_width, quantize=quantize, native=code)
-            if lean
-            else None
-        )
-        if quantize is not None and self._decoder is None:
-            raise ModelUnsupported(
-                f"quantize: only plain models of the Llama family can be quantised here, and "
-                f"{type(model).__name__} here is none; leave quantize off"
-            )
+        self._decoder: Decoder | None = None
+        with named(setting):
+            if quantize is not None:
+                check_scheme(quantize, model.device)
+            if lean:
+                self._decoder = Decoder.of(
+                    model, reproducible=one_width, quantize=quantize, native=code
+                )
+            if quantize is not None and self._decoder is None:
+                raise ModelUnsupported(
+                    "only plain models of the Llama family can be quantised here, and "
+                    f"{type(model).__name__} here is none"
+                )
         self.model: PreTrainedModel = model
         self.quantised = quantize is not None
         self.device = model.device

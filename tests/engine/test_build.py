@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GemmaConfig, GemmaForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
@@ -31,8 +31,6 @@ from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
 from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
-
-CHAT = ("<|im_start|>", "<|im_end|>")
 
 
 @pytest.fixture(scope="module")
@@ -141,35 +139,18 @@ def test_a_named_draft_with_another_tokenizer_drafts(pair: tuple[Path, Path], ki
         assert request.stats.proposer_rounds["draft"] > 0
 
 
-@pytest.mark.parametrize("proposer", ["draft", "auto"])
-@pytest.mark.parametrize("own", [(), CHAT], ids=["of its own", "the target's"])
-def test_a_draft_without_rows_for_the_targets_chat_tokens_drafts(
-    tmp_path: Path, proposer: str, own: tuple[str, ...]
+def test_a_draft_that_can_not_be_quantised_is_named_with_its_own_setting(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A base model, whose tokenizer may know of the chat tokens."""
-    _, draft = save_pair(tmp_path)
-    target, tokenizer = tmp_path / "chat", byte_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": [*CHAT]})
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
-    )
-    model = LlamaForCausalLM.from_pretrained(tmp_path / "target")
-    model.resize_token_embeddings(len(tokenizer))
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
-    if own:
-        tokenizer.save_pretrained(draft)
-    config = {"target": str(target), "draft": str(draft), "proposer": {"kind": proposer}}
-    core = build.build_engine(parse_config({**config, "threads": 1, "dtype": "float32"}))
-    params = SamplingParams(max_tokens=30, min_tokens=30)
-    request, inbox = ask(core, "one two one", params, proposer=proposer)
-    _, other = ask(core, "one two one", params, proposer="off")
-    run_until_idle(core)
-    chat = {tokenizer.convert_tokens_to_ids(token) for token in CHAT}
-    assert chat <= set(request.token_ids[: request.prompt_length])
-    assert inbox.token_ids == other.token_ids and not inbox.errors
-    if proposer == "draft":
-        assert request.stats.accepted > 0
+    sliding(tmp_path / "other")
+    values = config_of(pair[0], tmp_path / "other").model_dump() | {"compile": False}
+    config = EngineConfig.model_validate(values | {"draft_quantize": "int8"})
+    start = f"^draft {tmp_path / 'other'}: draft_quantize: "
+    with pytest.raises(ModelUnsupported, match=start + ".*; leave draft_quantize off$"):
+        build.build_engine(config)
+    monkeypatch.setattr("specstream.model.native.library.native_library", lambda: "no compiler")
+    with pytest.raises(ConfigError, match=start + "int8 takes native passes. no compiler"):
+        build.build_engine(config)
 
 
 def test_the_bundled_target_gets_the_bundled_draft_under_any_name(tmp_path: Path) -> None:

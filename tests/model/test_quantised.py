@@ -95,6 +95,8 @@ def test_greedy_text_is_the_quantised_models_own(scheme: Scheme, both: bool) -> 
 def test_what_cannot_be_quantised_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelUnsupported, match="leave quantize off"):
         ModelRunner(MODEL, lean=False, quantize="int8")
+    with pytest.raises(ModelUnsupported, match="^draft_quantize: .* leave draft_quantize off"):
+        ModelRunner(MODEL, lean=False, quantize="int8", setting="draft_quantize")
     with pytest.raises(ModelUnsupported, match="columns come in multiples of 32"):
         Quantised("int4")(torch.zeros(32, 40))
     with pytest.raises(ConfigError, match="needs a CPU or a GPU, not meta"):
