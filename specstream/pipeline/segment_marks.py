@@ -6,7 +6,7 @@ the reply was there. What a rule waits for, at most:
 
 - a newline, a clause mark: the first character after it that is not white space (and, at a newline,
   a list item's label)
-- a bracket: its end and one character (32 characters for a tag, some more for a link)
+- a bracket: its end and some characters (32 characters for a tag, more for a link)
 - a backtick: its partner on the same line, 100 characters away at most
 
 `END` stands for the end of the reply, so that it needs no rules of its own.
@@ -53,6 +53,7 @@ OPENERS = "\"'“‘„«»‹([{（「『【〈《"
 WIDE = re.compile("[\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 SPACE = re.compile(r"\s*")
 _CLOSED = re.compile(f"[{re.escape(CLOSERS)}]*")
+_REFERENCE = re.compile(r"\]\[\d{0,6}")  # what follows the text in [text][1] and [text][]
 _TAG_NAME = re.compile(r"[^\W\d_](?:[^\W\d_]|[ -])*")
 _LABEL = re.compile(r"[^\[\]\n\0]*")
 _URL = re.compile(r"[^()\s\0]*")
@@ -152,11 +153,20 @@ def bracket(text: str, at: int) -> Decision | None:
         end = name.end()
         if end == len(text) or (text[end] == "]" and end + 1 == len(text)):
             return None
-        if text[end] == "]" and text[end + 1] != "(" and not re.fullmatch("[A-Za-z]", name[0]):
+        reference = end_of(_REFERENCE, text, end)
+        if reference == len(text):
+            return None
+        link = text[end + 1 : end + 2] == "(" or (reference > end and text[reference] == "]")
+        if text[end] == "]" and not link and not re.fullmatch("[A-Za-z]", name[0]):
             return Decision(end + 1, whole=True, tag=" ".join(name[0].lower().split()))
     label = end_of(_LABEL, text, at + 1, at + 1 + _LONGEST_LABEL)
     if label == len(text) or (text[label] == "]" and label + 1 == len(text)):
         return None
+    reference = end_of(_REFERENCE, text, label)
+    if reference == len(text):
+        return None
+    if reference > label and text[reference] == "]":
+        return Decision(reference + 1, whole=True)
     if text[label : label + 2] != "](":
         return Decision(at + 1)
     url = end_of(_URL, text, label + 2, label + 2 + _LONGEST_URL)

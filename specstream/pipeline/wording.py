@@ -23,7 +23,7 @@ __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
 _WORD = re.compile(r"\S+")
-_DIGIT = re.compile(r"\d|[₀-₉⅐-⅞]")
+_DIGIT = re.compile(r"\d|[₀-₉½¼¾⅐-⅞]")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(

@@ -7,17 +7,25 @@ from collections.abc import Iterator
 from functools import partial
 
 from specstream.pipeline.mapped import Edit
+from specstream.pipeline.wording_en_measures import AFTER_FRACTION, AFTER_WORD, measure
 from specstream.pipeline.wording_rules import (
+    FRACTION,
+    HEXADECIMAL,
+    SCIENTIFIC,
+    TIMESTAMP,
     Speak,
     Vocabulary,
     address,
     each_digit,
+    each_sign,
+    fraction,
     link,
     look_up,
     plain_digit,
     power,
     roman,
     rule,
+    timestamp,
 )
 
 __all__ = ["english"]
@@ -58,7 +66,7 @@ _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+?\d{1,3}[ .-])?(?:\(\d{3}\) ?|\d{3}[.-])\d{3}[ .-]\d{4}"
     r"|\+\d{1,3}(?:[ .-]\(?\d{2,5}\)?){2,5}|0\d{2,4}[ -]\d{3,4}[ -]\d{3,4}|555-\d{4}|\d{3}-0\d{3})"
 )
-_LONG_NUMBER = r"(?P<digits>(?:\d{4}[ -]){3}\d{1,4}|\d{3}-\d{2}-\d{4}|\d{10,})"
+_LONG_NUMBER = r"(?P<digits>(?:\d{4}[ -]){3}\d{1,4}|\d{5}-\d{4}|\d{3}-\d{2}-\d{4}|\d{10,})"
 _CODE = (
     r"\b(?:(?i:ending|ends|end) (?:in|with)|(?i:(?:code|pin|zip|passcode|password|account|extension"
     r"|ext\.|confirmation|tracking|booking|reference|serial|routing)(?: (?:number|code))?(?: is)?)"
@@ -71,7 +79,7 @@ _YEAR_END = r"(?![\w-]|[.,]\d)"
 _NO_AMOUNT = r"(?! ?[%°$€£]| (?:[a-z]+s|km|m|kg|g|mm|cm|mi|people|men|women|children)\b)"
 _RANGE_BEGINS = r"(?:(?<=\d)|(?<=\d[ap]m)|(?<=\d [ap]m)|(?<=\d%))"
 _RANGE_ENDS = r"(?=[$€£]?(?:[1-9]\d*|0[.,]\d+)(?![\d-]*-\d|\d* ?=))"
-_UNITS = "lbs?|oz|ft|mi|min|mins|sec|secs|hr|hrs|yr|yrs|tbsp|tsp|gal"
+_UNITS = "lbs?|oz|ft|mi|min|mins|sec|secs|hr|hrs|yr|yrs|[Tt]bsp|[Tt]sp|gal"
 _EACH = "month|mo|year|yr|week|day|hour|hr|night|person|user|minute|kg|lb"
 _LONG = {"mo": "month", "yr": "year", "hr": "hour", "kg": "kilogram", "lb": "pound"}
 _PER = {f"/{each}": f"per {_LONG.get(each, each)}" for each in _EACH.split("|")}
@@ -90,7 +98,18 @@ _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _KINDS = "[Tt]ype|[Cc]lass|[Pp]hase|[Ss]tage"
 
-_digits = each_digit("zero one two three four five six seven eight nine", "plus")
+_DIGITS = "zero one two three four five six seven eight nine"
+_digits = each_digit(_DIGITS, "plus")
+
+
+def _vanity(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "1-800-FLOWERS" as "one eight hundred Flowers"."""
+    area = found["area"]
+    said = _DIGITS.split()[int(area[0])] + " hundred"
+    if not area.endswith("00"):
+        said = " ".join(_DIGITS.split()[int(digit)] for digit in area)
+    yield Edit(found.start(), found.end("area"), f"one {said}")
+    yield Edit(found.end("area"), found.end(), " " + found["word"].replace("-", " ").title())
 
 
 def _date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
@@ -144,7 +163,9 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?![0-9])\d|[₀-₉]", plain_digit),
     (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
     # said sign by sign or digit by digit
+    (HEXADECIMAL, each_sign(_DIGITS)),
     (_PHONE + _ALONE, _digits),
+    (r"(?<![\w.,/+-])1-(?P<area>[2-9]\d\d)-(?P<word>[A-Z]{2,}(?:-[A-Z]+|-?\d+)*)\b", _vanity),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),
     (_CODE + _ALONE, _digits),
     (r"\b(?i:call|dial|text) (?P<digits>[2-9]11|999|112|988)" + _ALONE, _digits),
@@ -153,6 +174,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     # dates and times
     (rf"\b(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s\d)", look_up(_SHORT_MONTHS, "month")),
     (rf"(?<=\d )(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s[\da-z]|,)", look_up(_SHORT_MONTHS, "month")),
+    (TIMESTAMP, timestamp("", " and {} seconds")),
     (r"(?<![\w/.-])(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?![\w/-]|[.]\d)", _date),
     (rf"{_FREE}(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>{_YEAR}){_ALONE}", _date),
     (rf"{_FREE}(?P<a>{_YEAR})(?= ?[-–—] ?{_YEAR}{_YEAR_END}|[-–]\d\d{_YEAR_END})", _years),
@@ -175,11 +197,14 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d])", r"\1"),
     (r"(?<=\d)[x×](?!10\^)(?=\d)", " by "),
     (r"~(?=[$€£]?\d)", "about "),
+    (SCIENTIFIC, r"\1 times 10^\2"),
     # fractions, ranges and ratios
     (r"(?<![\d/])([1-9]0)/([1-9]0)(?![\d/])|(?<![\d/])(9)/(11)(?![\d/])", r"\1\3 \2\4"),
     (r"(?<![\d/])(1\d\d)/([4-9]\d|1\d\d)(?![\d/])", r"\1 over \2"),
     (r"(?<![\d/])(\d+(?:\.\d)?)/(10|100)(?![\d/]| of )", r"\1 out of \2"),
     (r"(?<![\d/])(\d+) 1/2(?![\d/])", r"\1½"),
+    (FRACTION, fraction(" and ")),
+    (AFTER_FRACTION, measure),
     (r"(?<![\d/])(\d+) (?=\d{1,2}/\d{1,2}(?![\d/]))", r"\1 and "),
     (rf"{_RANGE_BEGINS}(?:\s?[–—]\s?|(?<!\d-\d)-){_RANGE_ENDS}", " to "),
     (r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?=[\s.,;!?)]|$)(?! [ap]\.?m)", _ratio),
@@ -193,6 +218,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<=\bBoeing )7(?=\d7\b)", "7 "),
 )
 _NAMES: tuple[tuple[str, str | Speak], ...] = (
+    (AFTER_WORD, measure),
     # days and months, signs and names
     (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", look_up(_DAYS, "day")),
     (rf"(?<=day) ?[-–] ?(?=(?:{_DAY})\b)", " to "),
@@ -245,6 +271,7 @@ def english(language: str) -> Vocabulary:
             "sq mi": ("square mile", "square miles"), "sq m": ("square meter", "square meters"),
             "ft²": ("square foot", "square feet"), "gal": ("gallon", "gallons"),
             "tbsp": ("tablespoon", "tablespoons"), "tsp": ("teaspoon", "teaspoons"),
+            "Tbsp": ("tablespoon", "tablespoons"), "Tsp": ("teaspoon", "teaspoons"),
             "fl oz": ("fluid ounce", "fluid ounces"), "psi": ("P S I", "P S I"),
             "kbps": ("kilobit per second", "kilobits per second"),
             "Mbps": ("megabit per second", "megabits per second"),

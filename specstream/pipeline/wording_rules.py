@@ -134,14 +134,13 @@ def timestamp(after: str, seconds: str) -> Speak:
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         if found["T"] == "T":
             yield Edit(*found.span("T"), ", ")
-        count = int(found["seconds"] or 0)
-        zone = found["zone"] or ""
-        hours, minutes = zone[1:3].lstrip("0"), zone[3:].strip(":0")
-        offset = f"{'plus' if zone[:1] == '+' else 'minus'} {hours or 0} {minutes}".rstrip()
-        said = f" UTC {offset if hours or minutes else ''}".rstrip() if zone else ""
-        yield Edit(
-            found.end("time"), found.end(), after + (seconds.format(count) if count else "") + said
-        )
+        count, zone = int(found["seconds"] or 0), found["zone"] or ""
+        digits = zone[1:].replace(":", "")
+        offset = "" if not digits.strip("0") else " plus" if zone[0] == "+" else " minus"
+        if offset:
+            offset += f" {int(digits[:2])}" + f" {digits[2:]}" * (digits[2:] != "00")
+        exactly = seconds.format(count) if count else ""
+        yield Edit(found.end("time"), found.end(), after + exactly + f" UTC{offset}" * bool(zone))
 
     return speak
 

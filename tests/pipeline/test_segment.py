@@ -19,7 +19,7 @@ SOUP = (
     "|3.5|12. |Oktober |。|！|」|「|と|你好|，|、|—| — |–| - |-|,|, |;|: |[x](http://a.b/c. D)|[1]"
     "|😀|👨\u200d👩\u200d👧|é|e\u0301|؟|।|नम|𠀀|*|**|_|# |- |said |Tom |asked |°|$|'|’|iv. |ii) "
     "|b. |Inc. |Ltd. |No. |XIV |V |. . .|Τι; |\0|www.x.y |a@b.c|.Next |.com |and |which |ways "
-    "|1.000. |Im |und |Gehen |Sie "
+    "|1.000. |Im |und |Gehen |Sie |[so][1] |[12|][ "
 ).split("|")
 
 

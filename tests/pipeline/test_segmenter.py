@@ -114,6 +114,7 @@ TAGS = [
     ("Hm [sigh][nod] yes", ["sigh", "nod"]),
     ("好的[微笑]走吧。[笑]", ["微笑", "笑"]),
     ("[1] [42 results] [see https://x.y] [a.b] [ ] [x] [] [smile\n] [-a] [" + "a" * 33 + "]", []),
+    ("see [the docs][1], [more][], [smile][", ["smile"]),
     ("read [the docs](https://x.y/z) or list[index], grid[a][bc], \\[x y]", []),
     ("`[smile]` ``a [nod] ` b`` [wave]", ["wave"]),
     ("```toml\n[server]\n```\n[nod] Done.", ["nod"]),

@@ -76,9 +76,14 @@ def test_plain_prose_is_left_alone(text: str) -> None:
         ("A 3-year-old, 5G and x86_64.", "A three-year-old, five G and x86_64."),
         ("１２ or ५ of them", "twelve or five of them"),
         ("(-3, 4) and ages 3-5-7", "(minus three, four) and ages three-five-seven"),
+        ("See [the docs][1]: 0x1F, 4x4.", "See the docs: zero X one F, four by four."),
+        ("At 2024-05-01T10:30:05+02:00.", "At May first, twenty twenty-four, ten thirty and five"
+         " seconds UTC plus two."),
+        ("½ tsp, 2½ tbsp. of it, 1 lb.", "one half teaspoon, two and a half tablespoons of it, one"
+         " pound."),
         ("Is it 10:30 or 10:3?", "Is it ten thirty or ten to three?"),
     ],
-)
+)  # fmt: skip
 def test_traps(written: str, heard: str) -> None:
     assert said(written) == heard
 
