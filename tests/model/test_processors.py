@@ -244,30 +244,33 @@ def rows_of(params: SamplingParams, drafted: list[int], logits: Tensor | None = 
     )
 
 
+WRONG: dict[str, Callable[[Tensor], Any]] = {
+    "raises": lambda scores: 1 // 0,
+    "returns nothing": lambda scores: None,
+    "wrong shape": lambda scores: scores[0],
+    "too narrow": lambda scores: scores[:, 1:],
+    "not a number": lambda scores: scores * torch.nan,
+    "infinite": lambda scores: scores.index_fill(1, torch.tensor([3]), torch.inf),
+    "infinite in float32": lambda scores: scores.double() + 1e300,
+    "complex": lambda scores: scores + 1j,
+    "without values": lambda scores: scores.to("meta"),
+    "sparse": lambda scores: scores.to_sparse(),
+    "nested": lambda scores: torch.nested.nested_tensor([scores[0]]),
+    "quantised": lambda scores: torch.quantize_per_tensor(scores, 1.0, 0, torch.quint8),
+}
+
+
 def broken(kind: str) -> Callable[[Tensor, Tensor], Any]:
     """A processor that goes wrong from five tokens of context on."""
 
     def processor(ids: Tensor, scores: Tensor) -> Any:
         scores += 1.0  # in place: what it spoils before it breaks must not get out
-        if ids.shape[1] <= len(LETTERS):
-            return scores
-        outcomes: dict[str, Callable[[], Any]] = {
-            "raises": lambda: 1 // 0,
-            "returns nothing": lambda: None,
-            "wrong shape": lambda: scores[0],
-            "too narrow": lambda: scores[:, 1:],
-            "not a number": lambda: scores * torch.nan,
-            "infinite": lambda: scores.index_fill(1, torch.tensor([3]), torch.inf),
-        }
-        return outcomes[kind]()
+        return scores if ids.shape[1] <= len(LETTERS) else WRONG[kind](scores)
 
     return processor
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["raises", "returns nothing", "wrong shape", "too narrow", "not a number", "infinite"],
-)
+@pytest.mark.parametrize("kind", WRONG)
 def test_a_processor_that_breaks_is_named_where_it_broke(kind: str) -> None:
     bad = broken(kind)
     done = rows_of(SamplingParams(processors=(bad,)), LETTERS[:2])
@@ -275,6 +278,13 @@ def test_a_processor_that_breaks_is_named_where_it_broke(kind: str) -> None:
     assert torch.equal(done.rows[0], torch.ones(WIDTH))
     assert all(type(done.fault(row)) is RequestError for row in (1, 2))
     assert repr(bad) in str(done.fault(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_scores_of_any_real_type_are_taken(dtype: torch.dtype) -> None:
+    want = torch.arange(WIDTH) % 2
+    done = rows_of(SamplingParams(processors=(lambda ids, scores: want[None].to(dtype),)), [])
+    assert torch.equal(done.rows[0], want.float())
 
 
 def nothing(ids: Tensor, scores: Tensor) -> Tensor:

@@ -148,30 +148,37 @@ def _called(name: str, function: Callable[..., Any]) -> Processor:
             if row not in context.faults:
                 length = len(context.token_ids) + len(path)
                 try:
-                    rows[row] = checked(ids[row : row + 1, :length], rows[row], context.may_wait)
+                    rescore(ids[row : row + 1, :length], rows[row], context.may_wait)
                 except SpecstreamError as error:
                     context.faults[row] = error
 
-    def checked(ids: Tensor, row: Tensor, may_wait: bool) -> Tensor:
-        """Return the function's scores ``[V]``; all NaN if they are invalid but can't be read yet."""
-        scores = row.clone().unsqueeze(0)
+    def rescore(ids: Tensor, row: Tensor, may_wait: bool) -> None:
+        """Set ``row [V]`` to the function's scores; to NaN if they are invalid but can't be read yet."""
         try:
-            out = function(ids, scores)
+            out = function(ids, row.clone().unsqueeze(0))
+            check(out, (1, *row.shape))
+            scores = out[0].to(row)
+            usable = (scores < torch.inf).all()  # also false for NaN
+            row.copy_(scores.where(usable, torch.nan))
         except SpecstreamError:
             raise
         except BaseException as error:  # a CancelledError of the function must not end our thread
             raise RequestError(f"logits {name} broke: {error!r}") from error
-        if not isinstance(out, Tensor) or out.shape != scores.shape:
-            what = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise RequestError(
-                f"logits {name} must return scores of shape {tuple(scores.shape)}, not {what}"
-            )
-        usable = (out[0] < torch.inf).all()  # also false for NaN
         if may_wait and not usable:
             raise RequestError(
                 f"logits {name} returned NaN or +inf; to force a token, set the others to -inf"
             )
-        return out[0].where(usable, torch.nan)
+
+    def check(out: object, shape: tuple[int, ...]) -> None:
+        if not isinstance(out, Tensor):
+            what = type(out).__name__
+        elif out.is_nested or out.layout != torch.strided or out.is_meta or out.is_quantized:
+            what = "a tensor that is sparse, nested, quantised or has no values"
+        elif out.is_complex() or out.shape != shape:
+            what = f"{out.dtype} of {tuple(out.shape)}"
+        else:
+            return
+        raise RequestError(f"logits {name} must return real scores of shape {shape}, not {what}")
 
     return Processor(name, apply)
 
