@@ -204,15 +204,16 @@ def _reported(text: str, at: int) -> bool | None:
 def _dot_ends(text: str, at: int, after: int) -> bool | None:
     """Whether a sentence ends at one full stop that white space and then ``text[after]`` follow."""
     word, follow = word_before(text, at), text[after]
-    kind = stop_after(word, after_number=_number_before(text, at - len(word)))
-    if _WHOLE_NUMBER.fullmatch(word):
+    left = at - len(word)
+    kind = stop_after(word, after_number=_number_before(text, left))
+    if _WHOLE_NUMBER.fullmatch(word) or (_ROMAN.fullmatch(word) and _ordinal(text, left)):
         return _number_ends(text, at, word, after)
     if follow.isdigit():
         return kind is Stop.PLAIN
     if follow.islower():
         return kind is Stop.PLAIN and _ordinary(word)
     label = len(word) == 1 or (len(word) <= 4 and _ROMAN.fullmatch(word))
-    if label and opens_line(text, at - len(word)):
+    if label and opens_line(text, left):
         return False  # "A." or "IV." at the beginning of a line
     if kind in (Stop.PLAIN, Stop.BINDS):
         return kind is Stop.PLAIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_NOUNS
+from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_LEADS, ORDINAL_NOUNS
 from specstream.pipeline.mapped import Edit
 from specstream.pipeline.wording_rules import value_of
 
@@ -161,7 +161,11 @@ def ruler(found: re.Match[str]) -> Iterator[Edit]:
     words = text[max(0, found.start() - _LONGEST_LEAD) : found.start()].split()
     title = words.pop() if words and _TITLE.fullmatch(words[-1]) else ""
     goes_on = found["dot"] and _GOES_ON.match(text, found.end()) and len(roman) > 1
-    if name in _LABELS or not (title or goes_on or _RULER.fullmatch(name)):
+    if (
+        name in _LABELS
+        or name.lower() in ORDINAL_LEADS
+        or not (title or goes_on or _RULER.fullmatch(name))
+    ):
         if len(roman) > 1:
             yield Edit(*found.span("roman"), str(value_of(roman)))
         return
