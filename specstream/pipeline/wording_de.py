@@ -58,7 +58,7 @@ _SCALES = {
 _PLACES = {
     "S": "Seite ", "Abs": "Absatz ", "Art": "Artikel ", "Bd": "Band ", "Hausnr": "Hausnummer ",
     "Tel": "Telefon ", "Rn": "Randnummer ", "Anm": "Anmerkung ", "Ziff": "Ziffer ", "Kap": "Kapitel ",
-    "geb": "geboren ", "gest": "gestorben ",
+    "Aufl": "Auflage ", "geb": "geboren ", "gest": "gestorben ",
 }  # fmt: skip
 _NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
 _SCORE = re.compile(
@@ -74,7 +74,7 @@ _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
 _FEMININE = re.compile(
     r"\w*(?:frau|stadt|hand|nacht|mutter|tochter|schwester|nummer|person|tür|zahl|ung|heit|keit|schaft"
     r"|tät|ion|ik|(?:er|ist|ent|ant|eund|ärzt|eg)in|(?<!nam)(?<!jung)(?<!kund)(?<!käs)(?<!aug)(?<!end)"
-    r"(?<!äud)(?<!leg)(?<!ert)(?<!müs)(?<!ress)(?<!zeug)e)"
+    r"(?<!äud)(?<!leg)(?<!ert)(?<!müs)(?<!ress)(?<!zeug)(?<!affe)(?<!te)e)"
 )
 
 
@@ -121,9 +121,10 @@ def _scaled(found: re.Match[str]) -> Iterator[Edit]:
 
 
 def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
-    year, month, day = (int(part) for part in found.groups())
+    year, month, day = (int(found[group]) for group in ("year", "month", "day"))
     if 1 <= month <= 12 and 1 <= day <= 31:
-        yield Edit(*found.span(), f"{day}. {MONTHS[month - 1]} {year}")
+        article = {"": "", "bis": "zum "}.get((found["lead"] or "").lower(), "dem ")
+        yield Edit(*found.span("date"), f"{article}{day}. {MONTHS[month - 1]} {year}")
 
 
 # fmt: off
@@ -134,7 +135,11 @@ _NUMBERS = (
     (_PHONE, each_digit(_DIGITS, "plus")),
     # dates and times
     (TIMESTAMP, timestamp(" Uhr", " und {} Sekunden")),
-    (r"(?<![\w/.-])(\d{4})-(\d\d)-(\d\d)(?![\w/-]|\.\d)", _iso_date),
+    (
+        r"(?:\b(?P<lead>(?i:seit|vor|nach|von|ab|zwischen|bis)) |(?<![\w/.-]))"
+        r"(?P<date>(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d))(?![\w/-]|\.\d)",
+        _iso_date,
+    ),
     (r"(?<![\w.])(\d{1,2})\. (\d{1,2})\. ?(?=\d{4}\b)", r"\1.\2."),
     (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", look_up(_SHORT_MONTHS, "month")),
     (r"(?<![\d:])([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?![\d:])(?: Uhr)?", r"\1:\2 Uhr und \3 Sekunden"),
@@ -161,10 +166,12 @@ _NUMBERS = (
         _points,
     ),
     (
-        r"\b(?P<label>Version|Release|Python|Windows|Android|Java|Bluetooth|Ubuntu|Kernel"
+        r"\b(?P<label>Version|Release|Kapitel|Abschnitt|Punkt|Abbildung|Tabelle|Nummer|Python|Windows|Android|Java|Bluetooth|Ubuntu|Kernel"
         r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,}) (?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
         _points,
     ),
+    (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
+    (r"(?<![\w.])(\d+,\d\d) Euro\b", r"\1 €"),
     (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", look_up(_PLACES, "place")),
     (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
     (r"§§ ?(?=\d)", "Paragraphen "),

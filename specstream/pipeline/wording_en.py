@@ -104,12 +104,14 @@ _digits = each_digit(_DIGITS, "plus")
 
 def _vanity(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1-800-FLOWERS" as "one eight hundred Flowers"."""
-    area = found["area"]
+    area = found["area"] or found["local"]
     said = _DIGITS.split()[int(area[0])] + " hundred"
     if not area.endswith("00"):
         said = " ".join(_DIGITS.split()[int(digit)] for digit in area)
-    yield Edit(found.start(), found.end("area"), f"one {said}")
-    yield Edit(found.end("area"), found.end(), " " + found["word"].replace("-", " ").title())
+    start = found.start("word")
+    yield Edit(found.start(), start, ("one " if found["area"] else "") + f"{said} ")
+    words = re.findall(r"[A-Z]+|\d", found["word"])
+    yield Edit(start, found.end(), " ".join(word.capitalize() for word in words))
 
 
 def _date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
@@ -165,7 +167,8 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     # said sign by sign or digit by digit
     (HEXADECIMAL, each_sign(_DIGITS)),
     (_PHONE + _ALONE, _digits),
-    (r"(?<![\w.,/+-])1-(?P<area>[2-9]\d\d)-(?P<word>[A-Z]{2,}(?:-[A-Z]+|-?\d+)*)\b", _vanity),
+    (r"(?<![\w.,/+-])(?:1-(?P<area>[2-9]\d\d)-(?=\d?[A-Z]{2})|(?P<local>8\d\d|555)-(?=[A-Z]{4}))"
+     r"(?P<word>[A-Z\d]+(?:-[A-Z\d]+)*)\b", _vanity),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),
     (_CODE + _ALONE, _digits),
     (r"\b(?i:call|dial|text) (?P<digits>[2-9]11|999|112|988)" + _ALONE, _digits),
@@ -194,7 +197,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (rf"(?<=\d)(?P<each>/(?:{_EACH}))\b", look_up(_PER, "each")),
     (r"(?<![\w.])(\d{1,2})['′’](\d{1,2})(?:[\"″”]|'')", r"\1 foot \2"),
     (r"(?<=\d )in\.(?=\s[a-z])", "inches"),
-    (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d])", r"\1"),
+    (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d]|,)", r"\1"),
     (r"(?<=\d)[x×](?!10\^)(?=\d)", " by "),
     (r"~(?=[$€£]?\d)", "about "),
     (SCIENTIFIC, r"\1 times 10^\2"),

@@ -40,7 +40,7 @@ SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?\d{1,3})(?!\w|[.,]\d)"
 FRACTION = r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])"
 TIMESTAMP = (
     r"(?<=\d{4}-\d\d-\d\d)(?P<T>[T ])(?P<time>\d\d:\d\d)(?::(?P<seconds>\d\d)(?:[.,]\d+)?)?"
-    r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?![\w:])"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?![\w:])(?: Uhr)?"
 )
 
 Speak = Callable[[re.Match[str]], Iterator[Edit]]
