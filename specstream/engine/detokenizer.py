@@ -40,9 +40,10 @@ class Detokenizer:
 
     A character whose bytes are spread over several tokens comes out with the last of them; bytes that
     can't become a character come out as U+FFFD as soon as that is certain. The texts of all calls
-    concatenated are the decoding of all ids. Each call decodes a bounded window: the pending tokens and
-    a few tokens before them, on which joining rules (such as leading spaces) depend. The window begins
-    at a character border, since half a character would decode to U+FFFD.
+    concatenated are the decoding of all ids, but for characters that a later byte would spoil: those stay
+    as they were given out. Each call decodes a bounded window: the pending tokens and a few tokens before
+    them, on which joining rules (such as leading spaces) depend. The window begins at a character border,
+    since half a character would decode to U+FFFD.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -50,6 +51,7 @@ class Detokenizer:
         self._context: list[int] = []  # given out already; decoded again as left neighbours
         self._before = ""  # the text of the context, decoded on its own
         self._pending: list[int] = []  # not given out yet: an incomplete character
+        self._spoilt = False  # whether the latest text was decoded without the context
 
     def fork(self) -> Detokenizer:
         """Return an independent copy that continues from the present state."""
@@ -67,7 +69,8 @@ class Detokenizer:
             return text
         # A replacement character at the very end may be the first half of a real one.
         if len(self._pending) >= _LONGEST_CHARACTER:  # special tokens are not part of a character
-            self._pending = [token for token in self._pending if self._decode([token])]
+            # Decoded twice, as a space at the beginning may be left out.
+            self._pending = [token for token in self._pending if self._decode([token, token])]
         if len(self._pending) < _LONGEST_CHARACTER:
             return ""
         # Too many tokens for one character: give out the text before the incomplete one.
@@ -86,8 +89,14 @@ class Detokenizer:
         return text
 
     def _text(self, ids: list[int]) -> str:
-        """Return the text that ``ids`` add to the text of the context."""
-        return self._decode(self._context + ids)[len(self._before) :]
+        """Return the text that ``ids`` add to the text of the context.
+
+        Where bytes are a fallback of words, one byte that fits no character spoils all bytes beside it,
+        those of characters that were given out, too. Then ``ids`` are decoded without the context.
+        """
+        text, before = self._decode(self._context + ids), self._before
+        self._spoilt = not text.startswith(before) and _REPLACEMENT in text[: len(before)] + before
+        return self._decode(ids) if self._spoilt else text[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._decoder.decode(ids, skip_special_tokens=True)) if ids else ""
@@ -100,6 +109,8 @@ class Detokenizer:
             return  # tokens without text may stay as neighbours, but must not displace those with text
         self._context += settled
         self._before += text
-        if text and len(self._context) > _LONGEST_CONTEXT:
+        longest = _LONGEST_WINDOW if text.endswith(_REPLACEMENT) else _LONGEST_CONTEXT
+        if text and (self._spoilt or len(self._context) > longest):
             self._context = settled
             self._before = self._decode(settled)
+            self._spoilt = False

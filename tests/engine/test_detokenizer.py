@@ -100,6 +100,37 @@ def test_pieces_of_a_vocabulary_that_falls_back_to_bytes(
         assert text == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("spaces", SPACES, ids=["strip", "metaspace"])
+def test_a_byte_that_fits_no_character_is_one_replacement_character(
+    spaces: tuple[decoders.Decoder, ...],
+) -> None:
+    """2,000 replies. As in the whole decoding, but what was given out before stays as it was."""
+    tokenizer = falling_back(spaces)
+    vocabulary, rng = tokenizer.get_vocab(), random.Random(4)
+    words = {"▁fox": " fox", "a": "a", "▁a": " a"}
+    pieces = [*(text.encode() for text in ("é", "日", "👩", "x")), b"\xff", b"\xe6\x97", b"\x80"]
+    for _ in range(2000):
+        tokens, said = ["a"], "a"
+        for _ in range(rng.randint(1, 6)):
+            data = b"".join(rng.choices(pieces, k=rng.randint(0, 3)))
+            some = [f"<0x{byte:02X}>" for byte in data]
+            some.insert(rng.randint(0, len(some)), "<mark>")  # not shown; ends no run of bytes
+            word = rng.choice([*words])
+            tokens, said = [*tokens, *some, word], said + shown(data) + words[word]
+        ids = [vocabulary[token] for token in tokens]
+        detokenizer = Detokenizer(tokenizer)
+        text = "".join([detokenizer.add(i) for i in ids] + [detokenizer.finish()])
+        assert text == said, tokens
+
+
+def shown(data: bytes) -> str:
+    """The characters at the beginning of a run of bytes, and one U+FFFD for each byte behind them."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start].decode() + "\ufffd" * (len(data) - error.start)
+
+
 UNSHOWN = [
     (decoders.BPEDecoder("</w>"), ["lo", "w</w>", "</w>", "b", "</w>", "a</w>", "b"]),
     (
