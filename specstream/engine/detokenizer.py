@@ -40,10 +40,10 @@ class Detokenizer:
 
     A character whose bytes are spread over several tokens comes out with the last of them; bytes that
     can't become a character come out as U+FFFD as soon as that is certain. The texts of all calls
-    concatenated are the decoding of all ids, but for characters that a later byte would spoil: those stay
-    as they were given out. Each call decodes a bounded window: the pending tokens and a few tokens before
-    them, on which joining rules (such as leading spaces) depend. The window begins at a character border,
-    since half a character would decode to U+FFFD.
+    concatenated are the decoding of all ids, except that characters which a later byte spoils stay as
+    they were given out. Each call decodes a bounded window: the pending tokens and a few tokens before
+    them, on which joining rules (such as leading spaces) depend. The window begins at a character
+    border, since half a character would decode to U+FFFD.
     """
 
     def __init__(self, decoder: Decoder) -> None:
