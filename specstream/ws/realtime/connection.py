@@ -183,11 +183,12 @@ class RealtimeConnection:
             case pr.ResponseCancel(response_id=str(response_id)):
                 await self._cancel(self._responses.get(response_id))
                 return
-            case pr.ItemTruncate(item_id=item_id):
+            case pr.ItemTruncate(item_id=item_id, content_index=index, audio_end_ms=end_ms):
+                self._session.conversation.check_truncation(item_id, index, end_ms)
                 # Truncating the item that is being spoken cancels its response: nobody hears the rest.
                 speaking = self._speaking()
                 if speaking is not None and speaking.item_id == item_id:
-                    speaking.cancel(heard_ms=event.audio_end_ms)
+                    speaking.cancel(heard_ms=end_ms)
                     await speaking.finished.wait()
         for answer in self._session.answer(event):
             size = await self._outbox.put(answer)

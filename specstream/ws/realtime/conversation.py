@@ -149,18 +149,26 @@ class Conversation:
         """Cut a spoken item to the words that were heard by ``audio_end_ms``.
 
         Raises:
+            Refused: see `check_truncation`.
+        """
+        entry = self.check_truncation(item_id, content_index, audio_end_ms)
+        entry.cut_to(audio_end_ms * SAMPLE_RATE // 1000)
+
+    def check_truncation(self, item_id: str, content_index: int, audio_end_ms: int) -> Entry:
+        """Return the item that `truncate` would cut.
+
+        Raises:
             Refused: no such item, an item without audio, or less of its audio was sent.
         """
         entry = self.get(item_id, "truncate")
         if entry.spoken is None or content_index != 0:
             message = "Only model output audio messages can be truncated, at content_index 0."
             raise Refused("unsupported_content_type", message, param="item_id")
-        samples = audio_end_ms * SAMPLE_RATE // 1000
-        if samples > entry.spoken.sent:
+        if audio_end_ms * SAMPLE_RATE // 1000 > entry.spoken.sent:
             length = entry.spoken.sent * 1000 // SAMPLE_RATE
             message = f"Audio content of {length}ms is already shorter than {audio_end_ms}ms"
             raise Refused("invalid_value", message, param="audio_end_ms")
-        entry.cut_to(samples)
+        return entry
 
     def messages(
         self, instructions: str, items: Sequence[AnyItemInput | ItemReference] | None = None

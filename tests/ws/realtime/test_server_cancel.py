@@ -186,6 +186,48 @@ async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
         assert item["content"] == [{"type": "output_audio", "transcript": ""}]
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"audio_end_ms": 60_000}, "invalid_value"),
+        ({"content_index": 1}, "unsupported_content_type"),
+        ({"item_id": "item_of_nobody"}, "item_truncate_invalid_item_id"),
+        ({"audio_end_ms": -1}, "invalid_value"),
+    ],
+)
+async def test_a_truncation_that_is_refused_stops_nothing(
+    fields: dict[str, object], code: str
+) -> None:
+    clock = HandClock()
+    stand = Stand(ScriptedEngine([WORDS]), clock=clock)
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi")
+        item = (await wire.until("response.output_audio.delta"))["item_id"]
+        whole = {"item_id": item, "content_index": 0, "audio_end_ms": 50, **fields}
+        await wire.send("conversation.item.truncate", **whole)
+        assert (await wire.until("error"))["error"]["code"] == code
+        while wire.seen[-1]["type"] != "response.done":
+            clock.advance(60.0)  # lets two more seconds of audio leave
+            await wire.next()
+        done = wire.seen[-1]["response"]
+        assert done["status"] == "completed"
+        assert done["output"][0]["content"][0]["transcript"] == WORDS
+
+
+async def test_truncating_an_item_of_text_stops_nothing() -> None:
+    gate = Gate()
+    gate.shut(after=1)
+    stand = Stand(ScriptedEngine(["one two three."], gate=gate))
+    async with stand.running(), stand.client() as wire:
+        await wire.ask("Hi", output_modalities=["text"])
+        item = (await wire.until("response.output_text.delta"))["item_id"]
+        fields = {"item_id": item, "content_index": 0, "audio_end_ms": 0}
+        error = await wire.refused("conversation.item.truncate", **fields)
+        assert error["code"] == "unsupported_content_type"
+        gate.open()
+        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+
+
 async def test_cancel_while_the_voice_hangs() -> None:
     voice_gate = Gate()
     stand = Stand(ScriptedEngine([WORDS]), voice=lambda: WordVoice(gate=voice_gate))
