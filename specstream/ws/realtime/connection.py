@@ -25,7 +25,7 @@ from specstream.ws.realtime.wire import Refused
 __all__ = ["RealtimeConnection"]
 
 MAX_RESPONSES = 4
-"""Responses of one session at once: one of the conversation, the others out of band."""
+"""Responses of one session at once: a place for the conversation's, the others for those out of band."""
 OUT_OF_BAND_AT_ONCE = 1
 """Out-of-band responses of a session that are generated at once: no session may fill the batch."""
 
@@ -244,8 +244,9 @@ class RealtimeConnection:
             message = f"Conversation already has an active response in progress: {active.id}."
             message += " Cancel it, or wait for it."
             raise Refused("conversation_already_has_active_response", message)
-        if len(self._responses) >= MAX_RESPONSES:
-            message = f"{MAX_RESPONSES} responses are under way already; wait for one to end."
+        out_of_band = sum(turn.out_of_band for turn in self._responses.values())
+        if request.conversation is None and out_of_band >= MAX_RESPONSES - 1:
+            message = f"{out_of_band} out-of-band responses are under way already; wait for one."
             raise Refused("too_many_responses", message)
         pipeline = await self._adapters.pipeline(
             audio=request.audio,

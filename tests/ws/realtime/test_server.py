@@ -140,6 +140,29 @@ async def test_a_reply_that_hits_its_limit_is_incomplete() -> None:
         assert done["output"][0]["status"] == "incomplete"
 
 
+async def test_out_of_band_responses_leave_the_conversations_own_its_place() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["one two."], gate=gate))
+    async with stand.running(), stand.client() as wire:
+        aside = {"output_modalities": ["text"], "conversation": "none"}
+        for _ in range(3):
+            await wire.send("response.create", response=aside)
+            await wire.until("response.created")
+        error = await wire.refused("response.create", response=aside)
+        assert error["code"] == "too_many_responses"
+        assert error["message"].startswith("3 out-of-band responses")
+        await wire.ask("Hi", output_modalities=["text"])
+        created = (await wire.until("response.created"))["response"]
+        assert created["conversation_id"] is not None
+        error = await wire.refused("response.create", response=aside)
+        assert error["code"] == "too_many_responses"
+        gate.open()
+        for _ in range(4):
+            await wire.until("response.done")
+        await wire.send("response.create", response=aside)
+        await wire.until("response.done")
+
+
 async def test_one_response_at_a_time_writes_to_the_conversation() -> None:
     gate = Gate()
     stand = Stand(ScriptedEngine(["one two."], gate=gate))
