@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from specstream.errors import ConfigError
 from specstream.pipeline.adapters import load_adapter
@@ -16,6 +18,7 @@ from specstream.wording import writing
 __all__ = ["add_export_options", "read_cues", "run"]
 
 _KEYS = {field.name for field in fields(AvatarCue)}
+_KINDS = ("viseme", "gesture", "emotion")
 _SPANS = ("samples", "chars", "tokens")
 
 
@@ -55,9 +58,18 @@ def read_cues(path: Path) -> list[AvatarCue]:
         raise ConfigError(f"can't read {path}: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
-            values = json.loads(line)
-            spans = {name: Span(*map(int, values[name])) for name in _SPANS}
-            cues.append(AvatarCue(**{k: v for k, v in values.items() if k in _KEYS} | spans))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            cues.append(_cue(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ConfigError(f"{path}, line {number}: not an avatar cue: {error}") from error
     return cues
+
+
+def _cue(values: dict[str, Any]) -> AvatarCue:
+    spans = {name: Span(*map(int, values[name])) for name in _SPANS}
+    cue = AvatarCue(**{k: v for k, v in values.items() if k in _KEYS} | spans)
+    if cue.kind not in _KINDS or not (isinstance(cue.name, str) and isinstance(cue.sound, str)):
+        raise ValueError(f"kind is one of {', '.join(_KINDS)}, name and sound are texts")
+    for number in (cue.t_ms, cue.duration_ms, cue.weight, *cue.weights.values()):
+        if isinstance(number, bool) or not math.isfinite(number):
+            raise ValueError(f"{number!r:.40} is no time and no weight; these are finite numbers")
+    return cue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import VisemeScripter, export, talking_head
 from specstream_adapters.avatar.directions import DIRECTIONS
+from specstream_adapters.avatar.exports import FORMATS
 from specstream_adapters.avatar.rigs import MICROSOFT, RHUBARB, VRM, VRM_MOUTH, recast
 from specstream_adapters.avatar.sounds import names_of, parse_ipa
 from specstream_adapters.avatar.talkinghead import GESTURES, MOODS
@@ -203,3 +204,45 @@ def test_the_command_writes_what_the_function_gives(
     errors = capsys.readouterr().err.strip().splitlines()
     assert len(errors) == 4
     assert "line 1: not an avatar cue" in errors[2]
+
+
+ABSURD = ("1e400", "-1e400", "NaN", "1e12", "1" + "0" * 400, "-5", "true", '"long"', "null")
+
+
+@pytest.mark.parametrize("to", sorted(FORMATS))
+@pytest.mark.parametrize("number", ABSURD)
+@pytest.mark.parametrize("key", ["t_ms", "duration_ms"])
+def test_absurd_times_are_one_error(
+    key: str, number: str, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "avatar.jsonl"
+    values = {**asdict(script()[1]), key: "NUMBER"}
+    file.write_text(json.dumps(values).replace('"NUMBER"', number))
+    assert main(["export", str(file), "--to", to]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        '"kind": "grimace"', '"name": 5', '"sound": null', '"weight": 1e400', '"weights": [1]',
+        '"weights": {"jawOpen": NaN}', '"samples": [0, 1e400]', '"samples": [0]', '"chars": null',
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_cue_is_named(change: str, tmp_path: Path) -> None:
+    file = tmp_path / "avatar.jsonl"
+    line = json.dumps(asdict(script()[1]))
+    file.write_text(f"{line}\n{line[:-1]}, {change}}}\n")  # of two equal keys the last one counts
+    with pytest.raises(ConfigError, match="line 2: not an avatar cue"):
+        read_cues(file)
+
+
+def test_more_frames_than_anyone_draws_are_refused_before_the_first() -> None:
+    (cue,) = (cue for cue in script() if cue.name == "aa")
+    late = replace(cue, t_ms=5 * 3_600_000.0)
+    for to in ("arkit", "oculus", "vrm"):
+        with pytest.raises(ConfigError, match="at most 1000000"):
+            export([cue, late], to)
+    assert json.loads(export([cue, late], "microsoft"))[-1]["viseme_id"] == 0
+    assert len(export([cue, replace(cue, t_ms=60_000.0)], "oculus", 1.0).splitlines()) == 63

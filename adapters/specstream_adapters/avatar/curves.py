@@ -51,6 +51,9 @@ _SLACK_LIPS = _Pull(0.05, 0.02, 0.02)
 _OF_LIPS = frozenset(
     both_sides(mouthPucker=1, mouthFunnel=1, mouthStretch=1, mouthSmile=1, mouthDimple=1)
 )
+_MAX_MS = 24 * 3_600_000.0
+"""Latest end of a cue. No turn is longer; it keeps a wrong number from making curves without end."""
+_MAX_FRAMES = 1_000_000
 _REACH_MS = 400.0  # segments further ahead have no influence; 100 ms further back they are dropped
 _EDGE_MS = 40.0  # a long segment has its full dominance from this far inside its edges on
 _CLOSE_MS = 100.0  # away from all segments the mouth is closed from this distance on
@@ -118,10 +121,15 @@ class Face:
         """Take the next cues.
 
         Raises:
-            ConfigError: a cue was made for another rig.
+            ConfigError: a cue was made for another rig, or its times are not within a day.
         """
         for cue in cues:
             part = _Part(cue, cue.t_ms, cue.t_ms + cue.duration_ms)
+            if not 0.0 <= part.start_ms <= part.end_ms <= _MAX_MS:
+                raise ConfigError(
+                    f"the cue {cue.name!r:.40} has t_ms {cue.t_ms:g} and duration_ms "
+                    f"{cue.duration_ms:g}; a cue lies between 0 and {_MAX_MS:.0f} ms"
+                )
             if cue.kind != "viseme":
                 self._direct(part)
                 continue
@@ -256,7 +264,8 @@ def frames(
     frame at every frame rate.
 
     Raises:
-        ConfigError: the frame rate is not from 1 to 240, or a cue is of another rig.
+        ConfigError: the frame rate is not from 1 to 240, there are more than a million frames, or a cue
+            is refused by `Face.add`.
     """
     if not 1 <= fps <= 240:
         raise ConfigError(f"fps must be from 1 to 240, not {fps}")
@@ -264,7 +273,13 @@ def frames(
     face.add(*cues)
     end = max((part.end_ms for part in face._mouth), default=0.0)
     step = 1000.0 / fps
-    for number in range(math.ceil(end / step) + 1 if end else 0):
+    count = math.ceil(end / step) + 1 if end else 0
+    if count > _MAX_FRAMES:
+        raise ConfigError(
+            f"the cues end at {end / 1000:.0f} s: at {fps:g} frames a second these are {count} frames, "
+            f"and at most {_MAX_FRAMES} are made; lower fps, or convert the cues in parts"
+        )
+    for number in range(count):
         ms = number * step
         closed = face.next_closure(ms - step / 2, ms + step / 2)
         yield ms, face.at(ms if closed is None else closed)

@@ -114,7 +114,8 @@ def export(cues: Sequence[AvatarCue], to: str, fps: float = 60.0) -> str:
     """A turn's cues, made for ARKit, as the text of a file in the format ``to`` (see `FORMATS`).
 
     Raises:
-        ConfigError: there is no such format, ``fps`` is out of range, or the cues are for another rig.
+        ConfigError: there is no such format, ``fps`` is out of range, the cues are for another rig, or
+            their times are out of bounds (see `Face.add` and `frames`).
     """
     if to not in FORMATS:
         raise ConfigError(f"no format is called {to!r:.40}; there are: {', '.join(FORMATS)}")
