@@ -72,7 +72,7 @@ def sink_of(given: AudioSink | AudioWriter | None) -> AudioSink:
 
 
 class WaveSink:
-    """Writes a WAV file, turn after turn; complete after `aclose`."""
+    """Writes a WAV file, turn after turn; valid after every write, even if the process is killed."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -96,7 +96,12 @@ class WaveSink:
                 self._raw = open(self._path, "wb")  # here: `wave.open` warns where this fails
                 self._file = wave.open(self._raw, "wb")
                 self._file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
-            self._file.writeframesraw(pcm)
+            assert self._raw is not None
+            if self._raw.seekable():
+                self._file.writeframes(pcm)  # updates the header, after the audio
+            else:
+                self._file.writeframesraw(pcm)
+            self._raw.flush()
         except OSError as error:
             raise OutputError(f"can't write {self._path}: {error}") from error
 
@@ -112,9 +117,11 @@ class WaveSink:
         file, self._file = self._file, None
         raw, self._raw = self._raw, None
         try:
-            if file is not None:
-                file.close()
-            if raw is not None:
-                raw.close()
+            try:
+                if file is not None:
+                    file.close()
+            finally:
+                if raw is not None:
+                    raw.close()
         except OSError as error:
             raise OutputError(f"can't write {self._path}: {error}") from error
