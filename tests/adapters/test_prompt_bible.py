@@ -72,6 +72,9 @@ def test_what_a_pronoun_stood_for_once_is_remembered() -> None:
         ("Behind him, the oven glows.", ["him"]),
         ("Nadia pulled her scarf tighter.", []),
         ("It was cold.", []),
+        ("It had been raining.", []),
+        ("It had been waiting for the light.", ["It"]),
+        ("Grandma handed him a bowl.", ["him"]),
         ("It was a thick piece of wood.", ["It"]),
         ("The tree shook its leaves.", []),
     ],
@@ -102,6 +105,50 @@ def test_a_first_name_stands_for_the_whole_one() -> None:
 )
 def test_a_place_is_a_short_phrase_that_ends_a_clause(sentence: str, place: str) -> None:
     assert read(sentence).place == place
+
+
+@pytest.mark.parametrize(
+    ("sentence", "place", "here"),
+    [
+        ("On the landing he found an earring.", "On the landing", "On the landing"),
+        ("In the observation dome the old robot turned.", *["In the observation dome"] * 2),
+        ("At the end of the tunnel a panel had come loose.", *["At the end of the tunnel"] * 2),
+        ("Behind the door somebody was crying.", "in a cave", "Behind the door"),
+        ("In the cage sat a parrot.", "in a cave", "in a cave"),
+        ("On the third morning they left.", "in a cave", "in a cave"),
+        ("The street was empty.", "The street", "The street"),
+        ("The kitchen windows had gone white.", "The kitchen", "The kitchen"),
+        ("She crossed to the saloon and pushed open the doors.", *["at the saloon"] * 2),
+        ("They reached a ledge covered in bones.", "at a ledge", "at a ledge"),
+        ("They set out across the mountains to sell bread.", *["across the mountains"] * 2),
+        ("He swept it up with the broom.", "in a cave", "in a cave"),
+    ],
+)
+def test_where_a_sentence_is_and_where_the_story_stays(
+    sentence: str, place: str, here: str
+) -> None:
+    bible = read("A bear slept in a cave.", sentence)
+    assert (bible.place, bible.here) == (place, here)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pronoun"),
+    [
+        ("A small brown dog lay beside him.", ""),
+        ("A small brown dog watched her and slept.", ""),
+        ("A small brown dog licked his paw.", "he"),
+        ("A small brown dog licked her paw.", "she"),
+        ("A small brown dog slept when he came.", "he"),
+    ],
+)
+def test_the_object_of_a_verb_is_not_its_subject(sentence: str, pronoun: str) -> None:
+    latest = read(sentence).latest
+    assert latest is not None and latest.pronoun == pronoun
+
+
+def test_no_name_begins_with_a_day_and_nobody_is_called_everyone() -> None:
+    assert [*read("Every Sunday Grandma Ruth made noodles.").subjects] == ["Grandma Ruth"]
+    assert not read("Everyone laughed at his hat.").subjects
 
 
 def test_a_place_holds_until_another_is_named() -> None:

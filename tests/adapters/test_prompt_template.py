@@ -177,9 +177,16 @@ async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() ->
     assert "Snow covers the roofs. It glitters" in shots[-1].prompt
 
 
+async def test_a_place_of_one_sentence_is_no_place_of_the_next() -> None:
+    text = "The kitchen was full of steam and bread. On the table a candle burned low. An old man cut the bread."
+    settings = [shot.setting for shot in final(await shoot(text))]
+    assert settings == ["The kitchen", "On the table", "The kitchen"]
+
+
 async def test_a_place_holds_until_the_story_moves() -> None:
     settings = [shot.setting for shot in final(await shoot(STORIES["tale"]))]
-    assert set(settings) == {"in a village by the sea"}
+    assert settings[0] == "in a village by the sea"
+    assert set(settings[1:]) == {"in the bakery"}
     settings = [shot.setting for shot in final(await shoot(STORIES["nature"]))]
     assert settings == ["along a cliff in the Himalayas", "in the valley", "in the valley"]
 

@@ -16,7 +16,7 @@ from specstream_adapters.prompt.subjects import (
     nominative,
     position,
 )
-from specstream_adapters.prompt.visible import is_animal
+from specstream_adapters.prompt.visible import is_animal, is_thing
 
 __all__ = ["Bible"]
 
@@ -31,28 +31,69 @@ _SITES = "|".join(
         "castle palace fort office bakery kitchen hall corridor cellar attic cabin cottage hut tent "
         "cockpit inn tavern bar cafe café restaurant hotel school hospital prison cell museum theatre "
         "theater factory mill mine tunnel gate cemetery graveyard churchyard ruins bus car carriage "
-        "tram plane spaceship lighthouse clearing glade snow dunes? stairs armchair "
-        r"\w*(?:house|room|shop|yard|field|side|store)"
+        "tram plane spaceship lighthouse clearing glade snow dunes? stairs landing ledge dome saloon "
+        "pub diner lobby camp dock quay jetty crater gallery staircase "
+        r"\w*(?:house|(?<![bg])room|shop|yard|field|store|way)|\w*(?:hill|lake|sea|river|road|water)side"
     ).split()
+)
+_THE = r"(?:an?|the|his|her|its|their)"
+_SITE = rf"(?:[a-z]+ of {_THE} )?(?:[\w’'-]+ ){{0,3}}?(?:{_SITES})s?"
+_OF = rf"(?: (?:of|by|in) {_THE} (?:[\w’'-]+ ){{0,2}}?[\w’'-]+)?"
+# What follows the last noun of a phrase: another noun would make the site a part of its name.
+_ENDS = (
+    r"(?=[,.;:!?—–]|$| (?:and|or|but|as|while|when|until|where|which|that|with|without|to|from|for|into|"
+    r"onto|at|near|by|above|below|behind|beyond|between|under|before|after|like|there|he|she|it|they|\w+ed)\b)"
 )
 _PLACE = re.compile(
     r"\b(?:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside)"
-    rf" (?:an?|the|his|her|its|their) (?:[\w’'-]+ ){{0,3}}?(?:{_SITES})"
-    r"(?: (?:of|by|in) (?:an?|the|his|her) (?:[\w’'-]+ ){0,2}?[\w’'-]+)?"
-    r"(?=[,.;:!?—–]|$| and | where | with )"
+    rf" {_THE} {_SITE}{_OF}{_ENDS}"
 )
+_FRONTED = re.compile(  # "In the observation dome the old robot turned"
+    rf"^(?P<where>(?:In|Inside|On|At|Under|Outside|Behind|Across|Beside) {_THE} (?:[\w’'-]+ ){{0,2}}?"
+    rf"(?P<head>[\w’'-]+)(?: of {_THE} (?:[\w’'-]+ )?(?P<of>[\w’'-]+))?)"
+    rf"(?:,| (?=(?:{_THE}|two|three|some|he|she|it|they|there|somebody|[A-Z][\w’'-]+)\b))"
+)
+_WITHIN = ("In", "On", "At")
+_MOVED = re.compile(  # "She walked to the mill": there she is in the next sentences
+    rf"\b(?P<how>into|onto|to|entered|reached) (?P<where>{_THE} {_SITE}){_ENDS}"
+)
+_ARRIVED = {"into": "in", "entered": "in", "onto": "on", "to": "at", "reached": "at"}
+_SUBJECT = re.compile(  # "The street was empty", "The kitchen windows had gone white"
+    rf"^(?P<where>The (?:[\w’'-]+ ){{0,2}}?(?:{_SITES})s?)(?:{_OF}|(?: [a-z]+))"
+    r" (?:was|were|is|are|had|lay|lies|stood|stands|hung|smelled|stretched|spread|opened)\b"
+)
+
+
+def _place(text: str) -> tuple[str, bool]:
+    """The place that a sentence names or leads to ("" if none), and whether the story stays there."""
+    if fronted := _FRONTED.match(text):
+        head = fronted["of"] or fronted["head"]
+        site = re.fullmatch(f"(?:{_SITES})s?", head) is not None
+        if site or is_thing(head):
+            return fronted["where"], site and text.startswith(_WITHIN)
+    if found := _PLACE.search(text):
+        return found[0], True
+    if found := _SUBJECT.search(text):
+        return found["where"], True
+    found = _MOVED.search(text)
+    return (f"{_ARRIVED[found['how']]} {found['where']}", True) if found else ("", False)
 
 
 @dataclass(slots=True)
 class Bible:
-    """The subjects and the place learned from the sentences so far."""
+    """The subjects and the place learned from the sentences so far.
+
+    ``place`` is that of the story; ``here`` that of the last sentence: "On the table" lies a letter, but
+    nobody stays there.
+    """
 
     subjects: dict[str, Subject] = field(default_factory=dict)  # by name; the last named is last
     place: str = ""
+    here: str = ""
 
     def copy(self) -> Bible:
         """An independent copy."""
-        return Bible(dict(self.subjects), self.place)
+        return Bible(dict(self.subjects), self.place, self.here)
 
     @property
     def names(self) -> frozenset[str]:
@@ -60,7 +101,7 @@ class Bible:
         return frozenset(w for s in self.subjects.values() if s.proper for w in s.name.split())
 
     def read(self, text: str) -> bool:
-        """Learn from the next sentence; return whether it names a place."""
+        """Learn from the next sentence; return whether it leads to another place."""
         for subject in introduced(text):
             if not any(subject.name in other for other in self.subjects if other[:1].isupper()):
                 self._put(subject)
@@ -75,10 +116,11 @@ class Bible:
         for _, subject in sorted(named, key=lambda found: -found[0]):
             self._put(self.subjects.pop(subject.name))
         self._learn_pronoun(text)
-        found = _PLACE.search(text)
-        place = found[0] if found is not None else ""
-        self.place = place or self.place
-        return bool(place)
+        place, stays = _place(text)
+        if stays:
+            self.place = place
+        self.here = place or self.place
+        return stays
 
     @property
     def latest(self) -> Subject | None:

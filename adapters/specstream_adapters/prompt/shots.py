@@ -141,7 +141,7 @@ class ShotState:
             return None
         line = _shorten(text)
         if self._goes_on(line, dangling, meant, weight):
-            self.open = self._added(sentence, line, others)
+            self.open = self._added(sentence, line, others, moved=moved)
         elif weight > 1:
             who = meant if dangling else before or self.bible.first_named(text)
             context = self.open if dangling and who is None else None
@@ -153,7 +153,7 @@ class ShotState:
                 (_named(line, who) if dangling and who is not None else line,),
                 subject=who.look if who is not None else "",
                 others=others,
-                place=self.bible.place,
+                place=self.bible.here,
                 moved=moved and self.open is not None,
                 context=context.context or context.lines[0] if context is not None else "",
                 tags=sentence.tags,
@@ -185,7 +185,9 @@ class ShotState:
         words = pronouns(text)
         return words[0][0] if words else ""
 
-    def _added(self, sentence: Sentence, line: str, others: tuple[str, ...]) -> Shot:
+    def _added(
+        self, sentence: Sentence, line: str, others: tuple[str, ...], *, moved: bool
+    ) -> Shot:
         assert self.open is not None
         old = self.open
         return replace(
@@ -194,7 +196,7 @@ class ShotState:
             tokens=Span(old.tokens.start, sentence.tokens.end),
             lines=(*old.lines, line),
             others=tuple(dict.fromkeys(old.others + others)),
-            place=self.bible.place,
+            place=self.bible.place if moved or not old.place else old.place,
             tags=old.tags + sentence.tags,
         )
 

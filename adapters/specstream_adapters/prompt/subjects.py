@@ -31,7 +31,8 @@ def _any(words: str) -> str:
 _NO_FIRST = _any(  # capitalised words with which no name begins
     "The An? In On At From To Of By For And But So When After Before As If This That These Those "
     "There He She It They We You His Her Its Their My Our Your Two Three One Some All Each Every "
-    "No Nobody What Mr Mrs Ms Dr God"
+    "No Nobody Everyone Everybody Someone Somebody Something Everything Nothing What Mr Mrs Ms Dr God "
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
 )
 _STOP = rf"(?!(?:{_NO_FIRST})\b)"
 _TITLE = r"(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. )"
@@ -92,8 +93,16 @@ _PRONOUN = re.compile(r"\b(he|she|they|him|his|hers?|them|theirs?|its?)\b", re.I
 _CASES = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they",
           "theirs": "they", "its": "it"}  # fmt: skip
 _EXPLETIVE = re.compile(
-    r"\b[Ii]t(?:'s| (?:(?:was|is)(?! an? | the | \w+ed | built | made )|had been|has been|"
+    r"\b[Ii]t(?:'s| (?:(?:was|is)(?! an? | the | \w+ed | built | made )|"
+    r"(?:had|has) been(?! an? | the | (?!rain|snow)\w+ing\b)|"
     r"may|might|could|would|will|seem(?:s|ed)|rain(?:s|ed)|snow(?:s|ed)))\b"
+)
+_OBJECTIVE = re.compile(  # not the possessive "her"
+    r"(?i:him|them|her(?=\W*$|[,.;:!?]| (?:and|but|to|with|in|into|on|onto|at|from|up|down|away|back|"
+    r"as|by|for|out|off|over|through|an?|the|his|its|their)\b))\b"
+)
+_CLAUSE = re.compile(
+    r"[,;:—–]|\b(?:and|but|as|while|when|who|which|that|where|until|because|so|then|to|\w+ing)\b"
 )
 _OBLIQUE = frozenset("to of for by with at from like than as in on".split())
 _BREAKS = _OBLIQUE | set("a an the his her their my our its this that and or which who".split())
@@ -145,7 +154,7 @@ def pronouns(text: str) -> list[re.Match[str]]:
         if word in ("it", "its", "they", "them", "their", "theirs"):
             inside = re.search(r"\b(?:an?|the|\w+s|two|three) ", before.lower()) is not None
         else:
-            inside = _names_somebody(before)
+            inside = _names_somebody(before) and not _object_of(text, match)
         if not inside:
             found.append(match)
     return found
@@ -159,15 +168,23 @@ def nominative(pronoun: str) -> str:
 def first_pronoun(text: str) -> tuple[str, str]:
     """Return the text before the first pronoun of a sentence, and that pronoun as "he" or "she".
 
-    Both are "" if the first pronoun is another, or if the text before it ends with a name after a
-    preposition, which isn't who is meant: "To Holmes she is the woman."
+    Both are "" if the first pronoun is another or the object of that text's verb ("The dog lay beside
+    him"), or if the text before it ends with a name after a preposition, which isn't who is meant:
+    "To Holmes she is the woman."
     """
     found = _PRONOUN.search(text)
     pronoun = nominative(found[0]) if found is not None else ""
     if found is None or pronoun in ("it", "they"):
         return "", ""
     before = text[: found.start()]
-    return ("", "") if _OBJECT.search(before) else (before, pronoun)
+    another = _OBJECT.search(before) or _object_of(text, found)
+    return ("", "") if another else (before, pronoun)
+
+
+def _object_of(text: str, pronoun: re.Match[str]) -> bool:
+    """Whether a pronoun is the object of the first clause: "The dog lay beside him" isn't the dog."""
+    before = text[: pronoun.start()]
+    return bool(_OBJECTIVE.match(text, pronoun.start()) and not _CLAUSE.search(before))
 
 
 def _names_somebody(text: str) -> bool:

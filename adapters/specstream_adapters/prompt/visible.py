@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
-__all__ = ["Sight", "is_animal", "is_someone", "is_something", "language_of", "sight", "stem"]
+__all__ = [
+    "Sight",
+    "is_animal",
+    "is_someone",
+    "is_something",
+    "is_thing",
+    "language_of",
+    "sight",
+    "stem",
+]
 
 _FUNCTION_WORDS = {
     "en": "the and of to was were with he she his her is it at they had that as from into",
@@ -90,6 +99,11 @@ def _kind(word: str) -> str:
 def is_something(word: str) -> bool:
     """Whether an English word names a thing, a place, a substance or an action."""
     return _kind(word.lower()) in ("something", "doing")
+
+
+def is_thing(word: str) -> bool:
+    """Whether an English word names a thing, a place or a substance."""
+    return _kind(word.lower()) == "something"
 
 
 def is_someone(word: str) -> bool:
