@@ -106,7 +106,8 @@ GERMAN_OPENERS = _words("""
     beide niemand jemand keiner ich du er sie es wir man mir dir ihm ihn uns ihnen und oder aber denn
     doch weil wenn ob obwohl während sobald solange falls bevor nachdem als da dass wie wo wer wen wem
     was wann warum wieso weshalb wohin woher dann danach darauf darum deshalb deswegen daher dabei damit
-    dafür dadurch davor davon dazu nun jetzt heute morgen gestern später vorher nachher zuerst zuletzt
+    dafür dadurch davor davon dazu nun jetzt heute morgen übermorgen gestern später vorher
+    nachher zuerst zuletzt
     schließlich endlich außerdem trotzdem dennoch allerdings jedoch vielleicht natürlich leider bitte
     also auch nur noch schon so sonst somit hier dort diesmal insgesamt ja nein nicht in im an am auf
     aus bei beim bis durch für gegen mit nach ohne seit über um unter von vom vor zu zum zur zwischen
