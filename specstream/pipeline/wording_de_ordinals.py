@@ -160,6 +160,8 @@ def ruler(found: re.Match[str]) -> Iterator[Edit]:
     text, name, roman = found.string, found["name"], found["roman"]
     words = text[max(0, found.start() - _LONGEST_LEAD) : found.start()].split()
     title = words.pop() if words and _TITLE.fullmatch(words[-1]) else ""
+    if len(roman) == 1 and not (title or found["dot"]):
+        return  # "Peter X" hides a name
     goes_on = found["dot"] and _GOES_ON.match(text, found.end()) and len(roman) > 1
     if (
         name in _LABELS

@@ -31,6 +31,7 @@ def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
         ("Sie kommt am 3. Dann gehen wir.", "Sie kommt am dritten. Dann gehen wir."),
         ("Das war Ludwig XIV.", "Das war Ludwig der Vierzehnte."),
         ("Plan V ist gut, Teil II auch.", "Plan V ist gut, Teil zwei auch."),
+        ("Peter X sah Karl V. und Papst Leo X", "Peter X sah Karl der Fünfte und Papst Leo der Zehnte"),
         ("1. Wasser kochen", "eins. Wasser kochen"),
         ("Es ist 1 Uhr, um 12:30 Uhr.", "Es ist ein Uhr, um zwölf Uhr dreißig."),
         ("Am 24.12.2024 kamen 1.500 Leute.", "Am vierundzwanzigsten Dezember "
