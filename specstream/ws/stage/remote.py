@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -20,13 +20,21 @@ from specstream.ws.log import LOG, shown
 from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import Violation
+from specstream.ws.stage.cue_order import CueOrder
 from specstream.ws.stage.frames import MAX_WINDOW, SUBPROTOCOL, Kind, ReadyFrame, StartFrame
+from specstream.ws.stage.given import Order
+from specstream.ws.stage.prompt_order import PromptOrder
 from specstream.ws.stage.protocol import WINDOW, StageRules
 from specstream.ws.stage.remote_turn import Output, RemoteTurn
 from specstream.ws.stage.spoken_order import SpokenOrder
 
 __all__ = ["RemoteStage"]
 
+_ORDERS: dict[Kind, Callable[[], Order]] = {
+    "voice": SpokenOrder,
+    "avatar": CueOrder,
+    "prompt": PromptOrder,
+}
 _MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use more
 
 
@@ -122,6 +130,7 @@ class RemoteStage:
 
         Raises:
             ConnectionFailed: nobody answers, or the connection was lost in the middle of the turn.
+            ProtocolError: the adapter broke the protocol, or its output doesn't fit its input.
             SpecstreamError: the adapter's own error, as the local stage would have raised it.
         """
         taken = await items.unless_cancelled(self._take)
@@ -130,7 +139,7 @@ class RemoteStage:
                 yield item
             return
         channel, ready = taken
-        order = SpokenOrder() if self._kind == "voice" else None
+        order = _ORDERS[self._kind]()
         turn = RemoteTurn(self.name, channel, items, self._start, self._cancel_timeout, order)
         try:
             async with aclosing(turn.outputs()) as outputs:

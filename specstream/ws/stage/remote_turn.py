@@ -13,8 +13,9 @@ from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import Channel
+from specstream.ws.stage.cue_order import CueOrder
 from specstream.ws.stage.frames import StartFrame
-from specstream.ws.stage.spoken_order import SpokenOrder
+from specstream.ws.stage.given import Order
 
 __all__ = ["Output", "RemoteTurn"]
 
@@ -31,7 +32,7 @@ class RemoteTurn:
         items: The stage's input.
         start: The frame that begins the turn.
         cancel_timeout: Seconds that the adapter may take to end a cancelled turn.
-        order: Checks a voice's speech; None: of another kind of adapter.
+        order: Checks the adapter's output.
 
     Attributes:
         complete: Whether the next turn may use the connection.
@@ -44,7 +45,7 @@ class RemoteTurn:
         items: Inlet[Input],
         start: StartFrame,
         cancel_timeout: float,
-        order: SpokenOrder | None,
+        order: Order,
     ) -> None:
         self.complete = False
         self._order = order
@@ -70,6 +71,9 @@ class RemoteTurn:
                 if isinstance(received, fr.ErrorFrame):
                     raise received.error()
                 if isinstance(received, fr.CancelledFrame):
+                    if isinstance(self._order, CueOrder):
+                        for cue in received.cues:
+                            self._order.check_rest(cue)
                     self.complete = True
                     for cue in received.cues:
                         yield cue
@@ -77,8 +81,7 @@ class RemoteTurn:
                 if self._items.cancelled:
                     continue  # sent before the adapter read the cancel
                 if isinstance(received, fr.DoneFrame):
-                    if self._order is not None:
-                        self._order.finish()
+                    self._order.finish()
                     self.complete = True
                     return
                 assert isinstance(received, Output)  # the rules let nothing else through
@@ -96,12 +99,14 @@ class RemoteTurn:
         yield self._cancel
 
     def _check(self, received: Output) -> None:
+        if isinstance(received, Revoke):
+            self._order.revoke(received)
+        elif isinstance(received, Flush):
+            self._order.flush()
+        else:
+            self._order.check(received, self._channel.rules.read)
         if isinstance(received, ScenePrompt):
             self._tell_source()
-        elif self._order is not None and isinstance(received, Speech):
-            self._order.check(received)
-        elif self._order is not None and isinstance(received, Revoke):
-            self._order.revoke(received)
 
     def _tell_source(self) -> None:
         """Tell the link which text a prompt was made from: the feeding task may have read further."""
@@ -126,9 +131,9 @@ class RemoteTurn:
                     return await self._withdraw(item)
                 await self._items.unless_cancelled(self._channel.room)
                 if not self._items.cancelled:
-                    if self._order is not None:
-                        self._order.send(item)
+                    self._order.send(item)
                     self._channel.post(item)
+            self._order.send(fr.EndFrame())
             self._channel.post(fr.EndFrame())
             await self._items.unless_cancelled(anyio.sleep_forever)
             async for item in self._items:

@@ -38,7 +38,7 @@ class SpokenOrder:
         if isinstance(item, Phrase | Revoke):
             self._sent.append(item)
 
-    def check(self, speech: Speech) -> None:
+    def check(self, speech: Speech, _: int | None = None) -> None:
         """Count speech that was received.
 
         Raises:
@@ -68,6 +68,9 @@ class SpokenOrder:
             fault = said.marks.end_fault(speech.samples.end)
         if fault:
             raise Violation(f"phrase {speech.phrase} has a wrong mark: {fault}")
+
+    def flush(self) -> None:
+        """The voice has answered a flush."""
 
     def revoke(self, revoke: Revoke) -> None:
         """Take phrases back: the voice has answered to the first revoke that is unanswered.

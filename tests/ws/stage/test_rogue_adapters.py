@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,19 +13,22 @@ import anyio.lowlevel
 import pytest
 from websockets.asyncio.server import ServerConnection
 
-from specstream.errors import AdapterFailed
+from specstream.errors import AdapterFailed, ProtocolError
 from specstream.listening import resampler
 from specstream.listening.resampler import Resampler
 from specstream.pipeline.limits import MAX_MARKS
 from specstream.pipeline.stage import Pipeline, StageFailed
+from specstream.pipeline.stages import PromptStage, VoiceStage
 from specstream.testing import ScriptedEngine
-from specstream.types import Span, Speech
+from specstream.types import AvatarCue, ScenePrompt, Span, Speech
 from specstream.ws.realtime import audio
 from specstream.ws.realtime.audio import AudioPacer
 from specstream.ws.stage.codec import AudioFrame, encode
+from specstream.ws.stage.frames import CueFrame, PromptFrame
 from specstream.ws.stage.remote import RemoteStage
-from tests.standins import Relay, events_by_source, stream
+from tests.standins import Board, Relay, ToneVoice, events_by_source, feed, stream
 from tests.ws.doubles import FreeClock, Stand
+from tests.ws.frames import CUE, SHOT
 from tests.ws.remotes import PHRASES, impostor
 
 Answer = Callable[[ServerConnection, dict[str, Any]], Awaitable[None]]
@@ -99,6 +104,62 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             assert done["output"][0]["content"][0]["transcript"] == TEXT
             await wire.ask("Hi", output_modalities=["text"])
             assert (await wire.until("response.done"))["response"]["status"] == "completed"
+
+
+ITEMS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "avatar": [
+        ({"samples": [80_000, 80_100]}, "lies behind its speech"),
+        ({"samples": [0, 10**8]}, "lies behind its speech"),
+        ({"chars": [0, 1000]}, "covers characters 0 to 1000"),
+        ({"t_ms": -1.0}, "is at -1.0 ms"),
+        ({"t_ms": math.nan}, ""),
+    ],
+    "prompt": [
+        ({"span": [0, 1000]}, "shows characters 0 to 1000"),
+        ({"rev": 1, "supersedes": "s@0"}, "no earlier version"),
+        ({"t_start_ms": -1.0}, "starts at -1.0 ms"),
+    ],
+}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [(kind, *case) for kind, cases in ITEMS.items() for case in cases],
+)
+async def test_items_that_do_not_fit_the_turn(kind: Any, fields: dict[str, Any], said: str) -> None:
+    cue = encode(
+        CueFrame(cue=replace(CUE, chars=Span(0, 1), tokens=Span(0, 1), samples=Span(0, 1)))
+    )
+    shot = encode(
+        PromptFrame(prompt=replace(SHOT, rev=0, supersedes=None, span=Span(0, 1)), read=9)
+    )
+
+    async def answer(socket: ServerConnection, frame: dict[str, Any]) -> None:
+        if frame["type"] == "chunk":
+            made = json.loads(cue if kind == "avatar" else shot)
+            await socket.send(json.dumps(made))
+            made["cue" if kind == "avatar" else "prompt"] |= fields
+            if kind == "prompt":
+                made["prompt"]["shot_id"] = "t"
+            await socket.send(json.dumps(made))
+
+    async with impostor(answer, kind) as port, RemoteStage(f"ws://127.0.0.1:{port}", kind) as stage:
+        branches: list[list[Any]] = [[VoiceStage(ToneVoice())], [PromptStage(Board())]]
+        if kind == "avatar":
+            branches[0].append(stage)
+        else:
+            branches[1] = [stage]
+        async with Pipeline(branches, head=Relay()).run(stream(PHRASES)) as run:
+            found = await events_by_source(run)
+    good, failed = found[kind]
+    assert isinstance(good, AvatarCue if kind == "avatar" else ScenePrompt)
+    assert isinstance(failed, StageFailed)
+    assert isinstance(failed.error, ProtocolError)
+    assert f"the {kind} adapter at ws://127.0.0.1:{port}: " in str(failed.error)
+    assert said in str(failed.error)
+    assert found["text"] == PHRASES
+    assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)
 
 
 @pytest.mark.virtual_time
