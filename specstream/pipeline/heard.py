@@ -34,6 +34,10 @@ class _Word(NamedTuple):
     samples: Span
     chars: Span
 
+    def until(self, end: int) -> _Word:
+        """The word, cut at the sample ``end``."""
+        return _Word(Span(*(min(sample, end) for sample in self.samples)), self.chars)
+
 
 class _Open(NamedTuple):
     """A phrase whose speech has begun and not ended."""
@@ -75,8 +79,11 @@ class HeardTrack:
         covered = Span(self._open.samples.start, samples.end)
         self._open = self._open._replace(samples=covered, rate=speech.sample_rate * scale)
         if speech.last:
-            if len(self._words) == self._open.words_before:
+            before = self._open.words_before
+            if len(self._words) == before:
                 self._words += self._spread(text, self._open.chars, covered)
+            # A voice's rounding may put a word's end behind the audio: it is heard with the audio's end.
+            self._words[before:] = [word.until(covered.end) for word in self._words[before:]]
             self._open = None
 
     def _spread(self, text: str, chars: Span, samples: Span) -> list[_Word]:

@@ -51,6 +51,18 @@ def test_words_spoken_in_another_order_than_they_are_written_count_once_all_were
     assert [track.cut(text, at) for at in (100, 199, 200, 300)] == [0, 0, 2, 6]
 
 
+def test_a_word_that_is_rounded_to_end_behind_the_audio_was_heard_with_it() -> None:
+    text = "One two. Three"
+    track = HeardTrack()
+    for speech in (
+        piece([("One", Span(0, 300), Span(0, 3)), ("two", Span(300, 640), Span(4, 7))],
+              Span(0, 400), Span(0, 9), last=False),
+        piece([], Span(400, 600), Span(0, 9)),
+    ):  # fmt: skip
+        track.add(speech.marks, speech, speech.samples, text)
+    assert [track.cut(text, at) for at in (299, 300, 599, 600)] == [0, 3, 3, 8]
+
+
 @pytest.mark.parametrize(
     ("written", "heard"),
     [
