@@ -45,6 +45,11 @@ def check_rate(rate: int, who: str) -> None:
         raise AdapterFailed(f"{who} claims {rate!r} Hz; from {MIN_RATE} to {MAX_RATE} are possible")
 
 
+def _end(speech: Speech) -> int:
+    """The sample at which the speech ends, and all its marks."""
+    return max(speech.samples.end, *(mark.samples.end for mark in speech.marks), 0)
+
+
 def most_audio_s(chars: int) -> int:
     """Most seconds of speech for a text of ``chars`` characters."""
     return _AUDIO_S + _AUDIO_S_PER_CHAR * chars
@@ -117,7 +122,7 @@ class Watch:
                 excess = f"{self._marks} marks"
             elif item.samples.length > _MAX_PIECE_S * rate:
                 excess = f"{item.samples.length} samples in one piece"
-            elif item.samples.end > seconds * rate:
-                excess = f"{item.samples.end / rate:.0f} s of speech"
+            elif (end := _end(item)) > seconds * rate:
+                excess = f"{end / rate:.0f} s of speech"
         if excess:
             raise AdapterFailed(f"stage {self.name!r} gave {excess} for {chars} characters of text")

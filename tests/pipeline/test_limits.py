@@ -115,6 +115,11 @@ async def test_a_stage_that_never_ends_is_stopped() -> None:
             math.inf,
             "s of speech",
         ),
+        (
+            lambda n: replace(SPEECH, marks=(Mark("phoneme", "m", Span(0, 10**8), Span(0, 1)),)),
+            1,
+            f"{10**8 // RATE} s of speech",
+        ),
     ],
 )
 async def test_a_stage_that_makes_too_much_is_stopped(make: Make, count: float, says: str) -> None:
