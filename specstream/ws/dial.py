@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import itertools
 import ssl
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from specstream.errors import ConfigError, ConnectionFailed
 from specstream.ws.log import LOG, shown
 from specstream.ws.realtime.wire import PATH
 
-__all__ = ["Reached", "dial"]
+__all__ = ["Reached", "bearer", "dial"]
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Seconds between the attempts; the last value repeats."""
@@ -47,14 +48,15 @@ async def dial(
 
     Raises:
         ConnectionFailed: nobody answers, or the server refuses the connection.
-        ConfigError: the address is not a WebSocket address.
+        ConfigError: the address is not a WebSocket address, or the key can't be sent.
     """
     address = _address(url)
     if tls is not None and not address.startswith("wss:"):
         raise ConfigError(f"tls is for wss:// addresses; {shown(url)} is none")
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    options: dict[str, Any] = {"additional_headers": headers, "open_timeout": open_timeout}
+    options: dict[str, Any] = {"additional_headers": bearer(api_key), "open_timeout": open_timeout}
     options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
+    if _this_machine(address):
+        options["proxy"] = None  # the environment's proxy can't reach this machine
     deadline = anyio.current_time() + ready_timeout
     for pause in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
         found = await _attempt(url, address, options)
@@ -70,6 +72,23 @@ async def dial(
     )
 
 
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the HTTP header that carries a key; none without a key. White space around it is left out.
+
+    Raises:
+        ConfigError: the key can't be sent; the message doesn't quote it.
+    """
+    if not isinstance(api_key, str | None):
+        raise ConfigError(f"api_key must be a text, not {type(api_key).__name__}")
+    key = (api_key or "").strip()
+    if not key.isprintable() or any(ord(character) > 255 for character in key):
+        raise ConfigError(
+            "api_key can't be sent in an HTTP header: it has a line break, a control character or a "
+            "character that is not in Latin-1"
+        )
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached | str:
     """Try once; returns the connection, or as a string the reason to try again."""
     try:
@@ -81,7 +100,9 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
     except (OSError, TimeoutError, InvalidHandshake) as error:
         if _nobody_listens(error):
             return "the connection is refused"
-        raise ConnectionFailed(f"no Realtime server answers at {shown(url)}: {error}") from error
+        raise ConnectionFailed(_no_answer(url, error)) from error
+    except ImportError as error:  # the environment names a SOCKS proxy
+        raise ConnectionFailed(f"{_no_answer(url, error)}, or set $NO_PROXY") from error
     try:
         with anyio.fail_after(options["open_timeout"]):
             return Reached(socket, await socket.recv())
@@ -96,6 +117,19 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
         raise
 
 
+def _no_answer(url: str, error: Exception) -> str:
+    """Say what went wrong; some errors of a broken handshake have no text."""
+    return f"no Realtime server answers at {shown(url)}: {str(error) or type(error).__name__}"
+
+
+def _this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _nobody_listens(error: Exception) -> bool:
     """Return whether the connection was refused.
 
@@ -106,6 +140,8 @@ def _nobody_listens(error: Exception) -> bool:
 
 
 def _address(url: str) -> str:
+    if not isinstance(url, str):
+        raise ConfigError(f"an address such as ws://host:port is expected, not {url!r:.80}")
     wrong = ConfigError(f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://")
     try:
         parts = urlsplit(url)

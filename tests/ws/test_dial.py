@@ -19,6 +19,7 @@ from specstream.testing import ScriptedEngine
 from specstream.ws import dial
 from specstream.ws.client import Done, RealtimeClient
 from specstream.ws.listen import listen
+from specstream.ws.stage.remote import RemoteStage
 from tests.ws.doubles import Stand
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
@@ -133,6 +134,61 @@ async def test_an_address_that_is_none_is_told_by_a_typed_error(url: str) -> Non
     with pytest.raises(ConfigError, match="is not a WebSocket address"):
         async with RealtimeClient.connect(url, ready_timeout=0):
             raise AssertionError("connected")
+
+
+async def test_something_else_than_a_text_is_no_address() -> None:
+    with pytest.raises(ConfigError, match="ws://host:port is expected, not None"):
+        async with RealtimeClient.connect(None):  # type: ignore[arg-type]
+            raise AssertionError("connected")
+
+
+async def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ConnectionResetError())
+    with pytest.raises(ConnectionFailed, match="ws://nowhere:1: ConnectionResetError"):
+        async with RealtimeClient.connect("ws://nowhere:1"):
+            raise AssertionError("connected")
+
+
+async def test_white_space_around_a_key_is_not_sent() -> None:
+    stand = Stand(ScriptedEngine(["five."]), api_key="secret")
+    async with stand.running(), RealtimeClient.connect(stand.url, api_key=" secret\n"):
+        pass
+
+
+@pytest.mark.parametrize("key", ["secret\nline", "secret\0", "secret€", b"secret"])
+async def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(key: Any) -> None:
+    for connecting in (
+        lambda: RealtimeClient.connect("ws://localhost:1", api_key=key),
+        lambda: RemoteStage("ws://localhost:1", "voice", api_key=key),
+    ):
+        with pytest.raises(ConfigError, match="api_key") as caught:
+            async with connecting():
+                raise AssertionError("connected")
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "socks_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_server_on_this_machine_is_not_reached_through_a_proxy(
+    name: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bypass in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(bypass, raising=False)
+    monkeypatch.setenv(name, f"{name.split('_')[0].replace('socks', 'socks5')}://127.0.0.1:1")
+    stand = Stand(ScriptedEngine(["five."]))
+    async with stand.running():
+        async with RealtimeClient.connect(f"ws://{host}:{stand.port}", ready_timeout=0):
+            pass
+
+
+async def test_a_proxy_that_needs_another_package_is_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = failing(monkeypatch, ImportError("connecting through a SOCKS proxy requires python-socks"))
+    with pytest.raises(ConnectionFailed, match=r"requires python-socks, or set \$NO_PROXY"):
+        async with RealtimeClient.connect("ws://nowhere:1"):
+            raise AssertionError("connected")
+    assert len(at) == 1
 
 
 async def test_tls_without_wss_is_refused() -> None:

@@ -15,6 +15,7 @@ from websockets.uri import parse_uri
 
 from specstream.errors import ConfigError, ConnectionFailed, ProtocolError
 from specstream.pipeline.link import Inlet
+from specstream.ws.dial import bearer
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.log import LOG, shown
 from specstream.ws.stage import frames as fr
@@ -99,7 +100,7 @@ class RemoteStage:
         self._start = StartFrame(window=window)
         self._connect_timeout = connect_timeout
         self._cancel_timeout = cancel_timeout
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = bearer(api_key)
         self._idle: list[tuple[Channel, ReadyFrame]] = []
 
     async def connect(self) -> ReadyFrame:
