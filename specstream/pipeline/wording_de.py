@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_de_ordinals import MONTHS, decade, ordinal, ruler
+from specstream.pipeline.wording_de_counts import ONE, RATIO, one, ratio
+from specstream.pipeline.wording_de_ordinals import MONTHS, decade, in_words, ordinal, ruler
 from specstream.pipeline.wording_rules import (
     FRACTION,
     HEXADECIMAL,
@@ -61,41 +62,6 @@ _PLACES = {
     "Aufl": "Auflage ", "geb": "geboren ", "gest": "gestorben ",
 }  # fmt: skip
 _NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
-_SCORE = re.compile(
-    r"(?i:gewann|gewinn|gewonnen|verlor|sieg|niederlage|führ|schlug|schlag|spiel|steht|stand|endet|tor"
-    r"|ergebnis|remis|unentschieden|satz|sätze|verhältnis|maßstab|quote|misch)[^.!?]*$"
-)
-_LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
-    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Version|Stufe|Gruppe"
-    r"|Zimmer|Schritt|Band|Seite|Level|Typ|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Linie|Gleis|Runde|Artikel"
-    r"|Absatz|Paragraph|Zeile|Formel|Woche|Punkt|Option|Team|Liga|Bundesliga|Tabelle|Abbildung|Modul|Lektion"
-    r"|Übung|Beispiel|Variante)) $"
-)
-_FEMININE = re.compile(
-    r"\w*(?:frau|stadt|hand|nacht|mutter|tochter|schwester|nummer|person|tür|zahl|ung|heit|keit|schaft"
-    r"|tät|ion|ik|(?:er|ist|ent|ant|eund|ärzt|eg)in|(?<!nam)(?<!jung)(?<!kund)(?<!käs)(?<!aug)(?<!end)"
-    r"(?<!äud)(?<!leg)(?<!ert)(?<!müs)(?<!ress)(?<!zeug)(?<!affe)(?<!te)e)"
-)
-
-
-def _one(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
-    before = found.string[max(0, found.start() - 30) : found.start()]
-    if _LABEL.search(before):
-        return
-    if adjective := found["adjective"]:
-        word = {"e": "eine", "n": "einen"}.get(adjective[-1], "ein")
-    else:
-        word = "eine" if _FEMININE.fullmatch(found["noun"].lower()) else "ein"
-    yield Edit(*found.span("one"), word)
-
-
-def _ratio(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "3:2" as "3 zu 2" if it can't be a time, or a score is spoken of before it."""
-    first, second = found[1], found[2]
-    clock = len(second) == 2 and int(second) < 60 and int(first) <= 24
-    if not clock or _SCORE.search(found.string[max(0, found.start() - 60) : found.start()]):
-        yield Edit(found.end(1), found.start(2), " zu ")
 
 
 def _points(found: re.Match[str]) -> Iterator[Edit]:
@@ -148,7 +114,7 @@ _NUMBERS = (
     # ranges, decades and ordinals
     (r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
     (r"(?<=\d\.)\s?[–—-]\s?(?=\d+\.\s)", " bis "),
-    (r"(?<=\d\.)/(?=\d+\.\s)", " und "),
+    (r"(?<=\d\.)\s?/\s?(?=\d+\.\s)", " und "),
     (r"(?<![\d,.])(?P<century>1[1-9])(?=[2-9]0ern?\b)", look_up(_CENTURIES, "century")),
     (r"(?<![\w,.])(?P<number>\d{1,4})(?=er[ns]?\b)", decade),
     (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", ordinal),
@@ -156,18 +122,22 @@ _NUMBERS = (
     (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
     (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
     (FRACTION, fraction(" ")),
-    (r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*)(?![\w:]|[.,]\d)(?! Uhr)", _ratio),
+    (RATIO, ratio),
+    # the library takes "am" after a number for "a.m."
+    (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
+    (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),
     (SCIENTIFIC, r"\1 mal 10^\2"),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
     # versions, pages and amounts
     (r"\bv\.? ?(?=\d+\.\d)", "Version "),
     (
-        r"(?:(?P<label>\bVersion )|(?<![\w.,-]))(?P<version>\d+(?:\.\d+){2,})(?!\w|[.,]?\d)",
+        r"(?:(?P<label>\b(?:Version|Kapitel|Abschnitt|Punkt|Ziffer|Abbildung|Tabelle) )|(?<![\w.,-]))"
+        r"(?P<version>\d+(?:\.\d+){2,})(?!\w|[.,]?\d)",
         _points,
     ),
     (
         r"\b(?P<label>Version|Release|Kapitel|Abschnitt|Punkt|Abbildung|Tabelle|Nummer|Python|Windows|Android|Java|Bluetooth|Ubuntu|Kernel"
-        r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,}) (?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
+        r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,})[ -](?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
         _points,
     ),
     (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
@@ -176,6 +146,7 @@ _NUMBERS = (
     (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
     (r"§§ ?(?=\d)", "Paragraphen "),
     (r"§ ?(?=\d)", "Paragraph "),
+    (r"([$€£]) ?(\d[\d.,]* (?:Tsd|Mio|Mrd)\.)(?=\s*$)", r"\2 \1."),
     (r"([$€£]) ?(\d[\d.,]* (?:Tsd\.|Mio\.|Mrd\.|Millionen|Milliarden))", r"\2 \1"),
     (
         r"(?:(?<=\d )|(?<![\w.,])(?P<one>1) )(?P<scale>Tsd|Mio|Mrd)\b\.?(?: ?(?P<coin>[$€£]))?(?!\s*$)",
@@ -185,11 +156,7 @@ _NUMBERS = (
     (r"(?<=\b1 )Std\.", "Stunde"),
     (r"(?<=\b1 )Min\.", "Minute"),
     (r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
-    (
-        r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder)"
-        r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))",
-        _one,
-    ),
+    (ONE, one),
     (
         r"(?<![\w.,-])(?P<century>1[1-9])(?=(?!00)\d\d(?![\w,-]|\.\d))",
         look_up(_CENTURIES, "century"),

@@ -13,7 +13,7 @@ from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_LEADS, ORD
 from specstream.pipeline.mapped import Edit
 from specstream.pipeline.wording_rules import value_of
 
-__all__ = ["MONTHS", "cardinal", "decade", "ordinal", "ruler"]
+__all__ = ["MONTHS", "cardinal", "decade", "in_words", "ordinal", "ruler"]
 
 MONTHS = (
     "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split()
@@ -39,14 +39,23 @@ _FEMININE = frozenset(
     "klasse etage liga bundesliga halbzeit runde etappe auflage generation instanz stelle reihe"
     " ordnung staffel sinfonie symphonie".split()
 )
+_VERBS = frozenset({"stelle", "reihe"})  # in a list, "1. Stelle den Ofen an"
 _GENITIVE = frozenset("jahrhunderts weltkriegs grades".split())
 _NEUTER = re.compile(
     r"\w*(?:chen|lein|um|ment|haus|jahr|hundert|tausend|kind|mal|tor|spiel|buch|bild|auto|leben|date"
-    r"|quartal|semester|kapitel|zimmer)"
+    r"|quartal|semester|kapitel|zimmer|ziel|problem|team|foto|konzert|land|lied|heft|stück|wort|projekt"
+    r"|rennen|essen|treffen|gespräch|geschenk|angebot|werk|wochenende|bier|glas|fach|gebot|gesetz|pferd"
+    r"|ergebnis|ereignis|zeichen|auge|ohr|bein|produkt|thema|paar|blatt|schiff|dorf|geschäft|mitglied|tier"
+    r"|gerät|handy|video|gedicht|baby|studium|interview|training|urteil|programm|modell|system|mädchen)"
 )
 _AGREES = re.compile(r"(?<=\w\w)e[mnrs]?$")  # "als 1. deutsche Stadt"
 _EARLIER = re.compile(r"(?:\d+\.\s*(?:und|oder|bis|sowie|,|-|–|/)\s*)+$")
 _NEXT = re.compile(r"\s+[„“\"»(]?([^\W\d_]+)")
+_ALONE = re.compile(r"\b(?i:am|vom|zum|beim|dem|den|der)\s$")  # "Heute ist der 25."
+_PLURAL = re.compile(  # "einer der 3", "mit den 3"
+    r"\b(?i:k?ein\w*|jed\w*|welch\w*|beide|einige|alle|zwei|mit|von|bei|zu|aus|unter|nach) "
+    r"(?:der|den)\s$"
+)
 _LONGEST_LEAD = 60  # characters before a number that may decide its ending
 
 _TITLE = re.compile(
@@ -100,14 +109,14 @@ def ordinal(found: re.Match[str]) -> Iterator[Edit]:
     text, (start, end) = found.string, found.span()
     before = _EARLIER.sub("", text[max(0, start - _LONGEST_LEAD) : start])
     follow = _NEXT.match(text, end)
-    noun = follow[1] if follow else ""
+    noun, number = follow[1] if follow else "", int(found["number"].replace(".", ""))
     if (follow is None and text[end : end + 1] not in tuple("-–/")) or _opens(noun):
-        if re.search(r"\b(?i:am|vom|zum|beim)\s$", before):
+        if _ALONE.search(before) and not _PLURAL.search(before):
             dot = end if text[end : end + 1] == "," else end - 1
-            yield Edit(start, dot, _stem(int(found["number"])) + "en")
+            yield Edit(start, dot, _stem(number) + _ending(before, ""))
         return  # "Sie kommt am 3."
     if ending := _ending(before, noun):
-        yield Edit(start, end, _stem(int(found["number"].replace(".", ""))) + ending)
+        yield Edit(start, end, _stem(number) + ending)
 
 
 def _opens(word: str) -> bool:
@@ -133,7 +142,7 @@ def _ending(before: str, noun: str) -> str:
         dative = found[1] in ("em", "en") or (found[1] == "er" and earlier.lower() in _DATIVE)
         return "en" if dative else "e"
     if noun[:1].isupper():
-        return _strong(lead, noun)
+        return "" if not lead and low in _VERBS else _strong(lead, noun)
     agrees = _AGREES.search(noun) if lead.isalpha() else None
     return agrees[0] if agrees else ""
 
@@ -187,6 +196,11 @@ def _article(lead: str, *, female: bool, genitive: bool) -> str:
     if genitive or lead == "des":
         return "des"
     return "dem" if lead in _DATIVE | _WEAK else "den" if lead in _ACCUSATIVE else "der"
+
+
+def in_words(found: re.Match[str]) -> Iterator[Edit]:
+    """Read a number as it is counted."""
+    yield Edit(*found.span("number"), cardinal(int(found["number"])))
 
 
 def decade(found: re.Match[str]) -> Iterator[Edit]:

@@ -1,0 +1,80 @@
+"""German numbers that depend on their sentence: "1" before a noun, and scores, which look like times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from specstream.pipeline.mapped import Edit
+
+__all__ = ["ONE", "RATIO", "one", "ratio"]
+
+ONE = (
+    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder)"
+    r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))"
+)
+RATIO = r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*)(?![\w:]|[.,]\d)(?! Uhr)"
+
+_LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
+    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Version|Stufe|Gruppe"
+    r"|Zimmer|Schritt|Band|Seite|Level|Typ|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Linie|Gleis|Runde|Artikel"
+    r"|Absatz|Paragraph|Zeile|Formel|Woche|Punkt|Option|Team|Liga|Bundesliga|Tabelle|Abbildung|Modul|Lektion"
+    r"|Übung|Beispiel|Variante|Heft|Buch|Staffel|Folge|Bahn|Station|Haus|Raum|Saal|Halle|Tor|Block|Bus|Satz"
+    r"|Strophe|Vers|Reihe|Ebene|Regel|Fall|Grund|Antwort|Anhang|Anlage|Kategorie|Route|Spieler|Person|Bild"
+    r"|Kurs|Spalte|Ziel|Etappe|Abschnitt|Position|Posten|Quartal|Semester|Jahrgang|Mannschaft)) $"
+)
+_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen) $")
+_FEMININE = re.compile(
+    r"\w*(?:frau|stadt|\bhand|nacht|mutter|tochter|schwester|nummer|person|tür|zahl|ung|heit|keit|schaft"
+    r"|tät|ion|ik|(?:er|ist|ent|ant|eund|ärzt|eg)in|nachricht|gabel|zwiebel|kartoffel|nudel|(?<!p)insel"
+    r"|tafel|schachtel|wurzel|nadel|regel|formel|schüssel|muschel|kugel|ampel|bibel|vokabel|\buhr|\bwand"
+    r"|\bbank|maus|\bkuh|\bgans|wurst|(?<!ge)nuss|frucht|antwort|welt|zeit|arbeit|mail|\bapp|\bbox|pizza"
+    r"|\boma|kamera|paprika|butter|mauer|feder|kammer|klammer|ziffer|schulter|faser|schicht|sicht|pflicht"
+    r"|schrift|kraft|fahrt|\bart|macht|party|mandarine|sekunde|urkunde)"
+    r"|(?!\w*(?:name|junge|kunde|käse|auge|gebäude|kollege|experte|gemüse|interesse|zeuge|affe|[fhmst]ee|hase"
+    r"|löwe|bote|hirte|riese|gedanke|funke|buchstabe|glaube|wille|schwede|franzose|russe|däne|grieche|türke"
+    r"|brite|chinese|neffe|\brabe|ochse|bube|sklave|gefährte|genosse|geselle|laie|pate|loge|pädagoge|drache"
+    r"|falke|gebirge|getreide|gelände|\berbe|\bimage|finale|\bknie|genie)$)"
+    r"(?!(?:wochen|jahres|monats|lebens|schul|kriegs)?ende$)\w*e"
+)
+
+_SCORE = re.compile(
+    r"\b(?i:ge(?:wann|winn|wonnen)\w*|verl(?:or|ier)\w*|sieg\w*|\w+sieg|\w*niederlage|führ(?:t|ten?|en)"
+    r"|schl(?:ug|ugen|ägt)|\w*ergebnis|remis|unentschieden|satz|sätze|\w*verhältnis|maßstab|quote|mischung"
+    r"|es (?:steht|stand)|(?:steht|stand) es"
+    r"|(?:spiel|partie|match|begegnung|duell|\w*finale|derby)\b[^.!?]*?\b(?:endete?|ging|stand|steht))\b"
+    r"[^.!?]*$"
+)
+_TIME = re.compile(  # what stands directly before a time, whatever is spoken of
+    r"\b(?i:um|ab|bis|seit|gegen|vor|nach|von|zwischen|kurz|heute|gestern|früh|nachts|uhr|beginnt|startet"
+    r"|\w*(?:morgen|mittag|abend|nacht|tag)s?) $"
+)
+
+
+def one(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
+    before = found.string[max(0, found.start() - 30) : found.start()]
+    noun, adjective = found["noun"], found["adjective"] or ""
+    if noun != "Uhr" and _LABEL.search(before):
+        return
+    feminine = _FEMININE.fullmatch(noun.lower()) is not None
+    dative = _DATIVE.search(before) is not None
+    word = "eine" if feminine else "ein"
+    if noun == "Uhr":
+        word = "ein"
+    elif dative and adjective[-1:] in ("", "n"):
+        word = "einer" if feminine else "einem"
+    elif adjective:
+        word = {"e": "eine", "n": "einen"}.get(adjective[-1], "ein")
+    yield Edit(*found.span("one"), word)
+
+
+def ratio(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "3:2" as "3 zu 2" if it can't be a time, or a score is spoken of before it."""
+    first, second = found[1], found[2]
+    clock = len(second) == 2 and int(second) < 60 and int(first) <= 24
+    if clock:
+        before = found.string[max(0, found.start() - 60) : found.start()]
+        if "0" in (first[0], second[0]) or _TIME.search(before) or not _SCORE.search(before):
+            return
+    yield Edit(found.end(1), found.start(2), " zu ")
