@@ -41,6 +41,7 @@ from specstream.ws.realtime.client_events import (
 )
 from specstream.ws.realtime.function_tools import setting_of
 from specstream.ws.realtime.settings import OwnEvent, Sampling
+from specstream.ws.realtime.wire import MAX_FRAME
 from specstream.ws.reply import Exchange, Reply
 
 __all__ = [
@@ -70,8 +71,8 @@ class RealtimeClient:
     Made by `connect`. Another task may call `cancel` while one reads.
     """
 
-    def __init__(self, socket: ClientConnection) -> None:
-        self._exchange = Exchange(socket)
+    def __init__(self, socket: ClientConnection, max_size: int = MAX_FRAME) -> None:
+        self._exchange = Exchange(socket, max_size)
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -86,6 +87,7 @@ class RealtimeClient:
         open_timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
         ready_timeout: float = 30.0,
+        max_size: int = MAX_FRAME,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it and the reply that is under way.
 
@@ -99,6 +101,8 @@ class RealtimeClient:
             instructions: The system prompt.
             open_timeout: Seconds to wait for the handshake, and for the server's first event.
             ready_timeout: Seconds to retry while the connection is refused; 0 tries once.
+            max_size: Bytes of the largest frame that the server takes (see `RealtimeServer`). What is
+                larger raises RequestError and isn't sent, since the server would close the connection.
             tls: The context that verifies a ``wss://`` server; None: trust the authorities of this
                 machine, or those in the file that ``SSL_CERT_FILE`` names.
 
@@ -111,7 +115,7 @@ class RealtimeClient:
             url, api_key=api_key, open_timeout=open_timeout, ready_timeout=ready_timeout, tls=tls
         )
         async with socket:
-            client = cls(socket)
+            client = cls(socket, max_size)
             first = ev.parse_server_event(greeting)
             if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
                 raise ProtocolError(f"a server begins with session.created, not {first.type}")

@@ -11,21 +11,21 @@ from websockets.exceptions import ConnectionClosed
 import specstream.ws.realtime.events as ev
 from specstream.errors import ConnectionFailed, ProtocolError, RequestError
 from specstream.ws.realtime.client_events import Done, RealtimeEvent, translate
-from specstream.ws.realtime.wire import new_id
+from specstream.ws.realtime.wire import MAX_FRAME, new_id
 
 __all__ = ["Exchange", "Reply"]
 
 
 class Exchange:
-    """Sends client events and receives server events over one socket.
+    """Sends client events of at most ``max_size`` bytes and receives server events over one socket.
 
     Attributes:
         reply: The latest reply that was requested.
         unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
     """
 
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
+    def __init__(self, socket: ClientConnection, max_size: int = MAX_FRAME) -> None:
+        self._socket, self._max_size = socket, max_size
         self.reply: Reply | None = None
         self.unanswered: list[str] = []
 
@@ -52,11 +52,13 @@ class Exchange:
         """Send an event; returns its id.
 
         Raises:
+            RequestError: the event can't be sent; the connection stays usable.
             ConnectionFailed: the connection broke.
         """
         event_id = new_id("client")
+        frame = _frame({"type": type, "event_id": event_id, **fields}, self._max_size)
         try:
-            await self._socket.send(json.dumps({"type": type, "event_id": event_id, **fields}))
+            await self._socket.send(frame)
         except ConnectionClosed as error:
             raise ConnectionFailed(f"the server closed the connection: {error}") from error
         return event_id
@@ -82,7 +84,7 @@ class Reply:
     Cancelling a step of the iteration loses no event.
 
     Raises:
-        RequestError: the server refused the request.
+        RequestError: the server refused the request, or it can't be sent.
         ConnectionFailed: the connection broke.
     """
 
@@ -136,11 +138,17 @@ class Reply:
             exchange.unanswered.pop()
         exchange.reply = self
         said: tuple[str, ...] = ()
-        if self._text is not None:
-            content = [{"type": "input_text", "text": self._text}]
-            item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
-            said = (await exchange.send("conversation.item.create", item=item),)
-        asked = await exchange.send("response.create", response=self._asked)
+        try:
+            if self._text is not None:
+                content = [{"type": "input_text", "text": self._text}]
+                item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
+                said = (await exchange.send("conversation.item.create", item=item),)
+            asked = await exchange.send("response.create", response=self._asked)
+        except RequestError:
+            self._ended = True
+            if said:
+                self._unanswered()
+            raise
         self._event_ids = (*said, asked)
         if self._cancelled:
             await self.cancel()  # called while the request was being sent
@@ -154,6 +162,24 @@ class Reply:
             for event_id in self._event_ids:
                 _raise_if_about(event, event_id)
         return translate(event)
+
+
+def _frame(event: dict[str, Any], max_size: int) -> str:
+    """Write an event as JSON that the server can read: it would close the connection at a longer frame.
+
+    Raises:
+        RequestError: a value that JSON doesn't have, text that is not Unicode, or too much of it.
+    """
+    try:
+        frame = json.dumps(event, ensure_ascii=False, allow_nan=False)
+        size = len(frame.encode())
+    except UnicodeEncodeError:
+        raise RequestError("a text to be sent is not valid Unicode: half a surrogate") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"this can't be sent as JSON: {error}") from None
+    if size > max_size:
+        raise RequestError(f"{event['type']} has {size} bytes; {max_size} may be sent: shorten it")
+    return frame
 
 
 def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:

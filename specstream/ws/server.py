@@ -28,6 +28,7 @@ from specstream.ws.realtime.connection import RealtimeConnection
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
 from specstream.ws.realtime.request import Engine, Service
 from specstream.ws.realtime.settings import Audio, SessionSettings
+from specstream.ws.realtime.wire import MAX_FRAME
 
 __all__ = ["RealtimeServer"]
 
@@ -96,7 +97,7 @@ class RealtimeServer:
         max_sessions: int = 32,
         max_per_address: int | None = None,
         idle_s: float = 600.0,
-        max_size: int = 1 << 20,
+        max_size: int = MAX_FRAME,
         lead_s: float = 2.0,
         buffer_s: float = 30.0,
         clock: Clock | None = None,

@@ -142,8 +142,10 @@ class Sampling(Group):
         """The part of ``params`` that a client sends (``max_tokens`` is a setting of its own).
 
         Raises:
-            SamplingError: a field that holds code can't be sent.
+            SamplingError: a field that holds code can't be sent, or ``params`` is something else.
         """
+        if not isinstance(params, SamplingParams):
+            raise SamplingError(f"sampling must be SamplingParams(...), not {params!r:.80}")
         for field in fields(params):
             sent = field.name in cls.model_fields or field.name == "max_tokens"
             if not sent and getattr(params, field.name):

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from specstream.errors import ProtocolError
 
 __all__ = [
+    "MAX_FRAME",
     "PATH",
     "SAMPLE_RATE",
     "Ignored",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 PATH = "/v1/realtime"
+MAX_FRAME = 1 << 20
+"""Bytes of the longest frame that a server takes."""
 SAMPLE_RATE = 24000
 """Samples a second of ``audio/pcm`` on the wire; the only rate that the protocol knows."""
 
