@@ -112,7 +112,10 @@ GERMAN_OPENERS = _words("""
     also auch nur noch schon so sonst somit hier dort diesmal insgesamt ja nein nicht in im an am auf
     aus bei beim bis durch für gegen mit nach ohne seit über um unter von vom vor zu zum zur zwischen
     ist sind war waren hat haben hatte hatten wird werden wurde wurden kann können soll sollen will
-    wollen muss müssen darf dürfen gibt gab kommt kommst
+    wollen muss müssen darf dürfen gibt gab kommt kommst geht passt stimmt findet klappt reicht
+    wäre wären würde würden könnte könnten könntest sollte sollten solltest möchte möchten möchtest
+    hätte hätten welche welcher welches welchen etwas mehr meins deins seins ebenso anschließend
+    morgens mittags abends nachts gut okay genau danke prima super wirklich lass lasst
 """)
 """What opens a German sentence after "am 3." and the like; any other word is what is counted."""
 

@@ -4,7 +4,7 @@ As in `segment_marks`, the decision is None while more text could change it. Wha
 
 - mostly: the first character after the stop that is not white space
 - after an abbreviation, an initial, a number of one or two digits, a German ordinal: the word after
-  it (two if it may be an imperative: "am 5. Bringen Sie")
+  it (two after an ordinal, as the first may be a verb: "am 5. Ruf mich an")
 - after a closing quote, before a capital letter: two words (``"Why?" Tom asked.``)
 - where no white space follows ("over.Then"): the word that does, or a bracket's end
 """
@@ -57,6 +57,8 @@ _JOINED_LETTERS = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _DIGITS = re.compile(r"\d*")
 _WHOLE_NUMBER = re.compile(r"\d+|\d{1,3}\.\d{3}")
 _ORDINAL_BEFORE = re.compile(r"\d\.(?:\s(?:und|oder|bis|sowie)|\s?[-–/])$")
+_AFTER_A_VERB = frozenset("Sie wir du ich er es man mich mir dich dir uns euch".split())
+"""What stands behind the verb that opens a sentence ("am 5. Ruf mich an"), but not behind a noun."""
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
 
 
@@ -237,10 +239,10 @@ def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
     if not ordinal:
         return following.lower() not in ORDINAL_NOUNS
     end = after + len(following)
-    if following.lower() in GERMAN_OPENERS or not (following.endswith("en") and text[end] == " "):
+    if following.lower() in GERMAN_OPENERS or text[end] != " ":
         return following.lower() in GERMAN_OPENERS
     then = _word(text, end + 1)
-    return None if then is None else then in ("Sie", "wir")  # "am 5. Bringen Sie …"
+    return None if then is None else then in _AFTER_A_VERB
 
 
 def _ordinal(text: str, at: int) -> bool:

@@ -1,0 +1,26 @@
+"""What opens a sentence behind a number that may be a German ordinal."""
+
+import pytest
+
+from specstream.pipeline.segment import Segmenter
+from specstream.types import Chunk, Span
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        "Das Fest ist am 14. ‖Passt das?",
+        "Sie kommt am 5. ‖Ruf mich an.",
+        "Sie kommt am 5. ‖Backst du einen Kuchen?",
+        "Wir sind die 3. ‖Wäre das gut?",
+        "Der Termin ist am 2. ‖Welche Uhrzeit passt?",
+        "Mein Buch ist das 1. ‖Deins ist das 2.",
+        "Im 2. Stock das Zimmer ist frei.",
+        "Am 3. Tag kam sie.",
+    ],
+)
+def test_a_sentence_after_an_ordinal_begins_with_a_word_that_is_no_noun(marked: str) -> None:
+    text = marked.replace("‖", "")
+    segmenter = Segmenter(first_clause_chars=None)
+    phrases = segmenter.add(Chunk(text, (), Span(0, 0), Span(0, len(text)))) + segmenter.close()
+    assert "‖".join(phrase.text for phrase in phrases) == marked
