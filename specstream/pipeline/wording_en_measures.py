@@ -16,14 +16,18 @@ _NAMES = {
     "ml": "milliliter", "L": "liter",
 }  # fmt: skip
 _SIGN = "|".join(sorted(_NAMES, key=len, reverse=True))
-_MANY = "two|three|four|five|six|seven|eight|nine|ten|few|several|more|some|heaping|level"
+_MANY = "two|three|four|five|six|seven|eight|nine|ten|few|several|more|some"
+_FULL = "(?:heaping|heaped|level|rounded|scant) "
 _DOT = r"\b(?:\.(?=\s[a-z\d]|,))?"  # that of the abbreviation, not of the sentence
 
 AFTER_FRACTION = (
     r"(?:(?P<many>\d\s?[½¼¾]|\d (?:and )?\d+/\d+)|[½¼¾]|(?<![\d/])\d+/\d+)\s?"
     rf"(?P<unit>(?P<sign>{_SIGN}|Tsp|Tbsp)s?{_DOT})"
 )
-AFTER_WORD = rf"(?:\b(?P<many>{_MANY}) |(?<![\d ]) |^)(?P<unit>(?P<sign>tsp|tbsp|Tsp|Tbsp)s?{_DOT})"
+AFTER_WORD = (
+    rf"(?:\b(?P<many>(?:{_MANY}) (?:{_FULL})?|(?:[2-9]|1[\d½¼¾])\S* {_FULL})|(?<![\d ]) |^)"
+    rf"(?P<unit>(?P<sign>tsp|tbsp|Tsp|Tbsp)s?{_DOT})"
+)
 
 
 def measure(found: re.Match[str]) -> Iterator[Edit]:
