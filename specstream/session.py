@@ -36,6 +36,10 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
+        if not isinstance(config, EngineConfig):
+            raise ConfigError(
+                f"Engine takes an EngineConfig, not {config!r:.80}; Engine.load takes models' names"
+            )
         self.config = config
         self._host = EngineHost()
 
@@ -69,6 +73,10 @@ class Engine:
         values = config.model_dump() if config is not None else {}
         values.update(options)
         if target is not None:
+            if not isinstance(target, str | Path) or not str(target):
+                raise ConfigError(
+                    f"target must name one model, not {target!r:.80}; leave it out for the bundled one"
+                )
             values["target"] = str(target)
         if draft is not None:
             values["draft"] = draft

@@ -194,6 +194,18 @@ def test_a_config_of_the_wrong_kind_is_named() -> None:
         Engine.load(config={"proposer": "off"})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", ["smollm2", None, {"target": "smollm2"}])
+def test_a_model_s_name_is_for_load(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"Engine\.load takes models' names"):
+        Engine(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["", 3, b"smollm2", ["smollm2"]])
+def test_a_target_is_one_name(given: object) -> None:
+    with pytest.raises(ConfigError, match="target must name one model"):
+        Engine.load(given)  # type: ignore[arg-type]
+
+
 def test_one_draft_or_several_are_named() -> None:
     one, two = Path("/models/draft"), "/models/head"
     assert Engine.load(draft=one).config.drafts == ("/models/draft",)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import anyio
 
 from specstream.agent.hearing import Hearing
-from specstream.agent.parts import make_parts, playout_of
+from specstream.agent.parts import check_options, make_parts, playout_of
 from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question
 from specstream.agent.talking import Talking
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _MAX_EVENTS = 64  # unread events, after which the agent waits for its reader
-_RATES = range(4_000, 384_001)  # samples a second that a microphone may give
 _NOT_ENTERED = "the agent is not running: use it in its block (async with)"
 
 
@@ -105,15 +104,7 @@ class Agent:
     ) -> None:
         if engine is not None and (target is not None or draft is not None or options):
             raise ConfigError("give the agent a running engine, or what to load, not both")
-        if not isinstance(sample_rate, int) or sample_rate not in _RATES:
-            raise ConfigError(
-                f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not "
-                f"{sample_rate!r}"
-            )
-        if not isinstance(system, str | None):
-            raise ConfigError(f"system must be a text, not {system!r}")
-        if not isinstance(preempt, Preempt | None):
-            raise ConfigError(f"preempt must be a Preempt, such as Preempt(), not {preempt!r}")
+        check_options(engine, sample_rate, system, params, preempt)
         self._own = Engine.load(target, draft, **options) if engine is None else None
         self._given = engine
         self._made_of = (voice, avatar, prompts, recognizer, turns)

@@ -11,6 +11,7 @@ import anyio
 from anyio import to_thread
 
 from specstream.agent.first_phrase import FirstPhrase
+from specstream.agent.preempt import Preempt
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
@@ -18,9 +19,11 @@ from specstream.pipeline.playout import Playout
 from specstream.pipeline.sinks import AudioSink, AudioWriter, WaveSink
 from specstream.pipeline.stage import Pipeline, Stage
 from specstream.pipeline.stages import SegmentStage
+from specstream.types import SamplingParams
 
-__all__ = ["Parts", "make_parts", "playout_of"]
+__all__ = ["Parts", "check_options", "make_parts", "playout_of"]
 
+_RATES = range(4_000, 384_001)  # samples a second that a microphone may give
 _log = logging.getLogger("specstream.agent")
 
 
@@ -37,6 +40,28 @@ class Parts:
     first: FirstPhrase | None
     ears: Ears | None
     closed: tuple[Any, ...]
+
+
+def check_options(engine: Any, sample_rate: Any, system: Any, params: Any, preempt: Any) -> None:
+    """Check those arguments of an agent that aren't parts to be made.
+
+    Raises:
+        ConfigError: names the argument that is wrong.
+    """
+    if engine is not None and not hasattr(engine, "session"):
+        raise ConfigError(
+            f"engine must be a running Engine, not {engine!r:.80}; a model's name is the first argument"
+        )
+    if not isinstance(sample_rate, int) or sample_rate not in _RATES:
+        raise ConfigError(
+            f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not {sample_rate!r}"
+        )
+    if not isinstance(system, str | None):
+        raise ConfigError(f"system must be a text, not {system!r}")
+    if not isinstance(params, SamplingParams | None):
+        raise ConfigError(f"params must be SamplingParams(...), not {params!r:.80}")
+    if not isinstance(preempt, Preempt | None):
+        raise ConfigError(f"preempt must be a Preempt, such as Preempt(), not {preempt!r}")
 
 
 async def make_parts(

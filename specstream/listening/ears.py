@@ -17,11 +17,23 @@ class Ears:
     """A recogniser and a turn detector, shared by any number of listeners of one event loop.
 
     A recognition holds ``lock``; partial transcripts are made only while nobody else holds it.
+
+    Raises:
+        ConfigError: one of the two is something else.
     """
 
     recognizer: Recognizer
     detector: TurnDetector
     lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+    def __post_init__(self) -> None:
+        for what, part in (("recogniser", self.recognizer), ("turn detector", self.detector)):
+            if isinstance(part, type) or not (
+                hasattr(part, "capabilities") and hasattr(part, "open")
+            ):
+                raise ConfigError(
+                    f"{part!r:.80} is no {what}: it must be an object that has capabilities and open"
+                )
 
     @property
     def sample_rate(self) -> int:

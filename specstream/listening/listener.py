@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from specstream.errors import AdapterFailed, RequestError
+from specstream.errors import AdapterFailed, ConfigError, RequestError
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerEvent,
@@ -60,6 +60,8 @@ class Listener:
     def __init__(
         self, ears: Ears, *, sample_rate: int, settings: ListenerSettings | None = None
     ) -> None:
+        if not isinstance(settings, ListenerSettings | None):
+            raise ConfigError(f"settings must be ListenerSettings(...), not {settings!r:.80}")
         self.settings = settings or ListenerSettings()
         self._ears = ears
         self._rate = ears.sample_rate

@@ -112,6 +112,10 @@ def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
     Raises:
         AdapterUnavailable: ``made`` is neither a stage nor an adapter of this kind.
     """
+    if isinstance(made, type):
+        raise AdapterUnavailable(
+            f"{made!r} is a class, no {kind} adapter: give an object of it, as in {made.__name__}()"
+        )
     if hasattr(made, "run"):
         stage: Stage[Any, Any] = made
         return stage

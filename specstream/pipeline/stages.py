@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specstream.errors import AdapterFailed
 from specstream.pipeline.copies import Copies
@@ -60,9 +60,17 @@ class VoiceStage:
 
     def __init__(self, voice: SpeechSynthesizer, readout: Readout = Readout()) -> None:  # noqa: B008
         self._voice = voice
-        self._readout = readout.for_language(voice.capabilities.language)
-        self._rate = voice.capabilities.sample_rate
-        self.takes_drafts = voice.capabilities.streaming
+        facts = voice.capabilities
+        if not all(
+            hasattr(facts, fact) for fact in ("name", "sample_rate", "streaming", "language")
+        ):
+            raise AdapterFailed(
+                f"the capabilities of {voice!r:.80} must be VoiceCapabilities(...), not "
+                f"{type(facts).__name__}"
+            )
+        self._readout = readout.for_language(facts.language)
+        self._rate = facts.sample_rate
+        self.takes_drafts = facts.streaming
         self._told_silence = False  # once is enough
         check_rate(self._rate, f"voice {voice.capabilities.name!r}")
 
@@ -99,7 +107,21 @@ class VoiceStage:
                     place = self._readout.read(kept, said[-1][2]).place
             yield item
 
+    def _buffers(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        buffers: Any = self._voice.synthesize(phrase)
+        if not hasattr(buffers, "__anext__") or not hasattr(buffers, "aclose"):
+            if isinstance(buffers, Coroutine):
+                buffers.close()  # else Python warns that nobody awaited it
+            self._refuse(
+                f"{type(buffers).__name__} instead of buffers; synthesize must be an async generator "
+                "(async def, with yield)"
+            )
+        speech: AsyncGenerator[SpeechBuffer, None] = buffers
+        return speech
+
     def _check(self, buffer: SpeechBuffer) -> None:
+        if not isinstance(buffer, SpeechBuffer):
+            self._refuse(f"{type(buffer).__name__}; it must yield SpeechBuffer(pcm)")
         if not isinstance(buffer.pcm, bytes | bytearray | memoryview):
             self._refuse(f"{type(buffer.pcm).__name__} as PCM; it must be bytes")
         if len(buffer.pcm) % 2:
@@ -128,7 +150,7 @@ class VoiceStage:
         waiting = list(phrase.tags)
         where = (phrase.chars, phrase.tokens, phrase.index)
         check = MarkCheck(reading.phrase.chars, 0, self._rate)
-        async with aclosing(self._voice.synthesize(reading.phrase)) as buffers:
+        async with aclosing(self._buffers(reading.phrase)) as buffers:
             async for buffer in buffers:
                 self._check(buffer)
                 samples = Span(clock, clock + len(buffer.pcm) // 2)

@@ -8,9 +8,22 @@ import pytest
 
 from specstream import Agent
 from specstream.agent import ReplyEnded
-from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, ScenePrompt, Speech
+
+
+class FactsOf:
+    """Has the members of a voice and of a recogniser, and any capabilities."""
+
+    def __init__(self, capabilities: object) -> None:
+        self.capabilities = capabilities
+
+    def synthesize(self, phrase: object) -> None: ...
+
+    def open(self, *args: object) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -21,6 +34,21 @@ from specstream.types import AvatarCue, ScenePrompt, Speech
         ({"voice": None, "recognizer": object(), "turns": None}, ConfigError, "turn detector"),
         ({"voice": lambda text: b""}, AdapterUnavailable, "voice_from_function"),
         ({"voice": None, "prompts": object()}, AdapterUnavailable, "lacks open"),
+        ({"voice": type("Mine", (), {})}, AdapterUnavailable, r"a class.* as in Mine\(\)"),
+        (
+            {"voice": FactsOf({"sample_rate": 24_000})},
+            AdapterFailed,
+            r"VoiceCapabilities\(.*not dict",
+        ),
+        ({"voice": None, "recognizer": object(), "turns": object()}, ConfigError, "no recogniser"),
+        (
+            {"voice": None, "recognizer": FactsOf(0), "turns": object()},
+            ConfigError,
+            "no turn detector",
+        ),
+        ({"voice": None, "recognizer": FactsOf, "turns": object()}, ConfigError, "no recogniser"),
+        ({"voice": None, "params": {"max_tokens": 3}}, ConfigError, "must be SamplingParams"),
+        ({"voice": None, "engine": "smollm2"}, ConfigError, "name is the first argument"),
         ({"voice": None, "preempt": True}, ConfigError, "must be a Preempt"),
         ({"voice": None, "system": 5}, ConfigError, "system must be a text"),
         ({"voice": None, "sample_rate": 0}, ConfigError, "sample_rate must be"),
@@ -31,7 +59,7 @@ async def test_parts_that_do_not_fit_are_named(
     options: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
-        async with Agent(engine=ScriptedEngine(["x"]), **options):
+        async with Agent(**{"engine": ScriptedEngine(["x"]), **options}):
             pass
 
 

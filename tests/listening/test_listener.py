@@ -32,6 +32,12 @@ RATE = 24_000
 QUESTION = "What is the capital of France?"
 
 
+def test_settings_of_the_wrong_kind_are_named() -> None:
+    ears = Ears(ScriptedRecognizer([]), ScriptedTurnDetector())
+    with pytest.raises(ConfigError, match="must be ListenerSettings"):
+        Listener(ears, sample_rate=RATE, settings={"manual": True})  # type: ignore[arg-type]
+
+
 def voice(seconds: float) -> bytes:
     return b"\x01\x02" * int(RATE * seconds)
 

@@ -135,6 +135,26 @@ async def test_audio_that_is_no_bytes_is_an_error_that_names_the_voice() -> None
         await feed(VoiceStage(Dictated(SpeechBuffer(wrong))), PHRASES)
 
 
+async def one_buffer(phrase: Phrase) -> SpeechBuffer:
+    return SpeechBuffer(bytes(400))
+
+
+@pytest.mark.parametrize("synthesize", [one_buffer, lambda phrase: [SpeechBuffer(bytes(400))]])
+async def test_a_voice_that_does_not_yield_is_told_how(
+    synthesize: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voice = Dictated()
+    monkeypatch.setattr(voice, "synthesize", synthesize, raising=False)
+    with pytest.raises(AdapterFailed, match="'tone' gave (coroutine|list) .* async generator"):
+        await feed(VoiceStage(voice), PHRASES)
+
+
+@pytest.mark.parametrize("wrong", [b"", None])
+async def test_a_voice_that_yields_no_buffers_is_told_so(wrong: Any) -> None:
+    with pytest.raises(AdapterFailed, match="'tone' gave (bytes|NoneType); it must yield Speech"):
+        await feed(VoiceStage(Dictated(wrong)), PHRASES)
+
+
 async def test_a_voice_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     spoken: list[Speech] = await feed(VoiceStage(Dictated()), PHRASES)
     assert len([one for one in caplog.messages if "'tone' gave no audio for" in one]) == 1
