@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import anyio
 
 from specstream.agent import Agent, ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.errors import ConfigError
 from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
 from specstream.listening.events import ListeningFailed, TurnEnded, TurnHeard, TurnLost
@@ -69,6 +71,7 @@ async def run_scenario(
         make: Makes the agent under test; called once for each repetition.
 
     Raises:
+        ConfigError: ``make`` returned no agent.
         EngineError: a reply that never ends, or in which nothing is audible.
         SpecstreamError: what ended a reply, a turn that was lost, or a stage that broke.
     """
@@ -100,6 +103,12 @@ class _AgentTalk(Talk):
                 playout=Playout(self.ear),
             )
         )
+
+        if not isinstance(self._agent, AbstractAsyncContextManager):
+            given = type(self._agent).__name__
+            if isinstance(self._agent, Coroutine):
+                self._agent.close()  # else Python warns that nobody awaited it
+            raise ConfigError(f"make must be a plain function that returns an Agent, not a {given}")
 
     async def hold(self) -> list[TurnLatency]:
         async with self._agent:

@@ -115,6 +115,9 @@ class Scenario(_Script):
             raise ValueError("the first turn has no reply to interrupt")
         if any(turn.typed and turn.interrupts_after_ms is not None for turn in self.turns):
             raise ValueError("a turn that interrupts is spoken, not typed")
+        for turn in self.turns:
+            if not turn.typed and not any(map(str.isalnum, turn.user)):
+                raise ValueError(f"a spoken turn needs a word, and {turn.user!r:.80} has none")
         if len(self.turns) * self.repeat > MAX_TURNS:
             raise ValueError(f"{MAX_TURNS} turns are the most, repetitions included")
         return self

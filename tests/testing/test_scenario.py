@@ -169,6 +169,18 @@ def test_what_ends_a_conversation_is_told(
         run_virtual(run_scenario(scenario, make))
 
 
+async def made_on_the_loop(parts: Parts) -> Agent:
+    return parts.agent()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(made_on_the_loop, "coroutine"), (lambda parts: None, "None")]
+)
+def test_a_function_that_makes_no_agent_is_told_so(make: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"a plain function that returns an Agent, not a {what}"):
+        run_virtual(run_scenario(Scenario.model_validate(ANY), make))
+
+
 def test_a_network_keeps_the_order_and_sends_again_what_is_lost() -> None:
     network = ScriptedNetwork(delay_ms=20, jitter_ms=10, loss=0.2, retransmit_ms=100, seed=1)
     sent = [n / 100 for n in range(500)]
@@ -199,6 +211,7 @@ def test_a_network_keeps_the_order_and_sends_again_what_is_lost() -> None:
         ),
         ("repeat = 100001\n[[turns]]\nuser = 'Hi'", "repeat: Input should be less than"),
         ("[[turns]]\nuser = 'Hi'\ninterrupts_after_ms = 1", "the first turn has no reply"),
+        ("[[turns]]\nuser = '... 👩'", "a spoken turn needs a word"),
         (
             "[[turns]]\nuser = 'Hi'\n[[turns]]\nuser = 'Hi'\ntyped = true\ninterrupts_after_ms = 1",
             "a turn that interrupts is spoken",
