@@ -136,8 +136,14 @@ class Listener:
         unread. Cancelling the call loses what was not taken yet.
 
         Raises:
-            RequestError: half a sample; or in manual mode, more audio than ``max_turn_s``.
+            RequestError: no bytes, or half a sample; or in manual mode, more audio than ``max_turn_s``.
         """
+        if not isinstance(pcm, bytes | bytearray | memoryview):
+            raise RequestError(
+                f"audio is bytes of 16-bit samples, not {type(pcm).__name__}; arrays have tobytes()"
+            )
+        # The caller may fill its buffer anew meanwhile, and a view may count other items than bytes.
+        pcm = bytes(pcm)
         if len(pcm) % 2:
             raise RequestError("audio is whole 16-bit samples: an even number of bytes")
         most = self.settings.max_turn_s

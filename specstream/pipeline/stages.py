@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from specstream.errors import AdapterFailed
 from specstream.pipeline.copies import Copies
@@ -116,16 +116,17 @@ class VoiceStage:
                 f"{type(buffers).__name__} instead of buffers; synthesize must be an async generator "
                 "(async def, with yield)"
             )
-        speech: AsyncGenerator[SpeechBuffer, None] = buffers
-        return speech
+        return cast(AsyncGenerator[SpeechBuffer, None], buffers)
 
-    def _check(self, buffer: SpeechBuffer) -> None:
+    def _pcm(self, buffer: SpeechBuffer) -> bytes:
         if not isinstance(buffer, SpeechBuffer):
             self._refuse(f"{type(buffer).__name__}; it must yield SpeechBuffer(pcm)")
         if not isinstance(buffer.pcm, bytes | bytearray | memoryview):
             self._refuse(f"{type(buffer.pcm).__name__} as PCM; it must be bytes")
-        if len(buffer.pcm) % 2:
+        pcm = bytes(buffer.pcm)  # a voice may fill its buffer anew; a view may count other items
+        if len(pcm) % 2:
             self._refuse("half a sample; PCM must be 16-bit")
+        return pcm
 
     def _marks(self, buffer: SpeechBuffer, check: MarkCheck) -> tuple[Mark, ...]:
         """The buffer's marks with plain numbers, once it is certain that they fit the phrase."""
@@ -152,10 +153,10 @@ class VoiceStage:
         check = MarkCheck(reading.phrase.chars, 0, self._rate)
         async with aclosing(self._buffers(reading.phrase)) as buffers:
             async for buffer in buffers:
-                self._check(buffer)
-                samples = Span(clock, clock + len(buffer.pcm) // 2)
+                pcm = self._pcm(buffer)
+                samples = Span(clock, clock + len(pcm) // 2)
                 marks = _place(self._marks(buffer, check), origin, waiting, reading)
-                yield Speech(buffer.pcm, self._rate, samples, marks, *where)
+                yield Speech(pcm, self._rate, samples, marks, *where)
                 clock = samples.end
         if fault := check.end_fault(clock - origin):
             self._refuse(f"a wrong mark: {fault}")

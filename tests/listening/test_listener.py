@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -36,6 +38,13 @@ def test_settings_of_the_wrong_kind_are_named() -> None:
     ears = Ears(ScriptedRecognizer([]), ScriptedTurnDetector())
     with pytest.raises(ConfigError, match="must be ListenerSettings"):
         Listener(ears, sample_rate=RATE, settings={"manual": True})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, "text", [0, 0], array("h", [0, 0])])
+async def test_audio_that_is_no_bytes_is_named(wrong: Any) -> None:
+    ears = Ears(ScriptedRecognizer([QUESTION]), ScriptedTurnDetector())
+    with pytest.raises(RequestError, match=f"16-bit samples, not {type(wrong).__name__}"):
+        await Listener(ears, sample_rate=RATE).add(wrong)
 
 
 def voice(seconds: float) -> bytes:
@@ -95,6 +104,13 @@ async def test_one_turn() -> None:
     assert last.transcript.text == QUESTION
     assert last.transcript.words[1].start_ms == 250
     assert recognizer.open_streams == 0
+
+
+async def test_a_view_of_samples_is_heard_as_its_bytes() -> None:
+    made, _ = ears()
+    sound: Any = memoryview(voice(2.0) + silence(1.0)).cast("h")
+    ended = [e for e in await Heard(made).speak(sound) if isinstance(e, TurnEnded)]
+    assert [e.end_ms for e in ended] == pytest.approx([2300], abs=70)
 
 
 async def test_partial_transcripts_grow_while_the_person_speaks() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream.errors import AdapterFailed
 from specstream.pipeline.link import Link
 from specstream.pipeline.stage import Pipeline, Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
@@ -121,38 +120,6 @@ async def test_revoked_phrases_give_their_place_on_the_clock_back() -> None:
         assert found[:at] == [piece for piece in whole if piece.phrase < 2]
         assert found[at + 1 : -1] == [piece for piece in whole if piece.phrase >= min(kept, 2)]
         assert found[-1] == Flush()
-
-
-@pytest.mark.parametrize("size", [1, 3, 401])
-async def test_half_a_sample_is_an_error_that_names_the_voice(size: int) -> None:
-    with pytest.raises(AdapterFailed, match="'tone' gave half a sample"):
-        await feed(VoiceStage(Dictated(SpeechBuffer(bytes(size)))), PHRASES)
-
-
-async def test_audio_that_is_no_bytes_is_an_error_that_names_the_voice() -> None:
-    wrong: Any = "text"
-    with pytest.raises(AdapterFailed, match="'tone' gave str as PCM"):
-        await feed(VoiceStage(Dictated(SpeechBuffer(wrong))), PHRASES)
-
-
-async def one_buffer(phrase: Phrase) -> SpeechBuffer:
-    return SpeechBuffer(bytes(400))
-
-
-@pytest.mark.parametrize("synthesize", [one_buffer, lambda phrase: [SpeechBuffer(bytes(400))]])
-async def test_a_voice_that_does_not_yield_is_told_how(
-    synthesize: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    voice = Dictated()
-    monkeypatch.setattr(voice, "synthesize", synthesize, raising=False)
-    with pytest.raises(AdapterFailed, match="'tone' gave (coroutine|list) .* async generator"):
-        await feed(VoiceStage(voice), PHRASES)
-
-
-@pytest.mark.parametrize("wrong", [b"", None])
-async def test_a_voice_that_yields_no_buffers_is_told_so(wrong: Any) -> None:
-    with pytest.raises(AdapterFailed, match="'tone' gave (bytes|NoneType); it must yield Speech"):
-        await feed(VoiceStage(Dictated(wrong)), PHRASES)
 
 
 async def test_a_voice_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
