@@ -178,9 +178,16 @@ async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() ->
 
 
 async def test_a_place_of_one_sentence_is_no_place_of_the_next() -> None:
-    text = "The kitchen was full of steam and bread. On the table a candle burned low. An old man cut the bread."
+    text = "The kitchen was full of steam and bread. On the table a candle burned low. "
+    text += "An old man cut the bread."
     settings = [shot.setting for shot in final(await shoot(text))]
     assert settings == ["The kitchen", "On the table", "The kitchen"]
+
+
+async def test_nobody_is_featured_twice() -> None:
+    text = "Nadia leaned on the railing. An old man sat down behind her. He offered her a thermos."
+    shot = final(await shoot(text))[-1]
+    assert "offered her" in shot.prompt and shot.prompt.count("Nadia") == 1
 
 
 async def test_a_place_holds_until_the_story_moves() -> None:

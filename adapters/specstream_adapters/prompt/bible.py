@@ -48,10 +48,15 @@ _PLACE = re.compile(
     r"\b(?:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside)"
     rf" {_THE} {_SITE}{_OF}{_ENDS}"
 )
-_FRONTED = re.compile(  # "In the observation dome the old robot turned"
+_STANDS = (
+    "was|were|is|are|stood|stands|sat|sits|lay|lies|lived|lives|hung|hangs|slept|waited|grew|rose"
+)
+_FRONTED = re.compile(  # "In the observation dome the old robot turned", "In a hut lived a witch"
     rf"^(?P<where>(?:In|Inside|On|At|Under|Outside|Behind|Across|Beside) {_THE} (?:[\w’'-]+ ){{0,2}}?"
-    rf"(?P<head>[\w’'-]+)(?: of {_THE} (?:[\w’'-]+ )?(?P<of>[\w’'-]+))?)"
-    rf"(?:,| (?=(?:{_THE}|two|three|some|he|she|it|they|there|somebody|[A-Z][\w’'-]+)\b))"
+    rf"(?P<head>[\w’'-]+)(?: of {_THE} (?:[\w’'-]+ )??(?P<of>[\w’'-]+))?"
+    rf"(?: (?:by|in|near|behind|beside) {_THE} (?:[\w’'-]+ )??[\w’'-]+)?)"
+    rf"(?:,| (?=(?:{_THE}|two|three|some|he|she|it|they|there|somebody|[A-Z][\w’'-]+"
+    rf"|(?P<stands>{_STANDS}))\b))"
 )
 _WITHIN = ("In", "On", "At")
 _MOVED = re.compile(  # "She walked to the mill": there she is in the next sentences
@@ -69,7 +74,7 @@ def _place(text: str) -> tuple[str, bool]:
     if fronted := _FRONTED.match(text):
         head = fronted["of"] or fronted["head"]
         site = re.fullmatch(f"(?:{_SITES})s?", head) is not None
-        if site or is_thing(head):
+        if site or (is_thing(head) and not fronted["stands"]):
             return fronted["where"], site and text.startswith(_WITHIN)
     if found := _PLACE.search(text):
         return found[0], True

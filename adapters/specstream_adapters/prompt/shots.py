@@ -195,7 +195,9 @@ class ShotState:
             span=Span(old.span.start, sentence.span.end),
             tokens=Span(old.tokens.start, sentence.tokens.end),
             lines=(*old.lines, line),
-            others=tuple(dict.fromkeys(old.others + others)),
+            others=tuple(
+                look for look in dict.fromkeys(old.others + others) if look != old.subject
+            ),
             place=self.bible.place if moved or not old.place else old.place,
             tags=old.tags + sentence.tags,
         )

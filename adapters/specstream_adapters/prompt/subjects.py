@@ -39,6 +39,9 @@ _TITLE = r"(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. )"
 _CAPITALISED = r"[A-Z][\w’'-]*\w"
 _NAME = rf"{_STOP}{_CAPITALISED}(?: {_CAPITALISED})*|{_TITLE}{_CAPITALISED}(?: {_CAPITALISED})*"
 _WORDS = r"(?:[\w’'-]+ ){0,5}?[\w’'-]+"
+_DETERMINER = "(?i:an?|the|his|her|my|our|their)"
+_PART = rf"(?:of {_DETERMINER} )?(?!{_DETERMINER}\b)[\w’'-]+"
+_NOUN = rf"(?:{_PART} ){{0,5}}?{_PART}"  # "In the forest a king": no second article but after "of"
 _PREPOSITIONS = (
     "In In On on At at From from To to Of of Near near For for The the By by Through through "
     "Over Into like"
@@ -48,9 +51,7 @@ _NOT_PLACED = "".join(
     rf"(?<!\b{word} )(?<!\b{word} the )" for word in _PREPOSITIONS if word.islower()
 )
 _VERB = r"was|had|is|has|did|sat|stood|lay|ran|[a-z]+ed|[a-z]+s"
-_NAMED = re.compile(
-    rf"\b(?P<all>(?i:an?|the|his|her|my|our|their) {_WORDS} (?:named|called) (?P<name>{_NAME}))"
-)
+_NAMED = re.compile(rf"\b(?P<all>{_DETERMINER} {_NOUN} (?:named|called) (?P<name>{_NAME}))")
 _INTRODUCTIONS = (
     _NAMED,
     re.compile(rf"{_FREE}\b(?P<all>(?P<name>{_NAME}), an? {_WORDS})(?=[,.;:!?—–]|$)"),
