@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import struct
 import wave
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -102,6 +103,8 @@ class WaveSink:
             else:
                 self._file.writeframesraw(pcm)
             self._raw.flush()
+        except struct.error:  # from the header
+            raise OutputError(f"{self._path} is full: a WAV file holds at most 4 GiB") from None
         except OSError as error:
             raise OutputError(f"can't write {self._path}: {error}") from error
 
@@ -123,5 +126,7 @@ class WaveSink:
             finally:
                 if raw is not None:
                     raw.close()
+        except struct.error:
+            pass  # the file is full, as `write` has said
         except OSError as error:
             raise OutputError(f"can't write {self._path}: {error}") from error
