@@ -12,7 +12,7 @@ import anyio
 import numpy as np
 import pytest
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterFailed, ConfigError, OutputError
 from specstream.pipeline.playout import Playback, Playout
 from specstream.pipeline.sinks import WaveSink
 from specstream.types import Span, Speech
