@@ -12,14 +12,10 @@ from transformers import PreTrainedModel
 
 from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
-from specstream.model.attention.base import Batch
 from specstream.model.decoder import Decoder
-from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
-from specstream.model.graphs import (
-    CapturePlan,
-    CompiledPasses,
-    compile_passes,
-)
+from specstream.model.decoder_forward import decoder_forward
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.graphs import CapturePlan, CompiledPasses, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
@@ -278,38 +274,7 @@ class ModelRunner:
             )
             if found is not None:
                 return ForwardOutput([self._fit(logits) for logits in found])
-        return self._decode(self._decoder, inputs, extras)
-
-    def _decode(
-        self, decoder: Decoder, inputs: Sequence[ForwardInput], extras: Extras
-    ) -> ForwardOutput:
-        counts = [item.token_ids.shape[0] for item in inputs]
-        keeps = [item.keep for item in inputs]
-        tokens = inputs[0].token_ids
-        if len(inputs) > 1:
-            tokens = torch.cat([item.token_ids for item in inputs])
-        caches = [cast(RowCache, item.cache) for item in inputs]
-        taps = None if extras is PLAIN else Taps(extras, counts)
-        if extras.rider is not None:
-            extras.rider.prepare(Batch(caches, counts, keeps))
-        hidden = decoder(
-            tokens,
-            caches,
-            counts,
-            keeps,
-            [item.tree for item in inputs],
-            [item.entered for item in inputs],
-            taps,
-            stop=None if extras.logits else max(extras.depths),
-        )
-        states = [] if taps is None else taps.states
-        if taps is not None and extras.rider is not None:
-            extras.rider.run(taps.at(extras.rider.depth))
-        if not extras.logits:
-            return ForwardOutput(states=states)
-        logits = self._fit(decoder.logits(hidden))
-        each = [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
-        return ForwardOutput(each, states)
+        return decoder_forward(self._decoder, inputs, extras, self._fit)
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         """Run one input in a pass of exactly ``width`` tokens."""
