@@ -6,13 +6,13 @@ import math
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
 from specstream.cue_order import cues_first
 from specstream.errors import RequestError, SpecstreamError
+from specstream.interruption import Interruption
 from specstream.pipeline.heard import HeardTrack
 from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playback, Playout
@@ -37,28 +37,6 @@ class Reply(Protocol):
 
 
 R = TypeVar("R", bound=Reply)
-
-
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    """What was heard of a turn, and what was not.
-
-    Attributes:
-        heard: The reply's text up to the last word that was heard completely, as the model wrote it:
-            this is the assistant's message in the history; empty if no word was heard.
-        unheard: What the model had written after that.
-        tokens_kept: Tokens of the reply that wrote ``heard``; the KV cache is rolled back to these.
-        tokens_dropped: Tokens of the reply after them.
-        played_ms: How much of the turn's audio was heard.
-        complete: Whether the whole turn had been heard, so that nothing was left to interrupt.
-    """
-
-    heard: str
-    unheard: str
-    tokens_kept: int
-    tokens_dropped: int
-    played_ms: float
-    complete: bool = False
 
 
 class Turn(Generic[R]):
