@@ -89,7 +89,7 @@ ORDINAL_NOUNS = _words("""
     mär mrz feb sept okt nov dez tag jahrestag geburtstag spieltag advent
     jahrhundert jahrhunderts jahrtausend jh jhd weltkrieg weltkriegs mal klasse stock etage platz rang
     preis liga bundesliga halbzeit runde etappe quartal halbjahr semester lebensjahr auflage
-    generation instanz stelle reihe ordnung grades staffel sinfonie symphonie
+    generation instanz stelle reihe ordnung grades staffel sinfonie symphonie og ug fc
 """)
 """German nouns before which "3." is an ordinal number, whatever stands before it."""
 

@@ -93,6 +93,13 @@ def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span("date"), f"{article}{day}. {MONTHS[month - 1]} {year}")
 
 
+def _short_date(found: re.Match[str]) -> Iterator[Edit]:
+    """Give "1.5.24" a year of four digits, which the library reads."""
+    century = 20 if int(found["year"]) < 50 else 19
+    day, month = int(found["day"]), int(found["month"])
+    yield Edit(*found.span(), f"{day}.{month}.{century}{found['year']}")
+
+
 # fmt: off
 _NUMBERS = (
     (r"(?![0-9])\d", plain_digit),
@@ -107,6 +114,11 @@ _NUMBERS = (
         _iso_date,
     ),
     (r"(?<![\w.])(\d{1,2})\. (\d{1,2})\. ?(?=\d{4}\b)", r"\1.\2."),
+    (
+        r"(?<!\bVersion )(?<![\w.])(?P<day>0?[1-9]|[12]\d|3[01])\. ?(?P<month>0?[1-9]|1[0-2])\. ?"
+        r"(?P<year>\d\d)(?!\w|[.,:]\d| Uhr)",
+        _short_date,
+    ),
     (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", look_up(_SHORT_MONTHS, "month")),
     (r"(?<![\d:])([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?![\d:])(?: Uhr)?", r"\1:\2 Uhr und \3 Sekunden"),
     (r"(?<![\w.,])(\d{1,2})\.(?=[0-5]\d Uhr)", r"\1:"),
@@ -142,6 +154,7 @@ _NUMBERS = (
     ),
     (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
     (r"(?<![\w.])(\d+,\d\d) Euro\b", r"\1 €"),
+    (r"(?<=\bAbs\. )(\d+[a-z]?) S\. ?(?=\d)", r"\1 Satz "),
     (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", look_up(_PLACES, "place")),
     (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
     (r"§§ ?(?=\d)", "Paragraphen "),
@@ -183,8 +196,9 @@ def german(language: str) -> Vocabulary:
         abbreviations={
             "Str.": "Straße", "St.": "Sankt", "Nr.": "Nummer", "v. Chr.": "vor Christus",
             "n. Chr.": "nach Christus", "v. u. Z.": "vor unserer Zeit", "Jh.": "Jahrhundert",
-            "Jhd.": "Jahrhundert", "o. Ä.": "oder Ähnliches", "u. Ä.": "und Ähnliches",
-            "s. o.": "siehe oben", "s. u.": "siehe unten", "mind.": "mindestens",
+            "Jhd.": "Jahrhundert", "Jhdt.": "Jahrhundert", "o. Ä.": "oder Ähnliches",
+            "u. Ä.": "und Ähnliches", "s. o.": "siehe oben", "s. u.": "siehe unten",
+            "mind.": "mindestens",
         },
         units={
             "Min": ("Minute", "Minuten", "f"), "Sek": ("Sekunde", "Sekunden", "f"),

@@ -33,7 +33,7 @@ _ACCUSATIVE = frozenset("bis für gegen ohne durch um".split())
 _EIN = re.compile(r"(?:k?ein|[mds]ein|ihr|unse?r|eue?r)(e[mnrs]?)?")
 _DIES = re.compile(r"(?:jed|dies|jen|welch)(e[mnrs]?)")
 _MASCULINE = frozenset(
-    "weltkrieg stock platz tag jahrestag geburtstag spieltag advent preis rang".split()
+    "weltkrieg stock platz tag jahrestag geburtstag spieltag advent preis rang fc".split()
 )
 _FEMININE = frozenset(
     "klasse etage liga bundesliga halbzeit runde etappe auflage generation instanz stelle reihe"
@@ -50,6 +50,9 @@ _NEUTER = re.compile(
 )
 _AGREES = re.compile(r"(?<=\w\w)e[mnrs]?$")  # "als 1. deutsche Stadt"
 _EARLIER = re.compile(r"(?:\d+\.\s*(?:und|oder|bis|sowie|,|-|–|/)\s*)+$")
+_LATER = re.compile(
+    r"(?:\s?(?:,|und|oder|bis|sowie|[-–/])\s?\d+\.)+\s+([A-ZÄÖÜ]\w+)"
+)  # "1. bis 3. Mai"
 _NEXT = re.compile(r"\s+[„“\"»(]?([^\W\d_]+)")
 _ALONE = re.compile(r"\b(?i:am|vom|zum|beim|dem|den|der)\s$")  # "Heute ist der 25."
 _PLURAL = re.compile(  # "einer der 3", "mit den 3"
@@ -63,7 +66,7 @@ _TITLE = re.compile(
 )
 _FEMALE = re.compile(r"\w+(?:in|prinzessin|a|abeth|[gr]ethe|trix)s?")
 _RULER = re.compile(
-    "(?:Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes|Johann|Paul|Pius|Benedikt|Franz|Leo"
+    "(?:Elizabeth|Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes|Johann|Paul|Pius|Benedikt|Franz|Leo"
     "|Elisabeth|Katharina|Nikolaus|Alexander|Peter|Philipp|Gregor|Innozenz|Clemens|Leopold|Ferdinand"
     "|Maximilian|Rudolf|Joseph|Josef|Eduard|Richard|Jakob|Napoleon|Ramses|Gustav|Harald|Konrad|August"
     "|Margrethe|Charles|Albert|Albrecht|Alfons|Christian|Urban|Julius)s?"
@@ -110,12 +113,15 @@ def ordinal(found: re.Match[str]) -> Iterator[Edit]:
     before = _EARLIER.sub("", text[max(0, start - _LONGEST_LEAD) : start])
     follow = _NEXT.match(text, end)
     noun, number = follow[1] if follow else "", int(found["number"].replace(".", ""))
-    if (follow is None and text[end : end + 1] not in tuple("-–/")) or _opens(noun):
+    later = None if before.strip() else _LATER.match(text, end)
+    if later:
+        noun = later[1]
+    elif (follow is None and text[end : end + 1] not in tuple("-–/")) or _opens(noun):
         if _ALONE.search(before) and not _PLURAL.search(before):
             dot = end if text[end : end + 1] == "," else end - 1
             yield Edit(start, dot, _stem(number) + _ending(before, ""))
         return  # "Sie kommt am 3."
-    if ending := _ending(before, noun):
+    if ending := _ending(before, noun) or ("er" if later and noun in MONTHS else ""):
         yield Edit(start, end, _stem(number) + ending)
 
 

@@ -53,6 +53,14 @@ def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
         ("Die USB-3.0-Buchse.", "Die USB-drei Punkt null-Buchse."),
         ("Ich kam um 12:30 am Tor vor Raum 5 am Ende an.",
          "Ich kam um zwölf Uhr dreißig am Tor vor Raum fünf am Ende an."),
+        ("Am 01.05.24 und 1. 5. 98.", "Am ersten Mai zweitausendvierundzwanzig und erster Mai "
+         "neunzehnhundertachtundneunzig."),
+        ("Version 1.2.24", "Version eins Punkt zwei Punkt vierundzwanzig"),
+        ("Art. 5 Abs. 1 S. 2", "Artikel fünf Absatz eins Satz zwei"),
+        ("1. bis 3. Mai", "erster bis dritter Mai"),
+        ("1., 2. und 3. Platz", "erster, zweiter und dritter Platz"),
+        ("1. Mehl, 2. Eier", "eins. Mehl, zwei. Eier"),
+        ("1. FC Köln, 3. OG", "erster FC Köln, drittes OG"),
         ("Ein Paar mit 1 oder 2 Kindern.", "Ein Paar mit eins oder zwei Kindern."),
     ],
 )  # fmt: skip
