@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from specstream.errors import AdapterFailed
+from specstream.pipeline.limits import most_audio_s
 from specstream.pipeline.marks import ROUNDING_MS, MarkCheck
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, VoiceStage
@@ -114,6 +115,20 @@ async def test_numbers_of_any_whole_type_become_plain_ones() -> None:
     (placed,) = (mark for piece in spoken for mark in piece.marks)
     assert placed.samples == Span(HALF + 1, HALF + 2)
     assert {type(number) for number in (*placed.samples, *placed.chars)} == {int}
+
+
+def test_a_pause_lasts_at_most_ten_seconds_and_speech_as_long_as_its_text_may() -> None:
+    def fault(*marks: Mark) -> str:
+        return MarkCheck(Span(0, 9), 0, RATE).fault(marks)
+
+    longest = most_audio_s(9) * RATE
+    assert fault(mark(5, 5 + 10 * RATE, (0, 0), "phoneme")) == ""
+    assert "longer" in fault(mark(5, 6 + 10 * RATE, (0, 0), "phoneme"))
+    assert fault(mark(longest - 9, longest)) == ""
+    assert "longer" in fault(mark(longest - 9, longest + 1))
+    later = MarkCheck(Span(0, 9), 700, RATE)
+    assert later.fault([mark(longest, 700 + longest)]) == ""
+    assert "longer" in later.fault([mark(longest, 701 + longest)])
 
 
 def test_many_marks_take_one_look_each() -> None:

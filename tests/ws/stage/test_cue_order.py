@@ -113,6 +113,33 @@ def test_cues_go_back_once_for_speech_that_is_replaced() -> None:
         order.check(cue(8000, 8200, (10, 14)))
 
 
+def test_a_second_way_back_needs_a_second_revoke() -> None:
+    order = order_of(ONE, TWO, Revoke(10), piece(8000, 9000, (10, 14)))
+    order.check(cue(14_000, 15_000, (10, 20)))
+    order.revoke(Revoke(10))
+    order.check(cue(8000, 8500, (10, 14)))
+    order.check(cue(8500, 9000, (10, 14)))
+    with pytest.raises(Violation, match="came after a viseme that begins at 8500"):
+        order.check(cue(8000, 8200, (10, 14)))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("viseme", 2), ("gesture", 600), ("emotion", 600)])
+def test_cues_end_a_little_behind_the_speech(kind: Any, most: int) -> None:
+    order_of(ONE).check(cue(8000 + SLACK, 8000 + most * RATE, kind=kind))
+    for start, end in ((8001 + SLACK, 8001 + SLACK), (8000, 8001 + most * RATE)):
+        with pytest.raises(Violation, match="behind its speech"):
+            order_of(ONE).check(cue(start, end, kind=kind))
+
+
+def test_cues_may_be_out_of_order_by_rounding_only() -> None:
+    for start in (4000, 4000 - SLACK):
+        order = order_of(ONE)
+        order.check(cue(4000, 5000))
+        order.check(cue(start, 5000))
+    with pytest.raises(Violation, match="came after"):
+        order.check(cue(4000 - SLACK - 1, 5000))
+
+
 def test_no_cue_comes_from_a_draft_that_was_withdrawn_or_from_speech_behind_a_revoke() -> None:
     order = order_of(ONE, TWO, Revoke(10, drafted=True), piece(8000, 20_000, (10, 30)))
     order.check(cue(14_000, 15_000, (10, 20)))
