@@ -239,9 +239,7 @@ class _Encoder:
         self.special_token_ids = [i for i in range(width) if vocabulary.is_special_token(i)]
         self.tokens = [vocabulary.decode_bytes([i]) for i in range(width)]
         for number in set(range(width)).difference(self.special_token_ids):
-            if (
-                self.tokens[number] == b"<[%d]>" % number
-            ):  # how llguidance spells an id without a token
+            if self.tokens[number] == b"<[%d]>" % number:  # so it spells an id without a token
                 self.tokens[number] = b""
         self._markers = frozenset(self.special_token_ids)
 

@@ -50,9 +50,9 @@ _NEUTER = re.compile(
 )
 _AGREES = re.compile(r"(?<=\w\w)e[mnrs]?$")  # "als 1. deutsche Stadt"
 _EARLIER = re.compile(r"(?:\d+\.\s*(?:und|oder|bis|sowie|,|-|–|/)\s*)+$")
-_LATER = re.compile(
+_LATER = re.compile(  # "1. bis 3. Mai"
     r"(?:\s?(?:,|und|oder|bis|sowie|[-–/])\s?\d+\.)+\s+([A-ZÄÖÜ]\w+)"
-)  # "1. bis 3. Mai"
+)
 _NEXT = re.compile(r"\s+[„“\"»(]?([^\W\d_]+)")
 _ALONE = re.compile(r"\b(?i:am|vom|zum|beim|dem|den|der)\s$")  # "Heute ist der 25."
 _PLURAL = re.compile(  # "einer der 3", "mit den 3"

@@ -73,9 +73,8 @@ def test_a_draft_of_small_context_goes_on_beyond_it() -> None:
     assert sum(drafted[len(drafted) // 2 :]) > 0
 
 
-NARROW = (
-    len(TOKENIZER) - 1
-)  # the draft's rows; the last token is a byte of "í", but of no ASCII text
+NARROW = len(TOKENIZER) - 1
+"""The draft's rows. The last token is a byte of "í", but of no ASCII text."""
 
 
 def narrow_draft(kind: str) -> Any:

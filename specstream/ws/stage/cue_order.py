@@ -33,9 +33,9 @@ class CueOrder:
 
     def __init__(self) -> None:
         self._given = Given()
-        self._all = self._kept = (
-            self._given.last
-        )  # the ends of everything sent; of what was released
+        nothing = self._given.last
+        self._all = nothing  # the ends of everything that was sent
+        self._kept = nothing  # of withdrawn speech that was no draft: its cues may be held back
         self._rate = MAX_RATE  # until there is speech
         self._latest = dict.fromkeys(_KINDS, 0)  # the first sample of each kind's last cue
         # Samples to which a kind's cues may go back.
