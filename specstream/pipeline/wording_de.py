@@ -138,7 +138,7 @@ _NUMBERS = (
     # the library takes "am" after a number for "a.m."
     (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
     (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),
-    (SCIENTIFIC, r"\1 mal 10^\2"),
+    (SCIENTIFIC, r"\1 mal 10^\2\3"),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
     # versions, pages and amounts
     (r"\bv\.? ?(?=\d+\.\d)", "Version "),

@@ -200,7 +200,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d]|,)", r"\1"),
     (r"(?<=\d)[x×](?!10\^)(?=\d)", " by "),
     (r"~(?=[$€£]?\d)", "about "),
-    (SCIENTIFIC, r"\1 times 10^\2"),
+    (SCIENTIFIC, r"\1 times 10^\2\3"),
     # fractions, ranges and ratios
     (r"(?<![\d/])([1-9]0)/([1-9]0)(?![\d/])|(?<![\d/])(9)/(11)(?![\d/])", r"\1\3 \2\4"),
     (r"(?<![\d/])(1\d\d)/([4-9]\d|1\d\d)(?![\d/])", r"\1 over \2"),

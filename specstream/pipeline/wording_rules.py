@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 HEXADECIMAL = r"(?<![\w.])0[xX][0-9A-Fa-f]{1,16}\b|(?<![\w.])0[bB][01]{1,16}\b"
-SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?\d{1,3})(?!\w|[.,]\d)"
+SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?)0*(\d{1,3})(?!\w|[.,]\d)"
 FRACTION = r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])"
 TIMESTAMP = (
     r"(?<=\d{4}-\d\d-\d\d)(?P<T>[T ])(?P<time>\d\d:\d\d)(?::(?P<seconds>\d\d)(?:[.,]\d+)?)?"
