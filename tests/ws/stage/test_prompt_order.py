@@ -114,3 +114,15 @@ def test_after_a_control_shots_begin_anew_or_go_on(control: str) -> None:
     for wrong in (prompt("c", 1, "b@2"), prompt("c", 1, "c@0"), prompt("a", 0), prompt("b", 3)):
         with pytest.raises(Violation):
             order.check(wrong, 10)
+
+
+@pytest.mark.parametrize("old", ["b@1", "a@2", "a@3", "c@0"])
+def test_after_a_control_a_shot_supersedes_only_an_earlier_version_of_itself(old: str) -> None:
+    order = order_of(ONE, TWO)
+    for rev in range(4):
+        order.check(prompt("a", rev, f"a@{rev - 1}" if rev else None), 20)
+        order.check(prompt("b", rev, f"b@{rev - 1}" if rev else None), 20)
+    order.flush()
+    with pytest.raises(Violation, match="no earlier version"):
+        order.check(prompt("a", 2, old), 10)
+    order.check(prompt("a", 2, "a@1"), 10)
