@@ -167,7 +167,7 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     # said sign by sign or digit by digit
     (HEXADECIMAL, each_sign(_DIGITS)),
     (_PHONE + _ALONE, _digits),
-    (r"(?<![\w.,/+-])(?:1-(?P<area>[2-9]\d\d)-(?=\d?[A-Z]{2})|(?P<local>8\d\d|555)-(?=[A-Z]{4}))"
+    (r"(?<![\w.,/+-])(?:1-(?P<area>[2-9]\d\d)-(?=\d?[A-Z]{2})|(?P<local>8(?:00|33|44|55|66|77|88)|555)-(?=[A-Z]{4}))"
      r"(?P<word>[A-Z\d]+(?:-[A-Z\d]+)*)\b", _vanity),
     (_FREE + _LONG_NUMBER + _ALONE, _digits),
     (_CODE + _ALONE, _digits),
