@@ -67,7 +67,7 @@ _NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
 def _points(found: re.Match[str]) -> Iterator[Edit]:
     """Read the dots of a version or an address, which is neither a date nor a large number."""
     parts = [int(part) for part in found["version"].split(".")]
-    date = len(parts) == 3 and 1 <= parts[0] <= 31 and 1 <= parts[1] <= 12
+    date = len(parts) == 3 and 1 <= parts[0] <= 31 and 1 <= parts[1] <= 12 and parts[2] >= 1000
     if found["label"] or not (date or re.fullmatch(r"\d{1,3}(?:\.\d{3})+", found["version"])):
         for dot in re.finditer(r"\.", found["version"]):
             at = found.start("version") + dot.start()
@@ -93,8 +93,18 @@ def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span("date"), f"{article}{day}. {MONTHS[month - 1]} {year}")
 
 
+_DATED = re.compile(
+    r"\b(?i:am|vom|zum|beim|den|dem|der|bis|seit|ab|von|nach|vor|zwischen|geb\.|geboren) $"
+)
+
+
 def _short_date(found: re.Match[str]) -> Iterator[Edit]:
-    """Give "1.5.24" a year of four digits, which the library reads."""
+    """Give "am 1.5.24" a year of four digits, which the library reads; "Python 3.5.24" is no date."""
+    before = found.string[max(0, found.start() - 10) : found.start()]
+    if not (
+        "0" in (found["day"][0], found["month"][0]) or " " in found[0] or _DATED.search(before)
+    ):
+        return
     century = 20 if int(found["year"]) < 50 else 19
     day, month = int(found["day"]), int(found["month"])
     yield Edit(*found.span(), f"{day}.{month}.{century}{found['year']}")
@@ -115,7 +125,7 @@ _NUMBERS = (
     ),
     (r"(?<![\w.])(\d{1,2})\. (\d{1,2})\. ?(?=\d{4}\b)", r"\1.\2."),
     (
-        r"(?<!\bVersion )(?<![\w.])(?P<day>0?[1-9]|[12]\d|3[01])\. ?(?P<month>0?[1-9]|1[0-2])\. ?"
+        r"(?<![\w.])(?P<day>0?[1-9]|[12]\d|3[01])\. ?(?P<month>0?[1-9]|1[0-2])\. ?"
         r"(?P<year>\d\d)(?!\w|[.,:]\d| Uhr)",
         _short_date,
     ),

@@ -56,6 +56,9 @@ def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
         ("Am 01.05.24 und 1. 5. 98.", "Am ersten Mai zweitausendvierundzwanzig und erster Mai "
          "neunzehnhundertachtundneunzig."),
         ("Version 1.2.24", "Version eins Punkt zwei Punkt vierundzwanzig"),
+        ("Python 3.11.12", "Python drei Punkt elf Punkt zwölf"),
+        ("Kapitel 3.2.10", "Kapitel drei Punkt zwei Punkt zehn"),
+        ("Bis 1.5.24.", "Bis erster Mai zweitausendvierundzwanzig."),
         ("Art. 5 Abs. 1 S. 2", "Artikel fünf Absatz eins Satz zwei"),
         ("1. bis 3. Mai", "erster bis dritter Mai"),
         ("1., 2. und 3. Platz", "erster, zweiter und dritter Platz"),
