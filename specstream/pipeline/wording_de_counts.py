@@ -10,7 +10,7 @@ from specstream.pipeline.mapped import Edit
 __all__ = ["ONE", "RATIO", "one", "ratio"]
 
 ONE = (
-    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder)"
+    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
     r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))"
 )
 RATIO = r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*)(?![\w:]|[.,]\d)(?! Uhr)"
