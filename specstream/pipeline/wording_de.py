@@ -150,6 +150,7 @@ _NUMBERS = (
     (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),
     (SCIENTIFIC, r"\1 mal 10^\2\3"),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
+    (r"(?<![\w.,])(\d{1,2}) ?[x×](?= (?!(?:und|oder|ist|mal|plus|minus) )[a-zäöü]{2})", r"\1 mal"),
     # versions, pages and amounts
     (r"\bv\.? ?(?=\d+\.\d)", "Version "),
     (

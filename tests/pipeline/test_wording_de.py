@@ -56,6 +56,7 @@ def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
         ("Am 01.05.24 und 1. 5. 98.", "Am ersten Mai zweitausendvierundzwanzig und erster Mai "
          "neunzehnhundertachtundneunzig."),
         ("Version 1.2.24", "Version eins Punkt zwei Punkt vierundzwanzig"),
+        ("Nimm 3x täglich 2, dann 3x und 2y.", "Nimm drei mal täglich zwei, dann drei x und zwei y."),
         ("Nimm Node 1.2.3.", "Nimm Node eins Punkt zwei Punkt drei."),
         ("Die IP ist 10.0.1.1 heute.", "Die IP ist zehn Punkt null Punkt eins Punkt eins heute."),
         ("Python 3.11.12", "Python drei Punkt elf Punkt zwölf"),
