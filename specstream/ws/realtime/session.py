@@ -110,7 +110,9 @@ class RealtimeSession:
         spoken = session.audio.output
         return ResponseRequest(
             messages=self.conversation.messages(instructions, items),
-            params=sampling_params(self._params, own.sampling, asked.specstream.sampling, limit),
+            params=sampling_params(
+                self._params, own.sampling, asked.specstream.sampling, limit, at="response"
+            ),
             audio=self._speaks(asked.output_modalities or session.output_modalities),
             wants=frozenset(own.events),
             conversation=None if asked.conversation == "none" else self.conversation,
@@ -150,7 +152,7 @@ class RealtimeSession:
         settings = self._settings.merged(event.session)
         tools_of(settings.tools, settings.tool_choice, settings.parallel_tool_calls, at="session")
         self._speaks(settings.output_modalities)
-        sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf")
+        sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf", at="session")
         heard, ignored = settings.audio.input.transcription, event.ignored
         known = self._languages
         if heard is not None and heard.language and known and heard.language not in known:

@@ -282,9 +282,11 @@ class ResponseSettings(Strict):
 
 
 def sampling_params(
-    base: SamplingParams, session: Sampling, response: Sampling, limit: int | str
+    base: SamplingParams, session: Sampling, response: Sampling, limit: int | str, *, at: str
 ) -> SamplingParams:
     """The parameters of one response: its own, else the session's, else ``base``.
+
+    ``at`` is the part of the frame that is being served, ``"session"`` or ``"response"``.
 
     Raises:
         Refused: a value is out of range.
@@ -295,4 +297,4 @@ def sampling_params(
     try:
         return replace(base, **chosen)
     except SamplingError as error:
-        raise Refused("invalid_value", f"{error}.", param="specstream.sampling") from None
+        raise Refused("invalid_value", f"{error}.", param=f"{at}.specstream.sampling") from None

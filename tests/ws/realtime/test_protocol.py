@@ -243,11 +243,13 @@ def test_the_responses_sampling_beats_the_sessions_and_that_the_servers() -> Non
     base = SamplingParams(temperature=1.0, top_p=0.9, seed=1, max_tokens=50)
     session = Sampling(top_p=0.5, seed=2)
     response = Sampling(seed=3, stop=("x",))
-    params = sampling_params(base, session, response, "inf")
+    params = sampling_params(base, session, response, "inf", at="response")
     assert params == SamplingParams(temperature=1.0, top_p=0.5, seed=3, stop=("x",), max_tokens=50)
-    assert sampling_params(base, session, response, 9).max_tokens == 9
-    with pytest.raises(Refused, match="top_p"):
-        sampling_params(base, session, Sampling(top_p=1.5), "inf")
+    assert sampling_params(base, session, response, 9, at="response").max_tokens == 9
+    for at in ("session", "response"):
+        with pytest.raises(Refused, match="top_p") as refusal:
+            sampling_params(base, session, Sampling(top_p=1.5), "inf", at=at)
+        assert refusal.value.param == f"{at}.specstream.sampling"
 
 
 async def test_the_log_is_numbered_in_order_and_bounded() -> None:
