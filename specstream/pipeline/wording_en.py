@@ -199,6 +199,8 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<=\d )in\.(?=\s[a-z])", "inches"),
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d]|,)", r"\1"),
     (r"(?<=\d)[x×](?!10\^)(?=\d)", " by "),
+    (r"(?<=\d)[x×](?= (?:(?:dai|week|month|year)ly|an?|per|the|as|more|less|"
+     r"(?:fast|slow|larg|bigg|small|high|low|long|short|cheap|great|strong|bett)er)\b)", " times"),
     (r"~(?=[$€£]?\d)", "about "),
     (SCIENTIFIC, r"\1 times 10^\2\3"),
     # fractions, ranges and ratios
