@@ -13,6 +13,7 @@ __all__ = [
     "LETTERED_NOUNS",
     "ORDINAL_LEADS",
     "ORDINAL_NOUNS",
+    "ORDINAL_OPENERS",
     "REPORTING_VERBS",
     "SENTENCE_OPENERS",
     "SHORT_WORDS",
@@ -147,6 +148,12 @@ SENTENCE_OPENERS = _words("""
     to w ale jak bu ve ama det han hon vi jag och men на он она оно они мы вы я это эта этот в но и
     а с по как когда что затем потом также
 """)
+
+ORDINAL_OPENERS = GERMAN_OPENERS | SENTENCE_OPENERS - _words("""
+    all ale as ask call check click come get go lo look los men on os put read see start stop try turn
+    use visit
+""")
+"""What opens a sentence in any language after "den 3." and the like; German nouns are left out."""
 
 
 def stop_after(word: str, *, after_number: bool = False) -> Stop:

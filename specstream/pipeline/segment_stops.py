@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 
 from specstream.pipeline.abbreviations import (
-    GERMAN_OPENERS,
     LETTERED_NOUNS,
     ORDINAL_LEADS,
     ORDINAL_NOUNS,
+    ORDINAL_OPENERS,
     REPORTING_VERBS,
     SENTENCE_OPENERS,
     SHORT_WORDS,
@@ -239,8 +239,8 @@ def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
     if not ordinal:
         return following.lower() not in ORDINAL_NOUNS
     end = after + len(following)
-    if following.lower() in GERMAN_OPENERS or text[end] != " ":
-        return following.lower() in GERMAN_OPENERS
+    if following.lower() in ORDINAL_OPENERS or text[end] != " ":
+        return following.lower() in ORDINAL_OPENERS
     then = _word(text, end + 1)
     return None if then is None else then in _AFTER_A_VERB
 
