@@ -126,7 +126,8 @@ class Tools:
         parallel: Whether a reply may have several calls; if not, it ends with the first.
 
     Raises:
-        PromptError: too many or too large tools, two of one name, or a choice that is none of them.
+        PromptError: something that is no tool, too many or too large tools, two of one name, or a
+            choice that is none of them.
     """
 
     tools: tuple[Tool, ...]
@@ -134,6 +135,12 @@ class Tools:
     parallel: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tools, Sequence) or isinstance(self.tools, str | bytes):
+            raise PromptError(f"tools are a tuple of Tool objects, not {self.tools!r:.80}")
+        for tool in self.tools:
+            if not isinstance(tool, Tool):
+                how = "; Tool.of(function) describes a function" if callable(tool) else ""
+                raise PromptError(f"a tool is a Tool, not {tool!r:.80}{how}")
         names = [tool.name for tool in self.tools]
         if len(names) > MAX_TOOLS:
             raise PromptError(f"a reply may have {MAX_TOOLS} tools, not {len(names)}")

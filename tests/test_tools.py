@@ -74,6 +74,20 @@ def test_something_else_is_refused() -> None:
     assert Tools.of(()) is Tools.of(None) is Tools.of(Tools(())) is None
 
 
+@pytest.mark.parametrize(
+    ("tools", "why"),
+    [
+        ((get_weather,), r"a tool is a Tool, .*Tool\.of\(function\)"),
+        (({"name": "f"},), "a tool is a Tool, not {'name'"),
+        (Tool("f"), "a tuple of Tool objects"),
+        ("f", "a tuple of Tool objects"),
+    ],
+)
+def test_tools_with_a_choice_hold_tools_only(tools: Any, why: str) -> None:
+    with pytest.raises(PromptError, match=why):
+        Tools(tools, choice="required")
+
+
 def test_which_tools_are_forced() -> None:
     both = (TOOL, Tool("later"))
     assert [Tools(both, choice).forced for choice in ("auto", "none", "required", "later")] == [

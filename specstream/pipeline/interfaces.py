@@ -155,10 +155,14 @@ def voice_from_function(
             given to it in words.
 
     Raises:
-        ConfigError: the sample rate is not one of speech.
+        ConfigError: no function, or the sample rate is not one of speech.
     """
+    if not callable(function):
+        raise ConfigError(f"a voice needs a function from text to PCM, not {function!r:.80}")
     if not isinstance(sample_rate, int) or sample_rate < 1000:
-        raise ConfigError(f"sample_rate must be a whole number of at least 1000, not {sample_rate}")
+        raise ConfigError(
+            f"sample_rate must be a whole number of at least 1000, not {sample_rate!r}"
+        )
     return _FunctionVoice(function, VoiceCapabilities(name, sample_rate, language=language))
 
 

@@ -52,6 +52,12 @@ class Pipeline:
     ) -> None:
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
+        for stage in (head, *(stage for branch in branches for stage in branch)):
+            if isinstance(stage, type) or not hasattr(stage, "run"):
+                raise ConfigError(
+                    f"{stage!r:.80} is no stage: wrap an adapter, as in VoiceStage(voice), "
+                    "AvatarStage(avatar) or PromptStage(prompt)"
+                )
         self._branches = [list(branch) for branch in branches]
         self._head = head
         self._account = Account(presynthesis or Presynthesis())

@@ -105,6 +105,17 @@ class RealtimeServer:
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
     ) -> None:
+        kinds: dict[str, tuple[object, bool, str]] = {
+            "engine": (engine, hasattr(engine, "session"), "a running Engine"),
+            "params": (params, isinstance(params, SamplingParams | None), "SamplingParams(...)"),
+            "system": (system, isinstance(system, str | None), "a text"),
+            "model": (model, isinstance(model, str), "a text"),
+            "api_key": ("…", isinstance(api_key, str | None), "a text"),
+            "tls": (tls, isinstance(tls, ssl.SSLContext | None), "an ssl.SSLContext"),
+        }
+        for name, (given, fits, what) in kinds.items():
+            if not fits:
+                raise ConfigError(f"{name} must be {what}, not {given!r:.80}")
         made = {"voice": voice, "avatar": avatar, "prompt": prompt, "ears": ears}
         for name, factory in made.items():
             if factory is not None and not callable(factory):

@@ -35,6 +35,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters, "entry_points", entry_points)
 
 
+@pytest.mark.parametrize(
+    ("function", "rate", "says"),
+    [("hum", 8000, "a function from text to PCM, not 'hum'"), (str, "8000", "1000, not '8000'")],
+)
+def test_a_voice_of_a_function_needs_one_and_a_rate(function: Any, rate: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        voice_from_function(function, rate)
+
+
 def test_names_are_sorted_by_kind() -> None:
     assert adapter_names("voice") == ["gone", "hum", "lame"]
     assert adapter_names("avatar") == []

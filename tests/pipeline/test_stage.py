@@ -14,7 +14,7 @@ from specstream.errors import AdapterFailed, ConfigError, EngineFailed, Specstre
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.stage import Event, Pipeline, Run, Stage, StageFailed
 from specstream.types import Cancel, Flush, Revoke
-from tests.standins import Relay, events_by_source, stream
+from tests.standins import Relay, ToneVoice, events_by_source, stream
 
 pytestmark = pytest.mark.virtual_time
 
@@ -62,6 +62,15 @@ def made(name: str, items: Any) -> list[Any]:
 
 async def gathered(run: Run) -> list[Event]:
     return [event async for event in run]
+
+
+@pytest.mark.parametrize("wrong", [Step, ToneVoice(), 3])
+async def test_what_is_no_stage_is_named(wrong: Any) -> None:
+    for branches, head in (([[wrong]], Step("head")), ([[Step("a")]], wrong)):
+        with pytest.raises(
+            ConfigError, match=r"no stage: wrap an adapter, as in VoiceStage\(voice\)"
+        ):
+            Pipeline(branches, head=head)
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -346,6 +346,24 @@ def test_unsafe_and_senseless_options_are_refused(options: dict[str, Any]) -> No
         RealtimeServer(ScriptedEngine(["x"]), **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("engine", "smollm2"),
+        ("params", {"temperature": 1}),
+        ("system", 3),
+        ("model", None),
+        ("api_key", b"secret"),
+        ("tls", True),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(name: str, given: Any) -> None:
+    options: dict[str, Any] = {"engine": ScriptedEngine(["x"]), name: given}
+    with pytest.raises(ConfigError, match=f"{name} must be") as caught:
+        RealtimeServer(**options)
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
 def test_loopback_needs_no_key(host: str) -> None:
     RealtimeServer(ScriptedEngine(["x"]), host=host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
@@ -82,12 +82,16 @@ class RemoteStage:
         takes_drafts: bool = False,
         punctual: bool = False,
     ) -> None:
+        if not isinstance(url, str):
+            raise ConfigError(f"{url!r:.80} isn't an address such as ws://host:port")
         try:
             secure = parse_uri(url).secure
         except (InvalidURI, ValueError) as error:
             raise ConfigError(f"{shown(url)!r} isn't an address such as ws://host:port") from error
-        if not 1 <= window <= MAX_WINDOW:
-            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, not {window}")
+        if kind not in get_args(Kind):
+            raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r:.80}")
+        if not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
+            raise ConfigError(f"window must be a number from 1 to {MAX_WINDOW}, not {window!r:.80}")
         if tls is not None and not secure:
             raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind

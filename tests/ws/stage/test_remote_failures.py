@@ -148,6 +148,19 @@ async def test_an_address_that_takes_too_long() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"url": None}, "None isn't an address"),
+        ({"kind": "voic"}, "kind must be one of voice, avatar, prompt, not 'voic'"),
+        ({"window": "8"}, "window must be a number from 1 to 1024, not '8'"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RemoteStage(**{"url": "ws://h:1", "kind": "voice", **given})
+
+
+@pytest.mark.parametrize(
     "junk",
     ["{", b"\x00" * 40, '{"type":"done"}', '{"type":"cue"}', "x" * (MAX_MESSAGE + 1)],
     ids=lambda junk: repr(junk)[:16],
