@@ -40,7 +40,7 @@ def _words(text: str) -> frozenset[str]:
 # Read as titles only with a capital: "Gen. Grant", but "one more rep. Then".
 _TITLES = _words("""
     mx drs dra rev fr hon gen col lt sgt cpl pvt capt cmdr cdr adm maj gov sen rep pres supt messrs
-    mme mmes mlle mgr hr frl dipl ing srs sres ud uds exmo mw ee doç av lic
+    mme mmes mlle mgr hr frl dipl ing srs sres ud uds exmo mw ee doç av lic fa
 """)
 _BINDS = _words("""
     mr mrs ms dr prof sig dott avv sra srta dhr mevr p.s vs v cf cfr viz ca approx incl excl esp eg
@@ -49,7 +49,7 @@ _BINDS = _words("""
 """)
 _NUMBERS = _words("""
     no nos nr num núm fig figs pp pg pgs vol vols ch chap eq eqs art arts ext tel fax para abs abb
-    bd kap ver op apt rm ste bldg pág págs cap tab anm n° n.º párr párrf
+    bd kap gest ver op apt rm ste bldg pág págs cap tab anm n° n.º párr párrf
     гл стр рис табл
 """)
 _GOES_ON = _words("""

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator
 
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_de_counts import ONE, RATIO, one, ratio
+from specstream.pipeline.wording_de_counts import (
+    ONE,
+    RATIO,
+    TIMES,
+    indefinite,
+    one,
+    ratio,
+    times,
+)
 from specstream.pipeline.wording_de_ordinals import MONTHS, decade, in_words, ordinal, ruler
 from specstream.pipeline.wording_rules import (
     FRACTION,
@@ -78,7 +86,8 @@ def _scaled(found: re.Match[str]) -> Iterator[Edit]:
     """Read "3 Mrd. $" as "3 Milliarden Dollar"."""
     alone = found["one"]
     if alone:
-        yield Edit(*found.span("one"), "eine")
+        before = found.string[max(0, found.start() - 30) : found.start()]
+        yield Edit(*found.span("one"), indefinite(before, feminine=True))
     coin = found["coin"] or ""
     word = _SCALES[found["scale"]][0 if alone else 1] + " " * bool(coin)
     yield Edit(found.start("scale"), found.start("coin") if coin else found.end(), word)
@@ -150,7 +159,8 @@ _NUMBERS = (
     (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),
     (SCIENTIFIC, r"\1 mal 10^\2\3"),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
-    (r"(?<![\w.,])(\d{1,2}) ?[x×](?= (?!(?:und|oder|ist|mal|plus|minus) )[a-zäöü]{2})", r"\1 mal"),
+    (TIMES, times),
+    (r"(?<=\d) ?l/100 ?km\b", " Liter auf 100 km"),
     # versions, pages and amounts
     (r"\bv\.? ?(?=\d+\.\d)", "Version "),
     (

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 from specstream.pipeline.mapped import Edit
 
-__all__ = ["ONE", "RATIO", "one", "ratio"]
+__all__ = ["ONE", "RATIO", "TIMES", "indefinite", "one", "ratio", "times"]
 
 ONE = (
     r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
     r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))"
 )
-RATIO = r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*)(?![\w:]|[.,]\d)(?! Uhr)"
+RATIO = r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*|\d{4,6})(?![\w:]|[.,]\d)(?! Uhr)"
+
+TIMES = r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})"
 
 _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
     r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Version|Stufe|Gruppe"
@@ -42,7 +44,7 @@ _SCORE = re.compile(
     r"\b(?i:ge(?:wann|winn|wonnen)\w*|verl(?:or|ier)\w*|sieg\w*|\w+sieg|\w*niederlage|führ(?:t|ten?|en)"
     r"|schl(?:ug|ugen|ägt)|\w*ergebnis|remis|unentschieden|satz|sätze|\w*verhältnis|maßstab|quote|mischung"
     r"|es (?:steht|stand)|(?:steht|stand) es"
-    r"|(?:spiel|partie|match|begegnung|duell|\w*finale|derby)\b[^.!?]*?\b(?:endete?|ging|stand|steht))\b"
+    r"|(?:spiel|partie|match|begegnung|duell|\w*halbzeit|\w*finale|derby)\b[^.!?]*?\b(?:endete?|ging|stand|steht))\b"
     r"[^.!?]*$"
 )
 _TIME = re.compile(  # what stands directly before a time, whatever is spoken of
@@ -57,16 +59,28 @@ def one(found: re.Match[str]) -> Iterator[Edit]:
     noun, adjective = found["noun"], found["adjective"] or ""
     if noun != "Uhr" and _LABEL.search(before):
         return
-    feminine = _FEMININE.fullmatch(noun.lower()) is not None
     dative = _DATIVE.search(before) is not None
-    word = "eine" if feminine else "ein"
     if noun == "Uhr":
         word = "ein"
-    elif dative and adjective[-1:] in ("", "n"):
-        word = "einer" if feminine else "einem"
-    elif adjective:
+    elif adjective and not (dative and adjective.endswith("n")):
         word = {"e": "eine", "n": "einen"}.get(adjective[-1], "ein")
+    else:
+        word = indefinite(before, feminine=_FEMININE.fullmatch(noun.lower()) is not None)
     yield Edit(*found.span("one"), word)
+
+
+def indefinite(before: str, *, feminine: bool) -> str:
+    """The indefinite article behind ``before``."""
+    if _DATIVE.search(before):
+        return "einer" if feminine else "einem"
+    return "eine" if feminine else "ein"
+
+
+def times(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "3x täglich" as "3 mal täglich"."""
+    if found[1] == "1":
+        yield Edit(*found.span(1), "ein")
+    yield Edit(*found.span(2), " mal")
 
 
 def ratio(found: re.Match[str]) -> Iterator[Edit]:

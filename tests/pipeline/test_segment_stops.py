@@ -18,6 +18,7 @@ from specstream.types import Chunk, Span
         "Vi kommer den 3. ‖Det bliver godt.",
         "C'est l'un des 3. ‖Il est parti.",
         "Das 1. Los, der 2. See und der 3. Start.",
+        "Geb. 1980, gest. 2020 bei der Fa. Müller. ‖Gut.",
         "Im 2. Stock das Zimmer ist frei.",
         "Am 3. Tag kam sie.",
     ],
