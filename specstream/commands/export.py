@@ -60,7 +60,8 @@ def read_cues(path: Path) -> list[AvatarCue]:
         try:
             cues.append(_cue(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ConfigError(f"{path}, line {number}: not an avatar cue: {error}") from error
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ConfigError(f"{path}, line {number}: not an avatar cue: {why}") from error
     return cues
 
 
