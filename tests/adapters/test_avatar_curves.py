@@ -142,6 +142,16 @@ def test_what_is_taken_back_is_not_drawn() -> None:
     assert face.at(300) == pytest.approx(plain.at(300))
 
 
+def test_a_gesture_is_taken_back_whatever_came_behind_it() -> None:
+    """Gestures and emotions are each in order, but an emotion may come behind a later gesture."""
+    face, none = Face(), Span(0, 0)
+    cues = [("viseme", "aa", 0, 400), ("gesture", "wave", 600, 500), ("emotion", "smile", 100, 900)]
+    for kind, name, start, lasts in [*cues, ("viseme", "sil", 300, 0)]:
+        span = Span(16 * start, 16 * (start + lasts))
+        face.add(AvatarCue(kind, name, start, lasts, 1.0, span, none, none))  # type: ignore[arg-type]
+    assert [cue.name for cue in face.cues()] == ["aa", "smile"]
+
+
 def test_memory_is_bounded_and_wrong_use_is_refused() -> None:
     face = Face("oculus")
     for number in range(2000):

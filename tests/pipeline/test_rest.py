@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import anyio
@@ -128,6 +129,43 @@ def test_the_closed_mouth_is_the_avatars_own(closing: str, name: str) -> None:
     late = cue("viseme", "12", 800, 900), cue("viseme", closing, 900, 900)
     rest = cues(after(Rest(), cue("viseme", "21", 0, 800), at_ms=300, late=late))
     assert [(made.name, made.t_ms, made.duration_ms) for made in rest] == [(name, 300, 0)]
+
+
+def test_the_avatars_own_closed_mouth_may_have_come_before() -> None:
+    shown = [cue("viseme", "X", 0, 100), cue("viseme", "D", 100, 800)]
+    rest = cues(after(Rest(), *shown, at_ms=300))
+    assert [(made.name, made.t_ms, made.duration_ms) for made in rest] == [("X", 300, 0)]
+
+
+def random_cues(rng: random.Random) -> list[AvatarCue]:
+    made, end = list[AvatarCue](), 0
+    for _ in range(rng.randrange(12)):
+        if rng.random() < 0.6:
+            start = max(0, end - 60 * rng.choice([0, 0, 0, 1]))  # may take back the one before
+            end = start + rng.choice([0, 50, 80])
+            made.append(cue("viseme", rng.choice(["aa", "sil", "E"]), start, end))
+        else:
+            start = max(0, end + rng.choice([-30, 0, 100, 400]))
+            kind, name = rng.choice(
+                [("gesture", "nod"), ("emotion", "smile"), ("emotion", "neutral")]
+            )
+            made.append(cue(kind, name, start, start + rng.choice([0, 500])))
+    return made
+
+
+def test_whatever_was_shown_the_face_comes_to_rest_and_no_cue_is_left_behind_the_stop() -> None:
+    for seed in range(2000):
+        rng = random.Random(seed)
+        made, late = random_cues(rng), [cue("viseme", "sil", 2000, 2000)] * rng.randrange(3)
+        stop = rng.randrange(1000)
+        rest = cues(after(Rest(), *made, at_ms=stop, late=tuple(late)))
+        face = Face()
+        face.add(*made, *rest)
+        assert len(rest) <= 4
+        assert all(part.end_ms <= stop for part in face._mouth)
+        assert all(part.start_ms <= stop for part in face._directions)
+        moods = [part.cue.name for part in face._directions if part.cue.kind == "emotion"]
+        assert not moods or moods[-1] == "neutral"
 
 
 def test_an_avatar_that_gives_no_closed_mouth_gets_one() -> None:

@@ -174,9 +174,10 @@ class Face:
     def _take_back(self, ms: float) -> None:
         if not self._mouth or self._mouth[-1].end_ms <= ms + 1e-6:
             return
-        for parts in (self._mouth, self._directions):
-            while parts and parts[-1].start_ms >= ms:
-                parts.pop()
+        while self._mouth and self._mouth[-1].start_ms >= ms:
+            self._mouth.pop()
+        # Gestures and emotions each come in order of time, but not the ones with the others.
+        self._directions = deque(part for part in self._directions if part.start_ms < ms)
         if self._mouth:
             self._mouth[-1].end_ms = min(self._mouth[-1].end_ms, ms)
 
