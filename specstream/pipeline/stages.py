@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from operator import index
 from typing import Any, NoReturn, cast
 
 from specstream.errors import AdapterFailed
@@ -25,6 +24,7 @@ from specstream.pipeline.link import Inlet
 from specstream.pipeline.marks import MarkCheck
 from specstream.pipeline.segment_stage import SegmentStage
 from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
+from specstream.pipeline.yielded import cues_of, prompts_of, whole
 from specstream.types import (
     AvatarCue,
     Cancel,
@@ -132,7 +132,7 @@ class VoiceStage:
         """The buffer's marks with plain numbers, once it is certain that they fit the phrase."""
         try:
             marks = tuple(
-                replace(mark, samples=_whole(mark.samples), chars=_whole(mark.chars))
+                replace(mark, samples=whole(mark.samples), chars=whole(mark.chars))
                 for mark in buffer.marks
             )
         except (TypeError, ValueError) as error:
@@ -174,11 +174,6 @@ def _until(char: int, phrase: Phrase) -> Phrase:
     chars = Span(phrase.chars.start, char)
     tags = tuple(tag for tag in phrase.tags if tag.chars.end <= char)
     return replace(phrase, text=phrase.text[: chars.length], chars=chars, tags=tags)
-
-
-def _whole(span: Span) -> Span:
-    start, end = span
-    return Span(index(start), index(end))
 
 
 def _place(
@@ -232,17 +227,17 @@ class AvatarStage:
                     copies.keep(item.chars.start, track)
                 begun = not item.last
                 track = track or self._scripter.open(item.sample_rate)
-                for cue in track.add(item):
+                for cue in cues_of(track.add(item)):
                     yield cue
                 continue
             if isinstance(item, Revoke):
                 track, begun = copies.back(item, track), False
             if isinstance(item, Cancel):
-                for cue in track.close() if track is not None else ():
+                for cue in cues_of(track.close() if track is not None else ()):
                     yield cue
                 track = None
             yield item
-        for cue in track.close() if track is not None else ():
+        for cue in cues_of(track.close() if track is not None else ()):
             yield cue
 
 
@@ -275,7 +270,9 @@ class PromptStage:
                 copies.keep(item.chars.start, board)
                 read = max(read, item.chars.end)
                 adding = partial(board.add, item)
-                for prompt in await items.unless_cancelled(adding, item.chars.end) or ():
+                for prompt in prompts_of(
+                    await items.unless_cancelled(adding, item.chars.end) or ()
+                ):
                     yield prompt
                 continue
             if isinstance(item, Revoke):
@@ -285,16 +282,16 @@ class PromptStage:
             elif isinstance(item, Revoke) and isinstance(board, RevocableStoryboard):
                 read = min(read, item.from_char)
                 taking = partial(board.revoke, item.from_char)
-                for prompt in await items.unless_cancelled(taking) or ():
+                for prompt in prompts_of(await items.unless_cancelled(taking) or ()):
                     yield prompt
             elif isinstance(item, Flush) or (isinstance(item, Revoke) and item.from_char < read):
                 read = item.from_char if isinstance(item, Revoke) else read
-                for prompt in await items.unless_cancelled(board.close) or ():
+                for prompt in prompts_of(await items.unless_cancelled(board.close) or ()):
                     if prompt.span.end <= read:
                         yield prompt
                 board = self._rewriter.open()
             yield item
-        for prompt in await items.unless_cancelled(board.close) or ():
+        for prompt in prompts_of(await items.unless_cancelled(board.close) or ()):
             yield prompt
         async for late in items:
             if isinstance(late, Cancel):  # it came while the board was closing
