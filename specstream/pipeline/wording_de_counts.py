@@ -33,7 +33,7 @@ _FEMININE = re.compile(
     r"|\bbank|maus|\bkuh|\bgans|wurst|(?<!ge)nuss|frucht|antwort|welt|zeit|arbeit|mail|\bapp|\bbox|pizza"
     r"|\boma|kamera|paprika|butter|mauer|feder|kammer|klammer|ziffer|schulter|faser|schicht|sicht|pflicht"
     r"|schrift|kraft|fahrt|\bart|macht|party|mandarine|sekunde|urkunde)"
-    r"|(?!\w*(?:name|junge|kunde|käse|auge|gebäude|kollege|experte|gemüse|interesse|zeuge|affe|[fhmst]ee|hase"
+    r"|(?!\w*(?:name|junge|kunde|käse|(?<!l)auge|gebäude|kollege|experte|gemüse|interesse|zeuge|\baffe|kaffee|tee|\bsee|klee|\bhase"
     r"|löwe|bote|hirte|riese|gedanke|funke|buchstabe|glaube|wille|schwede|franzose|russe|däne|grieche|türke"
     r"|brite|chinese|neffe|\brabe|ochse|bube|sklave|gefährte|genosse|geselle|laie|pate|loge|pädagoge|drache"
     r"|falke|gebirge|getreide|gelände|\berbe|\bimage|finale|\bknie|genie)$)"

@@ -63,6 +63,8 @@ def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
         ("Die Halbzeit endete 12:10.", "Die Halbzeit endete zwölf zu zehn."),
         ("Er braucht 5,4 l/100 km.",
          "Er braucht fünf Komma vier Liter auf einhundert Kilometer."),
+        ("Noch 1 Phase, 1 Giraffe, 1 Armee und 1 Auge.",
+         "Noch eine Phase, eine Giraffe, eine Armee und ein Auge."),
         ("Nimm Node 1.2.3.", "Nimm Node eins Punkt zwei Punkt drei."),
         ("Die IP ist 10.0.1.1 heute.", "Die IP ist zehn Punkt null Punkt eins Punkt eins heute."),
         ("Python 3.11.12", "Python drei Punkt elf Punkt zwölf"),
