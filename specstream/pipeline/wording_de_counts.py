@@ -17,39 +17,53 @@ RATIO = r"(?<![\w:.,])(\d{1,3}):(\d{1,3}(?:\.\d{3})*|\d{4,6})(?![\w:]|[.,]\d)(?!
 
 TIMES = r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})"
 
+
+def _any(words: str) -> str:
+    return "|".join(words.split())
+
+
+_LABELS = _any("""
+    Kapitel Teil Tag Platz Nummer Version Stufe Gruppe Zimmer Schritt Band Seite Level Typ Klasse
+    Phase Akt Szene Frage Aufgabe Linie Gleis Runde Artikel Absatz Paragraph Zeile Formel Woche Punkt
+    Option Team Liga Bundesliga Tabelle Abbildung Modul Lektion Übung Beispiel Variante Heft Buch
+    Staffel Folge Bahn Station Haus Raum Saal Halle Tor Block Bus Satz Strophe Vers Reihe Ebene Regel
+    Fall Grund Antwort Anhang Anlage Kategorie Route Spieler Person Bild Kurs Spalte Ziel Etappe
+    Abschnitt Position Posten Quartal Semester Jahrgang Mannschaft
+""")
 _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
-    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Version|Stufe|Gruppe"
-    r"|Zimmer|Schritt|Band|Seite|Level|Typ|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Linie|Gleis|Runde|Artikel"
-    r"|Absatz|Paragraph|Zeile|Formel|Woche|Punkt|Option|Team|Liga|Bundesliga|Tabelle|Abbildung|Modul|Lektion"
-    r"|Übung|Beispiel|Variante|Heft|Buch|Staffel|Folge|Bahn|Station|Haus|Raum|Saal|Halle|Tor|Block|Bus|Satz"
-    r"|Strophe|Vers|Reihe|Ebene|Regel|Fall|Grund|Antwort|Anhang|Anlage|Kategorie|Route|Spieler|Person|Bild"
-    r"|Kurs|Spalte|Ziel|Etappe|Abschnitt|Position|Posten|Quartal|Semester|Jahrgang|Mannschaft)) $"
+    rf"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:{_LABELS})) $"
 )
 _DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen) $")
-_FEMININE = re.compile(
-    r"\w*(?:frau|stadt|\bhand|nacht|mutter|tochter|schwester|nummer|person|tür|zahl|ung|heit|keit|schaft"
-    r"|tät|ion|ik|(?:er|ist|ent|ant|eund|ärzt|eg)in|nachricht|gabel|zwiebel|kartoffel|nudel|(?<!p)insel"
-    r"|tafel|schachtel|wurzel|nadel|regel|formel|schüssel|muschel|kugel|ampel|bibel|vokabel|\buhr|\bwand"
-    r"|\bbank|maus|\bkuh|\bgans|wurst|(?<!ge)nuss|frucht|antwort|welt|zeit|arbeit|mail|\bapp|\bbox|pizza"
-    r"|\boma|kamera|paprika|butter|mauer|feder|kammer|klammer|ziffer|schulter|faser|schicht|sicht|pflicht"
-    r"|schrift|kraft|fahrt|\bart|macht|party|mandarine|sekunde|urkunde)"
-    r"|(?!\w*(?:name|junge|kunde|käse|(?<!l)auge|gebäude|kollege|experte|gemüse|interesse|zeuge|\baffe|kaffee|tee|\bsee|klee|\bhase"
-    r"|löwe|bote|hirte|riese|gedanke|funke|buchstabe|glaube|wille|schwede|franzose|russe|däne|grieche|türke"
-    r"|brite|chinese|neffe|\brabe|ochse|bube|sklave|gefährte|genosse|geselle|laie|pate|loge|pädagoge|drache"
-    r"|falke|gebirge|getreide|gelände|\berbe|\bimage|finale|\bknie|genie)$)"
-    r"(?!(?:wochen|jahres|monats|lebens|schul|kriegs)?ende$)\w*e"
-)
+_FEMININE_ENDS = _any(r"""
+    frau stadt \bhand nacht mutter tochter schwester nummer person tür zahl ung heit keit schaft tät
+    ion ik (?:er|ist|ent|ant|eund|ärzt|eg)in nachricht gabel zwiebel kartoffel nudel (?<!p)insel tafel
+    schachtel wurzel nadel regel formel schüssel muschel kugel ampel bibel vokabel \buhr \bwand \bbank
+    maus \bkuh \bgans wurst (?<!ge)nuss frucht antwort welt zeit arbeit mail \bapp \bbox pizza \boma
+    kamera paprika butter mauer feder kammer klammer ziffer schulter faser schicht sicht pflicht
+    schrift kraft fahrt \bart macht party sekunde urkunde
+""")
+_OTHER_ENDS = _any(r"""
+    name junge kunde käse (?<!l)auge gebäude kollege experte gemüse interesse zeuge \baffe kaffee tee
+    \bsee klee \bhase löwe bote hirte riese gedanke funke buchstabe glaube wille schwede franzose
+    russe däne grieche türke brite chinese neffe \brabe ochse bube sklave gefährte genosse geselle
+    laie pate loge pädagoge drache falke gebirge getreide gelände \berbe \bimage finale \bknie genie
+    \b(?:wochen|jahres|monats|lebens|schul|kriegs)?ende
+""")
+_FEMININE = re.compile(rf"\w*(?:{_FEMININE_ENDS})|(?!\w*(?:{_OTHER_ENDS})$)\w*e")
 
+_NEWS_OF_A_SCORE = _any(r"""
+    ge(?:wann|winn|wonnen)\w* verl(?:or|ier)\w* sieg\w* \w+sieg \w*niederlage führ(?:t|ten?|en)
+    schl(?:ug|ugen|ägt) \w*ergebnis remis unentschieden satz sätze \w*verhältnis maßstab quote
+    mischung
+""")
+_GAMES = _any(r"spiel partie match begegnung duell \w*halbzeit \w*finale derby")
 _SCORE = re.compile(
-    r"\b(?i:ge(?:wann|winn|wonnen)\w*|verl(?:or|ier)\w*|sieg\w*|\w+sieg|\w*niederlage|führ(?:t|ten?|en)"
-    r"|schl(?:ug|ugen|ägt)|\w*ergebnis|remis|unentschieden|satz|sätze|\w*verhältnis|maßstab|quote|mischung"
-    r"|es (?:steht|stand)|(?:steht|stand) es"
-    r"|(?:spiel|partie|match|begegnung|duell|\w*halbzeit|\w*finale|derby)\b[^.!?]*?\b(?:endete?|ging|stand|steht))\b"
-    r"[^.!?]*$"
+    rf"\b(?i:{_NEWS_OF_A_SCORE}|es (?:steht|stand)|(?:steht|stand) es"
+    rf"|(?:{_GAMES})\b[^.!?]*?\b(?:endete?|ging|stand|steht))\b[^.!?]*$"
 )
 _TIME = re.compile(  # what stands directly before a time, whatever is spoken of
-    r"\b(?i:um|ab|bis|seit|gegen|vor|nach|von|zwischen|kurz|heute|gestern|früh|nachts|uhr|beginnt|startet"
-    r"|\w*(?:morgen|mittag|abend|nacht|tag)s?) $"
+    r"\b(?i:um|ab|bis|seit|gegen|vor|nach|von|zwischen|kurz|heute|gestern|früh|nachts|uhr|beginnt"
+    r"|startet|\w*(?:morgen|mittag|abend|nacht|tag)s?) $"
 )
 
 
