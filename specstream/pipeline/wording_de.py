@@ -169,7 +169,8 @@ _NUMBERS = (
         _points,
     ),
     (
-        r"\b(?P<label>Version|Release|Kapitel|Abschnitt|Punkt|Abbildung|Tabelle|Nummer|Python|Windows|Android|Java|Bluetooth|Ubuntu|Kernel"
+        r"\b(?P<label>Version|Release|Kapitel|Abschnitt|Punkt|Abbildung|Tabelle|Nummer|Python|Windows"
+        r"|Android|Java|Bluetooth|Ubuntu|Kernel"
         r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,})[ -](?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
         _points,
     ),
