@@ -12,14 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.probing import Track, Tries
 from specstream.speculation.policy.records import Candidate, Offer, Outlook, Plan
 from specstream.speculation.policy.stopping import Chain, Lockstep
 
-__all__ = ["Choice", "Place", "Step"]
+__all__ = ["Place", "Step"]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,20 +68,6 @@ def _nodes(offer: Offer, tokens: int) -> int:
     return offer.nodes[tokens - 1] if offer.nodes else tokens
 
 
-class Choice(NamedTuple):
-    """The best proposals of one candidate for several requests.
-
-    Attributes:
-        gain: Expected gain in tokens, all costs included.
-        tokens: Length of the proposal for each request; 0: none.
-        gains: Expected gain of each request, before costs that they share.
-    """
-
-    gain: float
-    tokens: list[int]
-    gains: list[float]
-
-
 class Step:
     """The choice for one step.
 
@@ -111,64 +96,52 @@ class Step:
         for candidate in self._candidates:
             group = [p for p in self._places if p.rooms.get(candidate.name)]
             while group:
-                choice = self.best(candidate, group)
-                chosen = list(zip(group, choice.tokens, choice.gains, strict=True))
-                better = [p for p, tokens, gain in chosen if tokens and gain > p.gain]
+                total, chosen = self.best(candidate, group)
+                better = [p for p, (gain, _) in zip(group, chosen, strict=True) if gain > p.gain]
                 if len(better) == len(group):
-                    if choice.gain > sum(p.gain for p in group):
-                        for place, tokens, gain in chosen:
-                            place.take(candidate.name, tokens, gain)
+                    if total > sum(p.gain for p in group):
+                        for place, (gain, drafted) in zip(group, chosen, strict=True):
+                            place.take(candidate.name, math.ceil(drafted), gain)
                     break
                 group = better  # fewer requests share the draft passes now: compute again
 
-    def best(self, candidate: Candidate, group: Sequence[Place]) -> Choice:
+    def best(
+        self, candidate: Candidate, group: Sequence[Place]
+    ) -> tuple[float, list[tuple[float, float]]]:
         """Find the number of draft passes at which a group of requests gains most.
 
         Each request proposes the prefix of its drafted tokens with the largest gain for that request.
-        Requests outside the group wait while it drafts. Their time counts twice: waiting delays them by
-        more than drafting for them would have cost.
+
+        Returns:
+            The gain of the group; for each request its gain before shared costs, and its draft passes.
         """
-        start = step = row = 0.0
-        if candidate.passes != "none":
-            draft = self._costs.draft(candidate.name)
-            waiting = self._worth * (2.0 - len(group) / len(self._places))
-            start, step = waiting * draft.start, waiting * (draft.step - draft.row)
-            row = self._worth * draft.row
-            if candidate.passes == "one":
-                start, step = start + step, 0.0
-        width, count = self._width(group), len(group)
-        curves = [self._curve(candidate, place, width, count, row) for place in group]
-        if len(curves) == 1:
-            gain, fewer, own = max((own - start - step * n, -n, own) for own, n in curves[0])
-            return Choice(gain, [math.ceil(-fewer)], [own])
-        tops, lengths = [-math.inf] * len(group), [0] * len(group)  # the best up to this depth
-        found = Choice(-math.inf, lengths, tops)
-        for depth in range(max(map(len, curves))):
-            passes = 0.0
-            for index, curve in enumerate(curves):
-                if depth < len(curve):
-                    gain, drafted = curve[depth]
-                    passes = max(passes, drafted)
-                    if gain > tops[index]:
-                        tops[index], lengths[index] = gain, math.ceil(drafted)
-            if (gain := sum(tops) - start - step * passes) > found.gain:
-                found = Choice(gain, lengths.copy(), tops.copy())
-        return found
+        draft, worth, count = self._costs.draft(candidate.name), self._worth, len(group)
+        start, step = worth * draft.start, worth * (draft.step - draft.row)
+        if candidate.passes == "one":
+            start, step = start + step, 0.0
+        width = self._width(group)
+        # The best of each request up to each number of draft passes.
+        curves = [list(accumulate(self._curve(candidate, p, width, count), max)) for p in group]
+
+        def total(chosen: Sequence[tuple[float, float]]) -> float:
+            return sum(gain for gain, _ in chosen) - start - step * max(n for _, n in chosen)
+
+        depths = range(max(map(len, curves)))
+        choices = ([curve[min(n, len(curve) - 1)] for curve in curves] for n in depths)
+        best = max(choices, key=total)
+        return total(best), best
 
     def _curve(
-        self, candidate: Candidate, place: Place, width: int, count: int, row: float
+        self, candidate: Candidate, place: Place, width: int, count: int
     ) -> list[tuple[float, float]]:
         """Return (gain, draft passes) for each length that a request may propose, ascending.
 
         Costs of draft passes that the group shares are left out. The target pass is priced as if each
         of the group's ``count`` requests proposed the same number of tokens.
         """
-        name = candidate.name
-        offer, room, acceptance = (
-            place.outlook.offers[name],
-            place.rooms[name],
-            place.tracks[name].acceptance,
-        )
+        name, worth = candidate.name, self._worth
+        offer, room = place.outlook.offers[name], place.rooms[name]
+        draft, acceptance = self._costs.draft(name), place.tracks[name].acceptance
         if candidate.stops:  # its confidence ends the draft: one expected length
             lengths = [acceptance.free(offer, room)]
         else:
@@ -176,22 +149,12 @@ class Step:
             lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(survival), 1)]
         nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else n for _, n in lengths]
         wider = self._costs.widening(width, [round(count * n) for n in nodes])
-        each, fixed = self._worth / count, self._fixed(candidate, place)
+        each, row = worth / count, worth * draft.row
+        fixed = self._around + worth * offer.behind * draft.read / place.rounds_left
         return [
             (accepted - row * drafted - each * ms - fixed, drafted)
             for (accepted, drafted), ms in zip(lengths, wider, strict=True)
         ]
-
-    def _fixed(self, candidate: Candidate, place: Place) -> float:
-        """Return the cost of a proposal that depends neither on its length nor on others, in tokens."""
-        behind = place.outlook.offers[candidate.name].behind
-        if not behind or candidate.passes == "none":
-            return self._around
-        # Until the draft has read the text, the alternative is plain decoding, so the time of reading is
-        # priced at the rate of plain decoding.
-        rows = len(self._places)
-        reading = behind * self._costs.draft(candidate.name).read / place.rounds_left
-        return self._around + reading * rows / self._costs.plain(rows)
 
     def _width(self, group: Sequence[Place]) -> int:
         """Return the tokens of the target pass without the proposals of the group."""
@@ -235,23 +198,15 @@ class Step:
     def probe(self, plans: list[Plan], tries: Tries) -> None:
         """Replace plans by one-token tries of candidates that were not chosen, where they are due.
 
-        Tries of several requests are made in the same round, because they share draft passes.
+        Lookups need none: what they offer is compared with the text in any case.
         """
         rows, plain_ms = len(self._places), self._costs.plain(len(self._places))
-        for candidate in self._candidates:
-            name = candidate.name
-            if candidate.passes == "none":
-                continue
-            idle = [
-                p for p in self._places if p.candidate != name and p.tracks[name].due(joining=True)
-            ]
-            idle = [p for p in idle if p.rooms.get(name) and p.outlook.phrase_left is None]
-            if not any(p.tracks[name].due() for p in idle):
-                continue
-            draft = self._costs.draft(name)
-            made = any(p.candidate == name for p in self._places)  # its passes are made anyway
-            ms = draft.row if made else draft.start + draft.step + rows * self._around / self._worth
-            for place in sorted(idle, key=lambda p: -p.tracks[name].idle):
+        for candidate in [c for c in self._candidates if c.passes != "none"]:
+            name, draft = candidate.name, self._costs.draft(candidate.name)
+            due = [p for p in self._places if p.candidate != name and p.rooms.get(name)]
+            due = [p for p in due if p.outlook.phrase_left is None and p.tracks[name].due()]
+            ms = draft.start + draft.step + rows * self._around / self._worth
+            for place in due:
                 reading = place.outlook.offers[name].behind * draft.read
                 (wider,) = self._costs.widening(self._width(()), (1,))
                 cost = (ms + wider + reading) / plain_ms + place.gain / rows
@@ -259,4 +214,4 @@ class Step:
                     place.take(name, 1, 0.0)
                     place.probing = True
                     plans[self._places.index(place)] = Plan(name, 1)
-                    ms = draft.row
+                    ms = draft.row  # requests that are tried together share the draft pass

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate
 
 from specstream.speculation.policy.records import RoundTimes
 
 __all__ = ["Costs", "DraftCosts", "Fit"]
 
 _NOISE = 0.08  # relative standard deviation of an observed time
-_DRIFT = 0.004  # relative standard deviation of a weight's change from one observation to the next
+_DRIFT = 0.01  # relative standard deviation of a weight's change from one observation to the next
 _OUTLIER = 2.0  # standard deviations; beyond it the noise is taken to be as large as the error
 _AT_MOST = 1.5  # no cause accounts for more than this multiple of an observed time
 _MEASURED, _GUESSED = (
@@ -19,11 +19,10 @@ _MEASURED, _GUESSED = (
     1.0,
 )  # relative standard deviations of measured and of guessed initial weights
 _SETTLED = 64  # the first rounds, and a draft's first ones, all of which are learned from
-_EVERY = 3  # after these, one of three: odd, because tries recur every 2, 4, 8 or 16 rounds
+_EVERY = 3  # after these, one of three
 _KNOTS = (2, 9, 17, 33, 129)  # tokens of a target pass between which its time is interpolated
-_NARROW = 40  # tokens beyond the first up to which the time of a target pass is kept in a table
-_OTHER_MS = 0.4  # default time outside the passes in a round with a proposal
-_OTHER_RATIO = 1.25  # its ratio to the time outside the pass in a plain round
+_OTHER_MS = 0.32  # default time outside the pass in a plain round
+_OTHER_RATIO = 1.25  # ratio to it of the time outside the passes in a round with a proposal
 
 
 class Fit:
@@ -53,21 +52,19 @@ class Fit:
         # Drift is relative to a weight's size, with a floor for weights near 0.
         self._least = 0.01 * max(weights)
 
-    def learn(self, causes: Sequence[float], ms: float, rounds: int = 1) -> None:
+    def learn(self, causes: Sequence[float], ms: float) -> None:
         """Learn from one observation.
 
         Args:
             causes: The amount of each cause; trailing zeros may be left out.
             ms: The observed time.
-            rounds: Rounds since the observation before. The weights drift by so much more, so that
-                changes are followed as quickly as if all rounds were learned from.
         """
         weights, covariance = self.weights, self._covariance
         acting = [(i, cause) for i, cause in enumerate(causes) if cause]
         expected, most = 0.0, _AT_MOST * ms
         for i, cause in acting:
             weights[i] = min(weights[i], most / cause)
-            drift = rounds * _DRIFT * max(weights[i], self._least)
+            drift = _DRIFT * max(weights[i], self._least)
             covariance[i][i] += drift * drift
             expected += weights[i] * cause
         shared = [sum(row[i] * cause for i, cause in acting) for row in covariance]
@@ -118,11 +115,11 @@ class DraftCosts:
         """Return the time of ``count`` passes over ``rows`` requests in lockstep, in ms."""
         return self.start + count * (self.step + self.row * (rows - 1)) if count else 0.0
 
-    def observe(self, times: RoundTimes, requests: int, rounds: int = 1) -> None:
-        """Learn from a round in which the candidate drafted for so many requests; see `Fit.learn`."""
+    def observe(self, times: RoundTimes, requests: int) -> None:
+        """Learn from a round in which the candidate drafted for so many requests."""
         count = times.draft_forwards
         causes = 1.0, count, count * (requests - 1), times.draft_read
-        self._fit.learn(causes, times.draft_ms, rounds)
+        self._fit.learn(causes, times.draft_ms)
         self.start, self.step, self.row, self.read = self._fit.weights
 
 
@@ -138,8 +135,7 @@ class Costs:
             more, and preferably for the widest.
         row_ms: Addition of another request to a target pass, apart from its tokens. Default: the time
             of a pass of one token.
-        other_ms: Time outside the passes in a round with a proposal, per request. Default: a guess.
-        other_plain_ms: The same in a plain round. Default: ``other_ms``, or less where that is guessed.
+        other_ms: Time outside the passes in a plain round, per request. Default: a guess.
 
     Raises:
         ValueError: ``target_ms`` lacks 1 or a second width, or has a time that is not above 0.
@@ -151,12 +147,11 @@ class Costs:
         *,
         row_ms: float | None = None,
         other_ms: float | None = None,
-        other_plain_ms: float | None = None,
     ) -> None:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
         self.drafts: dict[str, DraftCosts] = {}
-        self._rounds = 0
+        self.rounds = 0
         self._knots = sorted({*target_ms, *_KNOTS})
         base, widest = target_ms[1], max(target_ms)
         slopes, deviations = list[float](), list[float]()
@@ -170,9 +165,7 @@ class Costs:
         row, near = (base, _GUESSED) if row_ms is None else (row_ms, _MEASURED)
         deviations = [0.05 * base, near * row + 0.02 * base, *deviations]
         self._target = Fit([base, row, *slopes], deviations)
-        plain_ms = other_plain_ms or other_ms or _OTHER_MS / _OTHER_RATIO
-        self._ratio = (other_ms or _OTHER_MS) / plain_ms
-        near = _GUESSED if other_ms is None else _MEASURED
+        plain_ms, near = (_OTHER_MS, _GUESSED) if other_ms is None else (other_ms, _MEASURED)
         self._other = Fit([plain_ms], [near * plain_ms])
         self._sum_up()
 
@@ -193,14 +186,12 @@ class Costs:
 
     def widening(self, tokens: int, more: Sequence[int]) -> list[float]:
         """Return the addition of each number of ``more`` tokens, ascending, to a target pass, in ms."""
-        alone, without = self._alone, self.verify(tokens)
-        if tokens + more[-1] < len(alone):
-            return [alone[tokens + each] - without for each in more]
+        without = self.verify(tokens)
         return [self.verify(tokens + each) - without for each in more]
 
     def other(self, proposing: bool = True) -> float:
         """Return the time outside the passes, per request, in ms."""
-        return self._other.weights[0] * (self._ratio if proposing else 1.0)
+        return self._other.weights[0] * (_OTHER_RATIO if proposing else 1.0)
 
     def plain(self, rows: int = 1) -> float:
         """Return the time of a step without proposals, in ms."""
@@ -222,34 +213,28 @@ class Costs:
         rows, tokens = times.rows, times.tokens
         if rows < 1:
             return
-        draft = self.draft(drafter) if drafter and times.draft_forwards else None
-        self._rounds += 1
-        new = self._rounds <= _SETTLED
-        if draft is not None:
-            draft.rounds += 1
-            new = new or draft.rounds <= _SETTLED
-        if not new and self._rounds % _EVERY:
+        counted = self.draft(drafter) if drafter and times.draft_forwards else self
+        counted.rounds += 1
+        if counted.rounds > _SETTLED and counted.rounds % _EVERY:
             return  # learning takes a visible share of a small target's round
-        since = 1 if new else _EVERY
-        if draft is not None:
-            draft.observe(times, max(drafting, 1), since)
+        if isinstance(counted, DraftCosts):
+            counted.observe(times, max(drafting, 1))
         if tokens == rows + proposed:  # else the pass read prompts, too
-            # Rounds with and without proposals train one weight: plain rounds are rare where speculation
-            # pays.
-            self._other.learn((rows * (self._ratio if proposed else 1.0),), times.other_ms, since)
+            # Rounds with and without proposals train one weight, as plain rounds are rare where
+            # speculation pays.
+            amount = rows * (_OTHER_RATIO if proposed else 1.0)
+            self._other.learn((amount,), times.other_ms)
         if 0 < tokens <= self._knots[-1] and times.verify_ms > 0.0:
             spans = zip(self._knots, self._knots[1:], strict=False)
             within = [min(tokens, high) - low for low, high in spans if low < tokens]
-            self._target.learn((1.0, rows - 1, *within), times.verify_ms, since)
+            self._target.learn((1.0, rows - 1, *within), times.verify_ms)
             self._sum_up()
 
     def _sum_up(self) -> None:
-        """Compute the times at the knots and the table of narrow passes."""
+        """Compute the times at the knots."""
         base, _, *slopes = self._target.weights
-        spans = list(zip(self._knots, self._knots[1:], slopes, strict=False))
+        spans = zip(self._knots, self._knots[1:], slopes, strict=False)
         self._sums = list(accumulate(((b - a) * each for a, b, each in spans), initial=base))
-        each = chain.from_iterable(repeat(slope, b - a) for a, b, slope in spans)
-        self._alone = [base, *accumulate(islice(each, _NARROW), initial=base)]
 
 
 def _between(points: Mapping[int, float], width: int) -> float:

@@ -57,11 +57,9 @@ class Recent:
 def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
     """Explain the latest rounds in figures and words."""
     made = recent.rounds or [Round("off", 0, 0, 1.0, 1, False)]
-    drafted = sum(one.drafted for one in made) / len(made)
-    tau = sum(one.accepted + 1.0 for one in made) / len(made)
-    cost = sum(one.cost for one in made) / len(made)
-    rows = round(sum(one.rows for one in made) / len(made))
-    share = recent.shares(candidates)
+    figures = [(one.drafted, one.accepted + 1.0, one.cost, one.rows) for one in made]
+    drafted, tau, cost, width = (sum(column) / len(made) for column in zip(*figures, strict=True))
+    rows, share = round(width), recent.shares(candidates)
     speculating = sum(share.values()) >= _SELDOM
     kind = max(share, key=share.__getitem__) if speculating else "off"
     drafters = [name for name, candidate in candidates.items() if candidate.passes != "none"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
-from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.costs import Costs, DraftCosts
 from specstream.speculation.policy.explain import Recent, Round, explain
 from specstream.speculation.policy.probing import Track, Tries
 from specstream.speculation.policy.records import (
@@ -53,10 +53,8 @@ class Policy:
         # Lookups first: a draft is chosen only where it beats them.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._ordered, self._candidates = candidates, {c.name: c for c in candidates}
-        self._drafters = {c.name for c in candidates if c.passes != "none"}
-        self._common = {
-            greedy: [Acceptance(c, greedy) for c in candidates] for greedy in (True, False)
-        }
+        costs.drafts |= {c.name: DraftCosts(0.0) for c in candidates if c.passes == "none"}
+        self._common = {greedy: [Acceptance(c) for c in candidates] for greedy in (True, False)}
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
         # Per round: committed tokens, and cost in plain rounds.
@@ -93,8 +91,8 @@ class Policy:
         return request
 
     def _place(self, request: _Request, outlook: Outlook) -> Place:
-        most, ahead = min(outlook.budget, self._max_tokens), outlook.budget + 1.0
-        ahead = min(ahead, self._reply.value)
+        most = min(outlook.budget, self._max_tokens)
+        ahead = min(outlook.budget + 1.0, self._reply.value)
         if outlook.phrase_left is not None:
             # The target adds a token of its own; tokens beyond the phrase have no value yet.
             most = min(most, outlook.phrase_left - 1)
@@ -110,67 +108,63 @@ class Policy:
 
         ``outcomes`` is empty after a step of requests that don't speculate: only costs are learned.
         """
-        proposed = sum(outcome.drafted for outcome in outcomes)
-        drafters = [o.plan.proposer for o in outcomes if o.drafted and self._drafts(o)]
+        proposed, asked = sum(o.drafted for o in outcomes), [o for o in outcomes if self._drafts(o)]
+        drafting, names = sum(o.drafted > 0 for o in asked), {o.plan.proposer for o in asked}
         # The step's draft time can be attributed only if a single candidate drafted.
-        asked = {o.plan.proposer for o in outcomes if self._drafts(o)}
-        drafter = asked.pop() if len(asked) == 1 else ""
-        self.costs.observe(times, proposed, drafter, len(drafters))
+        drafter = names.pop() if len(names) == 1 else ""
+        self.costs.observe(times, proposed, drafter, drafting)
         if not outcomes:
             return
         rows, plain_ms = len(outcomes), self.costs.plain(len(outcomes))
-        ms = self.costs.verify(rows + proposed, rows) + rows * self.costs.other(proposed > 0)
-        reading = 0.0
+        ms, reading = self.costs.verify(rows + proposed, rows), 0.0
         if drafter:
             draft = self.costs.draft(drafter)
-            ms += draft.passes(times.draft_forwards if drafters else 0, max(len(drafters), 1))
+            ms += draft.passes(times.draft_forwards if drafting else 0, max(drafting, 1))
             reading = times.draft_read * draft.read / plain_ms
-        elif drafters:
+        elif drafting:
             ms += times.draft_ms
+        ms += rows * self.costs.other(proposed > 0) + min(times.plan_ms, plain_ms)
         # Reading the prompt happens once a reply, so it is left out of a round's usual cost.
-        cost = ms / plain_ms + min(times.plan_ms / plain_ms, 1.0)
-        news = [self._observe_one(one, cost, cost + reading, rows) for one in outcomes]
-        self._tries.enter(news=any(news))
+        for one in outcomes:
+            self._observe_one(one, ms / plain_ms, ms / plain_ms + reading, rows)
+        self._tries.enter()
 
     def _drafts(self, outcome: Outcome) -> bool:
-        return outcome.plan.proposer in self._drafters
+        candidate = self._candidates.get(outcome.plan.proposer)
+        return candidate is not None and candidate.passes != "none"
 
-    def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> bool:
-        """Learn from one request's round; return whether a try went better than expected."""
+    def _observe_one(self, outcome: Outcome, cost: float, spent: float, rows: int) -> None:
+        """Learn from one request's round."""
         request = self._requests.get(outcome.id)
         if request is None or request.place is None:
-            return False
-        place, name, news = request.place, outcome.plan.proposer, False
-        offers, tokens = place.outlook.offers, outcome.accepted + 1.0
+            return
+        place, name, offers = request.place, outcome.plan.proposer, request.place.outlook.offers
         request.committed += outcome.accepted + 1
         for compared, (count, agreed) in outcome.compared.items():
             if count and compared in request.tracks:
                 request.tracks[compared].acceptance.observe(offers[compared], agreed, count)
         if name in request.tracks and name not in outcome.compared:
             track = request.tracks[name]
-            news = track.observe(outcome, offers[name], place.probing, self._max_tokens)
+            track.observe(outcome, offers[name], place.probing, self._max_tokens)
         if place.most < 1:
-            return False
+            return
         # A lone request's rounds of lookup are left out of its rate: in a repeated passage tokens are
         # cheap, and drafts elsewhere would be undervalued. In a batch, all requests share the time.
         if rows > 1 or name not in self._candidates or self._drafts(outcome):
-            for average in (request.tokens, self._tokens):
-                average.learn(tokens)
+            for tokens in (request.tokens, self._tokens):
+                tokens.learn(outcome.accepted + 1.0)
             for average in (request.cost, self._cost):
                 average.learn(cost)
-        proposer, drafted = name if outcome.drafted else "off", outcome.drafted
-        made = Round(proposer, drafted, outcome.accepted, spent, rows, place.probing)
-        request.recent.rounds.append(made)
-        self._recent.rounds.append(made)
-        return news
+        who = name if outcome.drafted else "off"
+        made = Round(who, outcome.drafted, outcome.accepted, spent, rows, place.probing)
+        for recent in (request.recent, self._recent):
+            recent.rounds.append(made)
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; estimates over all requests stay. Idempotent."""
         request = self._requests.pop(request_id, None)
         if request is not None and request.committed:
             self._reply.learn(request.committed)
-            for track in request.tracks.values():
-                track.acceptance.close()
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """Explain the latest plans in figures and words: of one request, or of all."""

@@ -9,37 +9,32 @@ __all__ = ["Track", "Tries"]
 
 _SHARE = 0.025  # share of the time that tries may take
 _FIRST, _MOST = 1.5, 3.0  # the budget at first, and at most, in plain rounds
-_DEAREST = 8.0  # a try that costs more plain rounds than this is never made
 _LONGEST = 16  # rounds between two tries, at most
 _SILENCE = 3  # planned rounds without a proposal until a draft counts as mute
 _CATCHING_UP = 64  # unread tokens from which on a round without a proposal is no sign of being mute
-_KNOWN = 0.5  # least doubt used for the first try's date if a trainer measured the acceptance
 
 
 class Tries:
     """The budget for tries, in plain rounds: grows by 2.5 % of a round each round, up to a bound."""
 
-    __slots__ = ("_paid", "_saved")
+    __slots__ = ("_saved",)
 
     def __init__(self) -> None:
-        self._saved, self._paid = _FIRST, 0.0
+        self._saved = _FIRST
 
     def pay(self, cost: float, *, sure: bool = True) -> bool:
         """Pay for a try if the budget suffices; return whether it was paid.
 
         If the cost is not ``sure`` (never measured), the try is made in any case and takes what is left.
         """
-        if sure and (min(cost, _MOST) > self._saved or cost > _DEAREST):
+        if sure and cost > self._saved:
             return False
-        cost = cost if sure else min(cost, self._saved)
-        self._saved -= cost
-        self._paid += cost
+        self._saved -= cost if sure else min(cost, self._saved)
         return True
 
-    def enter(self, *, news: bool) -> None:
-        """Count a round; after a try that went better than expected (``news``), refund its cost."""
-        self._saved = min(self._saved + _SHARE + news * self._paid, _MOST)
-        self._paid = 0.0
+    def enter(self) -> None:
+        """Count a round."""
+        self._saved = min(self._saved + _SHARE, _MOST)
 
 
 class Track:
@@ -59,21 +54,15 @@ class Track:
     def __init__(self, acceptance: RequestAcceptance) -> None:
         self.acceptance, self.mute = acceptance, False
         self.idle = self._silent = 0
-        # The more doubtful the candidate, the later its first try. A candidate whose acceptance was
-        # measured by its trainer needs no early try either.
-        told = acceptance.common.candidate.acceptance
-        doubt = max(acceptance.doubt, _KNOWN if told else 0.0)
-        self.interval = 1 + round(doubt * (_LONGEST - 1))
+        # A candidate whose acceptance was measured by its trainer needs no early try.
+        self.interval = _LONGEST // 2 if acceptance.common.candidate.acceptance else 2
 
-    def due(self, joining: bool = False) -> bool:
-        """Return whether to try the candidate now.
+    def due(self) -> bool:
+        """Return whether to try the candidate now."""
+        return self.idle >= self.interval
 
-        Twice as soon if ``joining``, that is, if it drafts for another request in this round anyway.
-        """
-        return self.idle * (1 + joining) >= self.interval
-
-    def observe(self, outcome: Outcome, offer: Offer, probing: bool, longest: int) -> bool:
-        """Learn from a round planned for the candidate; return whether a try went better than expected.
+    def observe(self, outcome: Outcome, offer: Offer, probing: bool, longest: int) -> None:
+        """Learn from a round planned for the candidate.
 
         Args:
             outcome: The round.
@@ -84,15 +73,10 @@ class Track:
         if outcome.drafted < 1:
             self._silent += offer.behind < _CATCHING_UP
             self.mute = self._silent >= _SILENCE
-            return False
+            return
         self._silent = self.idle = 0
-        believed = self.acceptance.first(offer) if probing else 1.0
         free = outcome.plan.go_on is not None and outcome.plan.num_tokens == longest
         depth = outcome.drafted if outcome.depth is None else outcome.depth
         self.acceptance.observe(offer, outcome.accepted, depth, outcome.confidences, free=free)
-        news = probing and outcome.accepted > 0 and believed < 0.5
-        if not probing:
-            self.interval = 2
-        else:
-            self.interval = 1 if news else min(2 * self.interval, _LONGEST)
-        return news
+        failed = probing and not outcome.accepted
+        self.interval = min(2 * self.interval, _LONGEST) if failed else 2

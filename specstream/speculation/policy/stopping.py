@@ -10,6 +10,8 @@ from specstream.speculation.policy.acceptance import RequestAcceptance
 
 __all__ = ["Chain", "Lockstep", "stop_of"]
 
+_STAY = 0.5  # share of the other chains that are taken to join in a further draft pass
+
 
 class Lockstep:
     """Requests that draft in lockstep, and the price of another token, in tokens.
@@ -27,23 +29,25 @@ class Lockstep:
         self, pass_cost: float, row_cost: float, wider: Sequence[float], chains: int
     ) -> None:
         self.pass_cost, self._row_cost, self._wider = pass_cost, row_cost, wider
-        self.active = chains  # chains that have not stopped yet
         self.depth = 1  # draft passes that are made in any case
+        self.active = chains  # chains that have not stopped yet
         self.tokens = 0  # tokens drafted beyond the first of each chain
 
     def price(self, depth: int, ahead: int = 0) -> float:
         """Return the price of the token ``ahead`` places after a chain's next, from pass ``depth``."""
         at = self.tokens + ahead
         ms = self._row_cost + self._wider[at + 1] - self._wider[at]
-        return ms if self.depth >= depth else ms + self.pass_cost / self.active
+        if self.depth < depth:
+            ms += self.pass_cost / (1.0 + _STAY * (self.active - 1))
+        return ms
 
 
 class Chain:
     """The stopping rule of one request's chain, called with the draft's probability of each token.
 
     The probability that the next token is accepted falls from token to token, so looking one token
-    ahead is optimal: go on while the next token is worth more than its price. A draft pass is shared by
-    all chains that go on; for a pass that is made in any case, only the row is paid.
+    ahead is optimal: go on while the next token is worth more than its price. A further draft pass is
+    shared with other chains; for a pass that is made in any case, only the row is paid.
 
     Args:
         acceptance: The candidate's acceptance for the request.
@@ -56,7 +60,7 @@ class Chain:
     def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep, room: int) -> None:
         self._edges, self._chances, self._ceiling = acceptance.of_confidence()
         self._lockstep, self._room = lockstep, room
-        self._survival, self._depth = 1.0 - acceptance.doubt, 1
+        self._survival, self._depth = min(acceptance.factor, 1.0), 1
 
     def __call__(self, confidence: float) -> bool:
         """Return whether to draft another token after one of that confidence."""

@@ -8,7 +8,7 @@ import pytest
 
 from specstream.speculation.policy import Offer, Outlook
 from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, serve, text
-from tests.speculation.policy.test_controller import FIXED, policy, texts
+from tests.speculation.policy.test_controller import DRAWINGS, FIXED, policy, seeds, texts
 
 
 def roomy(tokens: int) -> float:
@@ -33,7 +33,7 @@ def cpu() -> Machine:
     return Machine(target=lambda tokens: 2.8 + 0.035 * (tokens - 1), row=2.8)
 
 
-def mixed(count: int) -> list[Text]:
+def mixed(count: int, drawing: int = 0) -> list[Text]:
     """Easy, hard, hopeless and repetitive texts side by side."""
     return [
         text(
@@ -43,20 +43,20 @@ def mixed(count: int) -> list[Text]:
             repeats=0.4 * (seed % 2),
             prompt=40,
         )
-        for seed in range(count)
+        for seed in seeds(count, drawing)
     ]
 
 
-CASES: dict[str, tuple[Callable[[], Machine], int, Callable[[], list[Text]]]] = {
-    "roomy 4": (lambda: gpu(roomy), 4, lambda: texts(16, 100, 0.75)),
-    "roomy 8": (lambda: gpu(roomy), 8, lambda: texts(24, 100, 0.75)),
-    "roomy 8, mixed": (lambda: gpu(roomy), 8, lambda: mixed(24)),
-    "knee 4": (lambda: gpu(knee), 4, lambda: texts(16, 100, 0.75)),
-    "knee 8, mixed": (lambda: gpu(knee), 8, lambda: mixed(24)),
-    "knee 16": (lambda: gpu(knee), 16, lambda: texts(32, 100, 0.75)),
-    "linear 8": (lambda: gpu(linear), 8, lambda: texts(24, 100, 0.75)),
-    "cpu 4": (cpu, 4, lambda: texts(16, 100, 0.75)),
-    "cpu 4, mixed": (cpu, 4, lambda: mixed(16)),
+CASES: dict[str, tuple[Callable[[], Machine], int, Callable[[int], list[Text]]]] = {
+    "roomy 4": (lambda: gpu(roomy), 4, lambda drawing: texts(16, 100, 0.75, drawing)),
+    "roomy 8": (lambda: gpu(roomy), 8, lambda drawing: texts(24, 100, 0.75, drawing)),
+    "roomy 8, mixed": (lambda: gpu(roomy), 8, lambda drawing: mixed(24, drawing)),
+    "knee 4": (lambda: gpu(knee), 4, lambda drawing: texts(16, 100, 0.75, drawing)),
+    "knee 8, mixed": (lambda: gpu(knee), 8, lambda drawing: mixed(24, drawing)),
+    "knee 16": (lambda: gpu(knee), 16, lambda drawing: texts(32, 100, 0.75, drawing)),
+    "linear 8": (lambda: gpu(linear), 8, lambda drawing: texts(24, 100, 0.75, drawing)),
+    "cpu 4": (cpu, 4, lambda drawing: texts(16, 100, 0.75, drawing)),
+    "cpu 4, mixed": (cpu, 4, lambda drawing: mixed(16, drawing)),
 }
 
 
@@ -64,10 +64,14 @@ CASES: dict[str, tuple[Callable[[], Machine], int, Callable[[], list[Text]]]] = 
 @pytest.mark.parametrize("case", CASES)
 def test_within_5_percent_of_the_best_fixed_choice(case: str, interactive: bool) -> None:
     machine, batch, workload = CASES[case]
-    made = workload()
-    best = min(serve(Fixed(*choice), made, machine(), batch=batch).ms for choice in FIXED)
-    ms = serve(policy(machine(), stops=interactive), made, machine(), batch=batch).ms
-    assert ms <= 1.05 * best
+    ratios = list[float]()
+    for drawing in DRAWINGS:
+        made = workload(drawing)
+        best = min(serve(Fixed(*choice), made, machine(), batch=batch).ms for choice in FIXED)
+        ms = serve(policy(machine(), stops=interactive), made, machine(), batch=batch).ms
+        ratios.append(ms / best)
+    assert sum(ratios) <= 1.05 * len(ratios)
+    assert max(ratios) <= 1.15
 
 
 def test_a_saturated_batch_decodes_plainly_and_says_so() -> None:

@@ -16,7 +16,7 @@ from specstream.speculation.policy import (
     RoundTimes,
 )
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.policy.choice import Choice, Place, Step
+from specstream.speculation.policy.choice import Place, Step
 from specstream.speculation.policy.costs import DraftCosts
 from specstream.speculation.policy.probing import Track
 
@@ -29,7 +29,7 @@ class Known(RequestAcceptance):
     """Chances that are given."""
 
     def __init__(self, candidate: Candidate, chances: Sequence[float]) -> None:
-        super().__init__(Acceptance(candidate, greedy=True))
+        super().__init__(Acceptance(candidate))
         self.chances = chances
 
     def survival(self, offer: Offer, count: int) -> list[float]:
@@ -52,10 +52,11 @@ def best(
     token: float = 0.05,
     jump: float = 0.0,
     others: Sequence[Place] = (),
-) -> Choice:
-    """What `step_of` has the candidate propose for the places."""
+) -> tuple[float, list[int]]:
+    """What the candidate gains with the places in `step_of`, and by how many tokens of each."""
     made = step_of(candidate, worth, *places, step=step, token=token, jump=jump, others=others)
-    return made.best(candidate, places)
+    gain, chosen = made.best(candidate, places)
+    return gain, [round(passes) for _, passes in chosen]
 
 
 def step_of(
@@ -73,8 +74,7 @@ def step_of(
     costs = Costs(
         {1: BASE_MS} | {n: BASE_MS + (jump + token * (n - rows)) * (n > rows) for n in widths},
         row_ms=0.0,
-        other_ms=1.0 + AROUND_MS,
-        other_plain_ms=1.0,
+        other_ms=4.0 * AROUND_MS,
     )
     costs.drafts[candidate.name] = DraftCosts(step)
     return Step([*places, *others], [candidate], costs, worth)
@@ -84,9 +84,9 @@ def step_of(
 @pytest.mark.parametrize("worth", [0.3, 0.5, 1.0])
 def test_the_length_is_the_best_of_all(worth: float, jump: float) -> None:
     gains = [sum(SURVIVAL[:k]) - worth * (k * 0.35 + jump + AROUND_MS) for k in range(1, 13)]
-    choice = best(DRAFT, worth, place(DRAFT, SURVIVAL), jump=jump)
-    assert choice.tokens == [gains.index(max(gains)) + 1]
-    assert choice.gain == pytest.approx(max(gains))
+    gain, tokens = best(DRAFT, worth, place(DRAFT, SURVIVAL), jump=jump)
+    assert tokens == [gains.index(max(gains)) + 1]
+    assert gain == pytest.approx(max(gains))
 
 
 def test_the_best_gain_at_the_best_rate_is_the_best_rate() -> None:
@@ -96,25 +96,28 @@ def test_the_best_gain_at_the_best_rate_is_the_best_rate() -> None:
         return (1.0 + sum(SURVIVAL[:k])) / (BASE_MS + (k * 0.35 + AROUND_MS if k else 0.0))
 
     length = max(range(13), key=ratio)
-    choice = best(DRAFT, ratio(length), place(DRAFT, SURVIVAL))
-    assert choice.tokens == [length]
-    assert choice.gain == pytest.approx(ratio(length) * BASE_MS - 1.0)
+    gain, tokens = best(DRAFT, ratio(length), place(DRAFT, SURVIVAL))
+    assert tokens == [length]
+    assert gain == pytest.approx(ratio(length) * BASE_MS - 1.0)
 
 
 def test_a_lookup_pays_for_its_place_in_the_pass_only() -> None:
     lookup = Candidate("suffix", "suffix lookup", "none", priors=(0.5,))
-    gain = best(lookup, 0.5, place(lookup, SURVIVAL), step=99.0).gain
-    assert gain == pytest.approx(best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=0.0).gain)
-    assert best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=99.0).gain < 0.0 < gain
+    gain, _ = best(lookup, 0.5, place(lookup, SURVIVAL), step=0.0)
+    assert gain == pytest.approx(best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=0.0)[0])
+    assert best(DRAFT, 0.5, place(DRAFT, SURVIVAL), step=99.0)[0] < 0.0 < gain
+    costs = Costs({1: 3.0, 2: 3.1})
+    Policy([lookup], costs, max_tokens=4)
+    assert costs.draft("suffix").passes(3) == 0.0
 
 
 def test_a_tree_pays_for_its_nodes_and_heads_for_one_pass() -> None:
     heads = Candidate("heads", "the heads", "one")
     tree = place(heads, [0.9, 0.8, 0.7], nodes=(4, 8, 12))
-    choice = best(heads, 0.2, tree, step=1.0)
-    assert choice.tokens == [3]
-    assert choice.gain == pytest.approx(2.4 - 0.2 * (1.0 + 12 * 0.05 + AROUND_MS))
-    assert best(heads, 0.2, tree, token=1.1).tokens == [1]
+    gain, tokens = best(heads, 0.2, tree, step=1.0)
+    assert tokens == [3]
+    assert gain == pytest.approx(2.4 - 0.2 * (1.0 + 12 * 0.05 + AROUND_MS))
+    assert best(heads, 0.2, tree, token=1.1)[1] == [1]
 
 
 def test_a_plan_for_a_tree_names_what_a_node_costs() -> None:
@@ -134,18 +137,18 @@ def test_a_plan_for_a_tree_names_what_a_node_costs() -> None:
 def test_requests_that_draft_share_the_passes() -> None:
     """Each alone would lose, two together gain; and a third that hardly stands joins for one token."""
     chances = [0.9, 0.8, 0.1]
-    assert best(DRAFT, 1.0, place(DRAFT, chances), step=1.2).gain < 0.0
+    assert best(DRAFT, 1.0, place(DRAFT, chances), step=1.2)[0] < 0.0
     group = [place(DRAFT, chances, number=n) for n in (1, 2)]
-    choice = best(DRAFT, 1.0, *group, place(DRAFT, [0.2, 0.01]), step=1.2)
-    assert choice.tokens == [2, 2, 1]
-    assert choice.gain == pytest.approx(2 * 1.7 + 0.2 - 2 * 1.2 - 5 * 0.05 - 3 * AROUND_MS)
+    gain, tokens = best(DRAFT, 1.0, *group, place(DRAFT, [0.2, 0.01]), step=1.2)
+    assert tokens == [2, 2, 1]
+    assert gain == pytest.approx(2 * 1.7 + 0.2 - 2 * 1.2 - 5 * 0.05 - 3 * AROUND_MS)
 
 
-def test_the_time_of_those_who_wait_counts_twice() -> None:
-    """One of four drafts: its passes delay three that gain nothing by them."""
+def test_the_time_of_those_who_wait_is_in_the_rate() -> None:
+    """One of four drafts: its passes are priced at what all four would have gained meanwhile."""
     others = [place(DRAFT, [0.0], number=n) for n in (2, 3, 4)]
-    choice = best(DRAFT, 1.0, place(DRAFT, [0.9, 0.8]), step=0.4, others=others)
-    assert choice.gain == pytest.approx(1.7 - 2 * 0.4 * 1.75 - 2 * 0.05 - AROUND_MS)
+    gain, _ = best(DRAFT, 1.0, place(DRAFT, [0.9, 0.8]), step=0.4, others=others)
+    assert gain == pytest.approx(1.7 - 2 * 0.4 - 2 * 0.05 - AROUND_MS)
 
 
 def serve(policy: Policy, accepts: dict[str, int], rounds: int) -> list[str]:

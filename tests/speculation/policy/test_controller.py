@@ -25,8 +25,7 @@ from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, ser
 def costs(machine: Machine) -> Costs:
     made = Costs(
         {n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)},
-        other_ms=machine.other,
-        other_plain_ms=machine.other_plain,
+        other_ms=machine.other_plain,
         row_ms=machine.row,
     )
     made.drafts["draft"] = DraftCosts(machine.step, machine.start, machine.read)
@@ -59,31 +58,41 @@ def steep(tokens: int) -> float:
     return 5.5 + 2.3 * min(tokens - 1, 1) + 0.05 * (tokens - 1) + 0.2 * max(tokens - 8, 0)
 
 
-def texts(count: int, length: int, acceptance: float, **options: object) -> list[Text]:
+def seeds(count: int, drawing: int) -> range:
+    """The seeds of a workload's texts in one of its drawings."""
+    return range(1_000 * drawing, 1_000 * drawing + count)
+
+
+def texts(
+    count: int, length: int, acceptance: float, drawing: int = 0, **options: object
+) -> list[Text]:
     options.setdefault("prompt", 50)
     return [
         text(length, seed, acceptance=lambda _: acceptance, **options)  # type: ignore[arg-type]
-        for seed in range(count)
+        for seed in seeds(count, drawing)
     ]
 
 
-def alternating() -> list[Text]:
+def alternating(drawing: int = 0) -> list[Text]:
     """Easy and hard passages in turn."""
     return [
         text(240, seed, acceptance=lambda at: 0.95 if (at // 40) % 2 else 0.3, prompt=50)
-        for seed in range(5)
+        for seed in seeds(5, drawing)
     ]
 
 
-WORKLOADS: dict[str, Callable[[], list[Text]]] = {
-    "dialogue": lambda: texts(20, 60, 0.75, prompt=80),
-    "narration": lambda: texts(6, 200, 0.95),
-    "hard": lambda: texts(8, 150, 0.25),
-    "rewriting": lambda: texts(8, 150, 0.5, repeats=0.7, run=20.0, prompt=200),
-    "code": lambda: texts(8, 150, 0.45, repeats=0.4, run=8.0),
+# By number of the drawing. What a policy takes for one of them depends on the luck of a few tokens, so
+# the tests go by the mean of three.
+DRAWINGS = range(3)
+WORKLOADS: dict[str, Callable[..., list[Text]]] = {
+    "dialogue": lambda drawing=0: texts(20, 60, 0.75, drawing, prompt=80),
+    "narration": lambda drawing=0: texts(6, 200, 0.95, drawing),
+    "hard": lambda drawing=0: texts(8, 150, 0.25, drawing),
+    "rewriting": lambda drawing=0: texts(8, 150, 0.5, drawing, repeats=0.7, run=20.0, prompt=200),
+    "code": lambda drawing=0: texts(8, 150, 0.45, drawing, repeats=0.4, run=8.0),
     "alternating": alternating,
-    "unsure": lambda: texts(8, 150, 0.75, informative=False),
-    "sampled": lambda: texts(8, 150, 0.7, greedy=False),
+    "unsure": lambda drawing=0: texts(8, 150, 0.75, drawing, informative=False),
+    "sampled": lambda drawing=0: texts(8, 150, 0.7, drawing, greedy=False),
 }
 MACHINES: dict[str, Callable[[], Machine]] = {
     "weight-bound": lambda: Machine(target=flat),
@@ -99,17 +108,19 @@ FIXED: list[tuple[str, int]] = [
 
 
 @cache
-def best_fixed(workload: str, machine: str) -> float:
+def best_fixed(workload: str, machine: str, drawing: int = 0) -> float:
     """The time that the best fixed kind and number take."""
-    made = WORKLOADS[workload]()
+    made = WORKLOADS[workload](drawing)
     return min(serve(Fixed(*choice), made, MACHINES[machine]()).ms for choice in FIXED)
 
 
 @cache
-def served(workload: str, machine: str, interactive: bool) -> tuple[Result, float]:
+def served(
+    workload: str, machine: str, interactive: bool, drawing: int = 0
+) -> tuple[Result, float]:
     made = MACHINES[machine]()
     chooser = policy(made, stops=interactive)
-    result = serve(chooser, WORKLOADS[workload](), made)
+    result = serve(chooser, WORKLOADS[workload](drawing), made)
     return result, chooser.explain().predicted_speedup
 
 
@@ -126,8 +137,12 @@ everywhere = pytest.mark.parametrize(
 def test_within_5_percent_of_the_best_fixed_choice(
     workload: str, machine: str, interactive: bool
 ) -> None:
-    result, _ = served(workload, machine, interactive)
-    assert result.ms <= 1.05 * best_fixed(workload, machine)
+    ratios = list[float]()
+    for drawing in DRAWINGS:
+        result, _ = served(workload, machine, interactive, drawing)
+        ratios.append(result.ms / best_fixed(workload, machine, drawing))
+    assert sum(ratios) <= 1.05 * len(ratios)
+    assert max(ratios) <= 1.15
 
 
 @everywhere
@@ -170,7 +185,7 @@ def test_the_first_reply_already_speculates() -> None:
 def test_the_second_request_starts_where_the_first_one_ended() -> None:
     machine = Machine(target=flat)
     chooser = policy(machine)
-    good, bad = texts(2, 150, 0.9), texts(15, 100, 0.0, informative=False)
+    good, bad = texts(2, 150, 0.9), texts(30, 100, 0.0, informative=False)
     serve(chooser, good, machine)
     sure = serve(chooser, texts(1, 12, 0.9), machine).rounds[0]
     assert sure.plan.proposer == "draft" and sure.drafted > 4

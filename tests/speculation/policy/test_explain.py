@@ -7,9 +7,9 @@ from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import flat, policy, texts
 
 
-def explained(machine: Machine, acceptance: float, name: str, **more: object) -> Explanation:
+def explained(machine: Machine, acceptance: float, name: str, prompt: int = 50) -> Explanation:
     chooser = policy(machine, name)
-    made = texts(3, 100, acceptance, informative=acceptance > 0.0, **more)
+    made = texts(3, 100, acceptance, informative=acceptance > 0.0, prompt=prompt)
     serve(chooser, made, machine)
     return chooser.explain()
 

@@ -55,7 +55,7 @@ def errors(machine: Machine, workload: str) -> list[float]:
 def test_each_reply_within_10_percent(machine: str, workload: str, planning: float) -> None:
     """What choosing costs is the policy's own: plain decoding doesn't have it."""
     made = errors(replace(MACHINES[machine], planning=planning), workload)
-    assert abs(sum(made)) <= 0.06 * len(made)
+    assert abs(sum(made)) <= 0.08 * len(made)
     assert sum(map(abs, made)) <= 0.1 * len(made)
 
 

@@ -9,35 +9,31 @@ OFFER = Offer(9)
 
 
 def given_up(interval: int = 1, idle: int = 0) -> Track:
-    track = Track(RequestAcceptance(Acceptance(DRAFT, greedy=True)))
+    track = Track(RequestAcceptance(Acceptance(DRAFT)))
     track.interval, track.idle = interval, idle
     return track
 
 
-def tried(track: Track, accepted: int) -> bool:
-    return track.observe(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
+def tried(track: Track, accepted: int) -> None:
+    track.observe(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
 
 
-def spent(cost: float, rounds: int, *, news: bool = False) -> float:
+def spent(cost: float, rounds: int) -> float:
     """What tries of one price cost if they are made whenever they may be."""
     tries, paid = Tries(), 0.0
     for _ in range(rounds):
         paid += cost * tries.pay(cost)
-        tries.enter(news=news)
+        tries.enter()
     return paid
 
 
 def test_tries_take_a_bounded_share_of_the_time() -> None:
-    for cost in (0.1, 0.5, 2.0, 5.0):
+    for cost in (0.1, 0.5, 2.0, 2.9):
         assert 0.015 * 2000 < spent(cost, 2000) < 0.035 * 2000
 
 
 def test_a_try_that_is_far_too_dear_is_never_made() -> None:
     assert spent(9.0, 2000) == 0.0
-
-
-def test_a_try_that_went_well_costs_nothing() -> None:
-    assert spent(0.5, 200, news=True) > 0.4 * 200
 
 
 def test_a_price_that_nobody_measured_forbids_no_try() -> None:
@@ -56,32 +52,18 @@ def test_tries_that_fail_grow_apart_up_to_a_bound() -> None:
         if track.due():
             gaps.append(since)
             since = 0
-            assert not tried(track, accepted=0)
+            tried(track, accepted=0)
     assert gaps[:5] == [1, 2, 4, 8, 16]
     assert set(gaps[5:]) == {16}
 
 
-def test_good_news_bring_the_next_try_at_once() -> None:
+def test_a_try_that_succeeds_brings_the_next_one_soon() -> None:
     track = given_up(interval=16, idle=16)
-    for _ in range(5):
-        tried(track, accepted=0)  # so that a hit is news
+    tried(track, accepted=0)
     assert track.interval == 16
-    assert tried(track, accepted=1)
-    track.idle += 1
-    assert track.interval == 1 and track.due()
-
-
-def test_the_first_try_is_later_where_earlier_requests_saw_none_succeed() -> None:
-    common = Acceptance(DRAFT, greedy=True)
-    for _ in range(8):
-        common.doubt.learn(1.0)
-    assert Track(RequestAcceptance(common)).interval > 8 > given_up().interval
-
-
-def test_requests_that_are_half_due_join_a_try_that_is_made_anyway() -> None:
-    track = given_up(interval=16, idle=9)
-    assert not track.due()
-    assert track.due(joining=True)
+    tried(track, accepted=1)
+    track.idle += 2
+    assert track.interval == 2 and track.due()
 
 
 def test_a_candidate_that_is_silent_while_it_catches_up_is_not_mute() -> None:

@@ -18,7 +18,7 @@ SHARE = 0.7  # of sure tokens
 
 def trained() -> RequestAcceptance:
     rng = random.Random(10)
-    common = Acceptance(Candidate("draft", "the draft model", stops=True), greedy=True)
+    common = Acceptance(Candidate("draft", "the draft model", stops=True))
     for _ in range(600):
         acceptance = RequestAcceptance(common)
         says = [SURE if rng.random() < SHARE else UNSURE for _ in range(6)]

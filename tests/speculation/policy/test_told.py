@@ -23,19 +23,17 @@ def told(*acceptance: float) -> Candidate:
 
 
 def test_acceptance_begins_at_what_was_told() -> None:
-    for given, first in (((0.3, 0.1), [0.3, 0.65, 0.7]), ((0.8, 0.9, 0.6, 0.5), [0.8, 0.9, 0.7])):
-        common = Acceptance(told(*given), greedy=True)
+    for given, first in (((0.3, 0.1), [0.3, 0.67]), ((0.8, 0.9, 0.6, 0.5), [0.8, 0.9])):
+        common = Acceptance(told(*given))
         assert [chance.value for chance in common.chances] == pytest.approx(first)
-    common = Acceptance(told(0.3), greedy=True)
+    common = Acceptance(told(0.3))
     common.chances[0].learn(True)
     assert common.chances[0].value == pytest.approx((0.3 * 6 + 1) / 7)
 
 
 def test_what_is_known_is_tried_later() -> None:
-    known, guessed = [
-        Track(RequestAcceptance(Acceptance(one, greedy=True))) for one in (told(0.5), DRAFT)
-    ]
-    assert known.interval > 8 > guessed.interval
+    known, guessed = [Track(RequestAcceptance(Acceptance(one))) for one in (told(0.5), DRAFT)]
+    assert known.interval >= 8 > guessed.interval
 
 
 def test_who_hardly_ever_proposes_is_told_once_there_were_rounds_enough() -> None:
@@ -54,7 +52,7 @@ def test_what_was_told_wrongly_is_soon_outweighed(said: float, truth: float) -> 
         (draft,) = candidates("draft")
         chosen = replace(draft, acceptance=(said,)) if tells else draft
         took[tells] = serve(Policy([chosen], costs(machine), max_tokens=12), made, machine).ms
-    assert took[True] < 1.06 * took[False]
+    assert took[True] < 1.1 * took[False]
 
 
 @pytest.mark.parametrize(
