@@ -7,9 +7,11 @@ from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import flat, policy, texts
 
 
-def explained(machine: Machine, acceptance: float, name: str, prompt: int = 50) -> Explanation:
+def explained(
+    machine: Machine, acceptance: float, name: str, repeats: float = 0.0, run: float = 12.0
+) -> Explanation:
     chooser = policy(machine, name)
-    made = texts(3, 100, acceptance, informative=acceptance > 0.0, prompt=prompt)
+    made = texts(3, 100, acceptance, informative=acceptance > 0.0, repeats=repeats, run=run)
     serve(chooser, made, machine)
     return chooser.explain()
 
