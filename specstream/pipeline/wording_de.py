@@ -12,7 +12,6 @@ from specstream.pipeline.wording_de_counts import (
     TIMES,
     indefinite,
     one,
-    ratio,
     times,
 )
 from specstream.pipeline.wording_de_ordinals import MONTHS, decade, in_words, ordinal, ruler
@@ -153,7 +152,7 @@ _NUMBERS = (
     (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
     (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
     (FRACTION, fraction(" ")),
-    (RATIO, ratio),
+    (RATIO, r"\1 zu "),
     # the library takes "am" after a number for "a.m."
     (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
     (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),

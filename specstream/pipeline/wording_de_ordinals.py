@@ -1,7 +1,6 @@
 """German ordinals in the form that their sentence asks for: "im 2. Quartal", "Ludwig XIV.", "die 80er".
 
-Which ending an ordinal has is decided by the article or preposition before it and, without one, by the
-gender of the noun behind it.
+The article or preposition before an ordinal decides its ending.
 """
 
 from __future__ import annotations
@@ -25,29 +24,14 @@ _ONES = (
 _TENS = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
 _ODD_STEMS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 
-_WEAK = frozenset("am im zum zur vom beim dem den des".split())
+# Which ending an article or a preposition before the ordinal asks for.
+_EN = frozenset("am im zum zur vom beim dem den des".split())
+_E = frozenset("das die ins ans".split())
 _DATIVE = frozenset(
-    "in an auf aus bei mit nach seit von zu ab vor unter während wegen laut je".split()
+    "in an auf aus bei mit nach seit von zu ab vor unter während wegen laut".split()
 )
-_ACCUSATIVE = frozenset("bis für gegen ohne durch um".split())
 _EIN = re.compile(r"(?:k?ein|[mds]ein|ihr|unse?r|eue?r)(e[mnrs]?)?")
 _DIES = re.compile(r"(?:jed|dies|jen|welch)(e[mnrs]?)")
-_MASCULINE = frozenset(
-    "weltkrieg stock platz tag jahrestag geburtstag spieltag advent preis rang fc".split()
-)
-_FEMININE = frozenset(
-    "klasse etage liga bundesliga halbzeit runde etappe auflage generation instanz stelle reihe"
-    " ordnung staffel sinfonie symphonie".split()
-)
-_VERBS = frozenset({"stelle", "reihe"})  # in a list, "1. Stelle den Ofen an"
-_GENITIVE = frozenset("jahrhunderts weltkriegs grades".split())
-_NEUTER = re.compile(
-    r"\w*(?:chen|lein|um|ment|haus|jahr|hundert|tausend|kind|mal|tor|spiel|buch|bild|auto|leben|date"
-    r"|quartal|semester|kapitel|zimmer|ziel|problem|team|foto|konzert|land|lied|heft|stück|wort|projekt"
-    r"|rennen|essen|treffen|gespräch|geschenk|angebot|werk|wochenende|bier|glas|fach|gebot|gesetz|pferd"
-    r"|ergebnis|ereignis|zeichen|auge|ohr|bein|produkt|thema|paar|blatt|schiff|dorf|geschäft|mitglied|tier"
-    r"|gerät|handy|video|gedicht|baby|studium|interview|training|urteil|programm|modell|system|mädchen)"
-)
 _AGREES = re.compile(r"(?<=\w\w)e[mnrs]?$")  # "als 1. deutsche Stadt"
 _EARLIER = re.compile(r"(?:\d+\.\s*(?:und|oder|bis|sowie|,|-|–|/)\s*)+$")
 _LATER = re.compile(  # "1. bis 3. Mai"
@@ -60,23 +44,14 @@ _PLURAL = re.compile(  # "einer der 3", "mit den 3"
     r"(?:der|den)\s$"
 )
 _LONGEST_LEAD = 60  # characters before a number that may decide its ending
-
-_TITLE = re.compile(
-    r"(?:König|Kaiser|Zar|Herzog|Fürst|Prinz)(?:in|e?s)?|Gr[aä]f(?:in)?|Prinzessin|Papst(?:es)?|Pharao"
-)
-_FEMALE = re.compile(r"\w+(?:in|prinzessin|a|abeth|[gr]ethe|trix)s?")
+_TITLE = re.compile(r"(?:König|Kaiser|Zar|Herzog|Fürst|Prinz)(?:in|e?s)?|Prinzessin|Papst(?:es)?")
 _RULER = re.compile(
-    "(?:Elizabeth|Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes|Johann|Paul|Pius|Benedikt|Franz|Leo"
-    "|Elisabeth|Katharina|Nikolaus|Alexander|Peter|Philipp|Gregor|Innozenz|Clemens|Leopold|Ferdinand"
-    "|Maximilian|Rudolf|Joseph|Josef|Eduard|Richard|Jakob|Napoleon|Ramses|Gustav|Harald|Konrad|August"
-    "|Margrethe|Charles|Albert|Albrecht|Alfons|Christian|Urban|Julius)s?"
+    "(?:Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes|Paul|Pius|Benedikt|Franz|Leo|Elisabeth)s?"
 )
-_LABELS = frozenset(
-    "Kapitel Teil Band Akt Szene Buch Stufe Phase Typ Klasse Artikel Abschnitt Weltkrieg".split()
-)
+_FEMALE = re.compile(r"\w+(?:in|prinzessin|a|beth)")
+_VERBS = frozenset({"stelle", "reihe"})  # in a list, "1. Stelle den Ofen an"
 _GOES_ON = re.compile(r"\s[a-zäöü]|,")
 _AT_END = re.compile(r"\s*$")
-_GENITIVE_NAME = re.compile(r"\w+(?<![uein]s)(?<=s)")
 
 
 def cardinal(number: int) -> str:
@@ -131,77 +106,52 @@ def _opens(word: str) -> bool:
 
 
 def _ending(before: str, noun: str) -> str:
-    """The ending of an ordinal between two words; empty if it isn't one."""
+    """The ending of an ordinal between two words; empty if it isn't one.
+
+    The gender of a noun is not known: "ein 2. Kind" is read as "ein zweiter Kind".
+    """
     words = before.split() if before[-1:].isspace() else [""]
     lead, earlier = words[-1].lower() if words else "", words[-2] if len(words) > 1 else ""
-    low = noun.lower()
-    if lead in _WEAK or low in _GENITIVE:
+    if lead in _EN:
         return "en"
-    if lead in ("das", "die", "ins", "ans"):
+    if lead in _E:
         return "e"
     if lead == "der":  # feminine in "in der 2. Reihe" and "ein Schüler der 2. Klasse"
         of_a_noun = earlier.istitle() and earlier.isalpha() and len(words) > 2
         return "en" if of_a_noun or earlier.lower() in _DATIVE else "e"
     if found := _EIN.fullmatch(lead):
-        return {None: "es" if _NEUTER.fullmatch(low) else "er", "e": "e"}.get(found[1], "en")
+        return {None: "er", "e": "e"}.get(found[1], "en")
     if found := _DIES.fullmatch(lead):
         dative = found[1] in ("em", "en") or (found[1] == "er" and earlier.lower() in _DATIVE)
         return "en" if dative else "e"
-    if noun[:1].isupper():
-        return "" if not lead and low in _VERBS else _strong(lead, noun)
+    if noun[:1].isupper():  # a month in "1. Mai" is left to the library
+        if not lead and noun.lower() in _VERBS:
+            return ""
+        counted = noun.lower() in ORDINAL_NOUNS and noun not in MONTHS
+        return "er" if counted or lead in ("in", "an") else ""
     agrees = _AGREES.search(noun) if lead.isalpha() else None
     return agrees[0] if agrees else ""
 
 
-def _strong(lead: str, noun: str) -> str:
-    """The ending without an article before a noun that is often counted; a month is left alone."""
-    low = noun.lower()
-    if noun in MONTHS:
-        return "en" if lead in _DATIVE | _ACCUSATIVE else ""
-    feminine = low in _FEMININE
-    if low not in ORDINAL_NOUNS:
-        return "er" if lead in ("in", "an") else ""
-    if lead in _DATIVE:
-        return "er" if feminine else "em"
-    if feminine:
-        return "e"
-    if low not in _MASCULINE:
-        return "es"
-    return "en" if lead in _ACCUSATIVE else "er"
-
-
 def ruler(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "Ludwig XIV." as "Ludwig der Vierzehnte" in its case, and "Kapitel IV" as "Kapitel 4"."""
+    """Read "Ludwig XIV." as "Ludwig der Vierzehnte", and "Kapitel IV" as "Kapitel 4"."""
     text, name, roman = found.string, found["name"], found["roman"]
     words = text[max(0, found.start() - _LONGEST_LEAD) : found.start()].split()
     title = words.pop() if words and _TITLE.fullmatch(words[-1]) else ""
     if len(roman) == 1 and not (title or found["dot"]):
         return  # "Peter X" hides a name
     goes_on = found["dot"] and _GOES_ON.match(text, found.end()) and len(roman) > 1
-    if (
-        name in _LABELS
-        or name.lower() in ORDINAL_LEADS
-        or not (title or goes_on or _RULER.fullmatch(name))
-    ):
+    if name.lower() in ORDINAL_LEADS or not (title or goes_on or _RULER.fullmatch(name)):
         if len(roman) > 1:
             yield Edit(*found.span("roman"), str(value_of(roman)))
         return
-    lead, female = words[-1].lower() if words else "", bool(_FEMALE.fullmatch(title or name))
-    article = _article(lead, female=female, genitive=_GENITIVE_NAME.fullmatch(name) is not None)
-    ending = "e" if article == ("die" if female else "der") else "en"
+    dative = words and words[-1].lower() in _DATIVE | _EN
+    female = _FEMALE.fullmatch(title or name)
+    article = ("der" if dative else "die") if female else ("dem" if dative else "der")
+    ending = "en" if dative else "e"
     end = found.end("roman") if _AT_END.match(text, found.end()) else found.end()
-    yield Edit(
-        found.start("roman"), end, f"{article} {_stem(value_of(roman)).capitalize()}{ending}"
-    )
-
-
-def _article(lead: str, *, female: bool, genitive: bool) -> str:
-    if female:
-        dative = lead in _DATIVE | _WEAK or lead == "der"
-        return "der" if genitive or dative else "die"
-    if genitive or lead == "des":
-        return "des"
-    return "dem" if lead in _DATIVE | _WEAK else "den" if lead in _ACCUSATIVE else "der"
+    said = f"{article} {_stem(value_of(roman)).capitalize()}{ending}"
+    yield Edit(found.start("roman"), end, said)
 
 
 def in_words(found: re.Match[str]) -> Iterator[Edit]:
