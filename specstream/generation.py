@@ -25,7 +25,7 @@ class Generation:
 
     The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses no chunk. A consumer that doesn't read parks this request only: the engine runs
+    that waits loses no chunk; a second task that waits gets `EngineError`. A consumer that doesn't read parks this request only: the engine runs
     no further than ``max_unread_chunks`` ahead of it.
     """
 
@@ -36,7 +36,7 @@ class Generation:
         self._bridge = bridge
         self._arrived: deque[_Item] = deque()
         self._news = asyncio.Event()
-        self._ended = False
+        self._ended = self._awaited = False
         self._delivery = Delivery(self._put, limit)
         self._request: Request | None = None
         self._read: list[str] = []
@@ -74,8 +74,16 @@ class Generation:
         while not self._arrived:
             if self._ended:
                 raise StopAsyncIteration
+            if self._awaited:
+                raise EngineError(
+                    "another task is reading this reply; read it in one task and pass its chunks on"
+                )
             self._news.clear()
-            await self._news.wait()
+            self._awaited = True
+            try:
+                await self._news.wait()
+            finally:
+                self._awaited = False
         item = self._arrived.popleft()
         if isinstance(item, Preview):
             return item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from specstream import Engine, SamplingParams
-from specstream.errors import RequestError, SamplingError
+from specstream.errors import EngineError, RequestError, SamplingError
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Preview
 from tests.tiny import save_pair
@@ -37,6 +38,17 @@ async def test_a_reply_under_way_has_no_reason_to_have_ended(engine: Engine) -> 
                 pass
             assert generation.report.finish_reason == "length"
         assert generation.report.finish_reason == "length", "leaving later changes nothing"
+
+
+async def test_a_second_reader_is_refused_and_takes_nothing(engine: Engine) -> None:
+    """Two tasks would each get some of the chunks."""
+    async with engine, engine.generate("hello", SamplingParams(max_tokens=8)) as generation:
+        first = asyncio.create_task(anext(generation))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="another task"):
+            await anext(generation)
+        chunks = [await first, *[chunk async for chunk in generation]]
+        assert sum(len(chunk.token_ids) for chunk in chunks) == 8
 
 
 async def test_previews_come_ahead_of_their_chunks_and_change_nothing(
