@@ -25,8 +25,8 @@ class Generation:
 
     The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses no chunk; a second task that waits gets `EngineError`. A consumer that doesn't read parks this request only: the engine runs
-    no further than ``max_unread_chunks`` ahead of it.
+    that waits loses no chunk; a second task that waits gets `EngineError`. A consumer that doesn't read
+    parks this request only: the engine runs no further than ``max_unread_chunks`` ahead of it.
     """
 
     def __init__(self, worker: EngineWorker, bridge: ThreadBridge[_Item], limit: int) -> None:
