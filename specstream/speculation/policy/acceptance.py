@@ -61,12 +61,12 @@ class Acceptance:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        first, *later = candidate.priors or _DRAFT_PRIORS
-        if told := candidate.acceptance:
+        priors = list(candidate.priors or _DRAFT_PRIORS)
+        for index, told in enumerate(candidate.acceptance[: min(2, len(priors))]):
             # A low measured rate of second tokens is not used: none would ever be drafted, and the
             # estimate never corrected.
-            first, later = told[0], [max((later[0], *told[1:2]))]
-        self.chances = [Average(p, _PRIOR, _MEMORY) for p in (first, *later)]
+            priors[index] = max(told, priors[index]) if index else told
+        self.chances = [Average(p, _PRIOR, _MEMORY) for p in priors]
         self.of_confidence = [Average(0.2 + 0.785 * q, _PRIOR, _MEMORY) for q in _MIDDLES]
         self.more, self.longer = Average(1.4, 3.0, 100.0), Average(2.0, 3.0, 100.0)
 
@@ -120,8 +120,8 @@ class RequestAcceptance:
 
     def of_confidence(self) -> tuple[Sequence[float], list[float], float]:
         """Return the edges of the confidence buckets, their rates, and a bound of the next token's."""
-        chances, common = [one.value for one in self.common.of_confidence], self.common.chances
-        return _EDGES, chances, max(common[0].value, common[1].value)
+        chances = [one.value for one in self.common.of_confidence]
+        return _EDGES, chances, max(one.value for one in self.common.chances[:2])
 
     def observe(
         self,

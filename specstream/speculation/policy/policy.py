@@ -53,6 +53,7 @@ class Policy:
         # Lookups first: a draft is chosen only where it beats them.
         candidates = sorted(candidates, key=lambda c: c.passes != "none")
         self._ordered, self._candidates = candidates, {c.name: c for c in candidates}
+        # A lookup costs nothing.
         costs.drafts |= {c.name: DraftCosts(0.0) for c in candidates if c.passes == "none"}
         self._common = {greedy: [Acceptance(c) for c in candidates] for greedy in (True, False)}
         self._requests: dict[int, _Request] = {}

@@ -69,7 +69,9 @@ class DraftModelProposer(TaskProposer):
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind."""
         unread = self._unread(request)
-        return Offer(budget, behind=max(0, len(unread) - 2)) if self._reads(unread) else Offer(0)
+        if not self._reads(request.token_ids[-unread:] if self._lacks_rows else ()):
+            return Offer(0)
+        return Offer(budget, behind=max(0, unread - 2))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains in lockstep."""
@@ -124,17 +126,22 @@ class DraftModelProposer(TaskProposer):
 
     def behind(self, request: SpecRequest) -> int:
         """How many tokens the draft has to read first, beyond the one or two of any round."""
-        return max(0, len(self._unread(request)) - 2)
+        return max(0, self._unread(request) - 2)
 
-    def _unread(self, request: SpecRequest) -> list[int]:
-        """The tokens that the draft has to read before it can draft."""
+    def _unread(self, request: SpecRequest) -> int:
+        """How many tokens the draft has to read before it can draft."""
         state, length = self._sequence(request), len(request.token_ids)
         known = state.end if state is not None and self._start(state, length) == state.start else 0
-        return request.token_ids[max(known, length - self._window) :]
+        return min(length - known, self._window)
+
+    @property
+    def _lacks_rows(self) -> bool:
+        """Whether the target has ids that the draft has no row for."""
+        return self._runner.model_vocab_size < self._runner.vocab_size
 
     def _reads(self, tokens: Sequence[int]) -> bool:
         """Whether the draft has a row for each of the tokens."""
-        return max(tokens, default=0) < self._runner.model_vocab_size
+        return not self._lacks_rows or max(tokens, default=0) < self._runner.model_vocab_size
 
     def _begin(self, chain: Drafting, most: int) -> None:
         """Prepare the slot's cache, and set the committed tokens that the first draft pass reads.
@@ -189,7 +196,7 @@ class DraftModelProposer(TaskProposer):
         if not params.greedy and chain.state is not None:
             params = chain.state.sharpened(params)
         # Processors may choose a token that the draft has no row for: the chain ends with that one.
-        risky = row.shape[-1] > self._runner.model_vocab_size and not plain
+        risky = self._lacks_rows and not plain
         chain.choose(row, looks=self._looks or risky, ends=self._eos_ids, params=params)
         if risky and not self._reads(chain.drafted[-1:]):
             chain.unread = None

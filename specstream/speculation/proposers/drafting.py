@@ -43,6 +43,11 @@ class DraftRunner(Protocol):
         ...
 
     @property
+    def vocab_size(self) -> int:
+        """The width of its logits, which is that of the target's."""
+        ...
+
+    @property
     def context_length(self) -> int:
         """The most tokens that a sequence may have."""
         ...

@@ -30,13 +30,14 @@ class IntersectionRunner:
     Attributes:
         shift: The width of the target's logits.
         model_vocab_size: The number of input ids.
+        vocab_size: The width of its logits.
     """
 
     def __init__(self, runner: ModelRunner, translation: Translation) -> None:
         self._runner = runner
         self.device = runner.device
         self.context_length = runner.context_length
-        self.shift = width = translation.target_rows
+        self.shift = self.vocab_size = width = translation.target_rows
         self.model_vocab_size = width + translation.draft_rows
         pairs = torch.tensor(translation.pairs, device=runner.device)
         self._target_ids, self._draft_ids = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()

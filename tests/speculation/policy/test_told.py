@@ -31,6 +31,14 @@ def test_acceptance_begins_at_what_was_told() -> None:
     assert common.chances[0].value == pytest.approx((0.3 * 6 + 1) / 7)
 
 
+def test_priors_by_class_are_kept_whatever_was_told() -> None:
+    """A proposer of somebody's own may have evidence classes, or one rate, and a trainer's figures."""
+    for priors, first in (((0.5,), [0.3]), ((0.5, 0.6, 0.7, 0.8), [0.3, 0.6, 0.7, 0.8])):
+        common = Acceptance(replace(told(0.3, 0.1), priors=priors))
+        assert [chance.value for chance in common.chances] == pytest.approx(first)
+        assert RequestAcceptance(common).of_confidence()[2] == pytest.approx(max(first[:2]))
+
+
 def test_what_is_known_is_tried_later() -> None:
     known, guessed = [Track(RequestAcceptance(Acceptance(one))) for one in (told(0.5), DRAFT)]
     assert known.interval >= 8 > guessed.interval
