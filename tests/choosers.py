@@ -11,16 +11,9 @@ from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerC
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.policy import (
-    Candidate,
-    Costs,
-    Outcome,
-    Outlook,
-    Plan,
-    Policy,
-    RoundTimes,
-)
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
+from specstream.speculation.policy.records import Candidate, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, SuffixProposer

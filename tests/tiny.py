@@ -17,8 +17,8 @@ from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy import Costs, Policy
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import CandidateProposer

@@ -14,7 +14,7 @@ from specstream.config import DraftProposerConfig, LookaheadProposerConfig, Suff
 from specstream.methods import EarlyExitProposerConfig, MirrorProposerConfig
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy import Costs
+from specstream.speculation.policy.costs import Costs
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.early_exit import EarlyExitProposer

@@ -12,7 +12,7 @@ from specstream.methods import MirrorProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy import Costs
+from specstream.speculation.policy.costs import Costs
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.types import SamplingParams

@@ -16,7 +16,8 @@ from specstream.bench.exactness.harness import Varying, sample
 from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy import Explanation, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.explanation import Explanation
+from specstream.speculation.policy.records import Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer

@@ -6,8 +6,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.records import Candidate, Explanation
+from specstream.speculation.policy.records import Candidate
 
 __all__ = ["Recent", "Round", "explain"]
 

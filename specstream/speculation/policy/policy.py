@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.acceptance import Acceptance, Average, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
 from specstream.speculation.policy.costs import Costs, DraftCosts
@@ -14,7 +15,6 @@ from specstream.speculation.policy.explain import Recent, Round, explain
 from specstream.speculation.policy.probing import Track, Tries
 from specstream.speculation.policy.records import (
     Candidate,
-    Explanation,
     Outcome,
     Outlook,
     Plan,

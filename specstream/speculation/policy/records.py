@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from specstream.speculation.explanation import Explanation
-
-__all__ = ["Candidate", "Explanation", "Offer", "Outcome", "Outlook", "Plan", "RoundTimes"]
+__all__ = ["Candidate", "Offer", "Outcome", "Outlook", "Plan", "RoundTimes"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 
 from specstream.model.tree import Tree
+from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import StateReader, States, StepTimes
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.records import (
     Candidate,
-    Explanation,
     Offer,
     Outcome,
     Outlook,

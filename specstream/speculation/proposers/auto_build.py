@@ -19,7 +19,7 @@ from specstream.methods import (
     SuffixProposerConfig,
 )
 from specstream.speculation.calibration import calibrate
-from specstream.speculation.policy import Policy
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import CandidateProposer, Rehearsed

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specstream.speculation.policy import Offer, Outcome, Outlook, Plan, RoundTimes
+from specstream.speculation.policy.records import Offer, Outcome, Outlook, Plan, RoundTimes
 from specstream.speculation.proposers.suffix import lookup_offer
 
 __all__ = ["Chooser", "Fixed", "Machine", "Result", "Text", "Tried", "serve", "text"]

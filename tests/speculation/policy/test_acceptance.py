@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from specstream.speculation.policy import Candidate, Offer
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.policy.stopping import Chain, Lockstep
 from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 

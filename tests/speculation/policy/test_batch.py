@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specstream.speculation.policy import Offer, Outlook
+from specstream.speculation.policy.records import Offer, Outlook
 from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, serve, text
 from tests.speculation.policy.test_controller import DRAWINGS, FIXED, policy, seeds, texts
 

@@ -6,19 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from specstream.speculation.policy import (
-    Candidate,
-    Costs,
-    Offer,
-    Outcome,
-    Outlook,
-    Policy,
-    RoundTimes,
-)
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
 from specstream.speculation.policy.choice import Place, Step
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.probing import Track
+from specstream.speculation.policy.records import Candidate, Offer, Outcome, Outlook, RoundTimes
 
 BASE_MS, AROUND_MS = 3.0, 0.08
 DRAFT = Candidate("draft", "the draft model")

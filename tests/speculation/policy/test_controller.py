@@ -8,16 +8,9 @@ from functools import cache
 
 import pytest
 
-from specstream.speculation.policy import (
-    Candidate,
-    Costs,
-    Offer,
-    Outcome,
-    Outlook,
-    Policy,
-    RoundTimes,
-)
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
+from specstream.speculation.policy.records import Candidate, Offer, Outcome, Outlook, RoundTimes
 from specstream.speculation.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, serve, text
 

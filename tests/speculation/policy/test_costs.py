@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from specstream.speculation.policy import Costs, RoundTimes
-from specstream.speculation.policy.costs import DraftCosts, Fit
+from specstream.speculation.policy.costs import Costs, DraftCosts, Fit
+from specstream.speculation.policy.records import RoundTimes
 
 
 def seeded(row_ms: float = 0.0) -> Costs:

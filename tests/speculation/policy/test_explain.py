@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.speculation.policy import Explanation
+from specstream.speculation.explanation import Explanation
 from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import flat, policy, texts
 

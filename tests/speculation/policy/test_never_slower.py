@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from specstream.speculation.policy import Policy
 from specstream.speculation.policy.choice import Step
+from specstream.speculation.policy.policy import Policy
 from tests.speculation.policy.simulator import Machine, Text, Tried, serve, text
 from tests.speculation.policy.test_controller import flat, policy, steep, texts
 

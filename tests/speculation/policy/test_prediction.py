@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.speculation.policy import Costs, Policy
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
 from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import WORKLOADS, candidates
 

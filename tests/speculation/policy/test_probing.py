@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from specstream.speculation.policy import Candidate, Offer, Outcome, Plan
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
 from specstream.speculation.policy.probing import Track, Tries
+from specstream.speculation.policy.records import Candidate, Offer, Outcome, Plan
 
 DRAFT = Candidate("draft", "the draft model")
 OFFER = Offer(9)

@@ -4,8 +4,8 @@ import itertools
 import random
 from itertools import accumulate
 
-from specstream.speculation.policy import Candidate, Offer
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
+from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.policy.stopping import Chain, Lockstep, stop_of
 
 OFFER = Offer(10)

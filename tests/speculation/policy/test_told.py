@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from specstream.model.heads.recognise import told_acceptance
-from specstream.speculation.policy import Candidate, Policy
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
 from specstream.speculation.policy.explain import Recent, Round
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.policy.probing import Track
+from specstream.speculation.policy.records import Candidate
 from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import candidates, costs, flat, texts
 

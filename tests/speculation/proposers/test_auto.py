@@ -11,7 +11,7 @@ import torch
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
-from specstream.speculation.policy import Candidate, Offer, Plan
+from specstream.speculation.policy.records import Candidate, Offer, Plan
 from specstream.speculation.proposal import Capabilities, Proposal
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.candidate import Drafted

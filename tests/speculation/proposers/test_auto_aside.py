@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from specstream.model.forward import PLAIN
-from specstream.speculation.policy import Candidate, Costs, Policy, RoundTimes
+from specstream.speculation.policy.costs import Costs
+from specstream.speculation.policy.policy import Policy
+from specstream.speculation.policy.records import Candidate, RoundTimes
 from tests.choosers import diced, greedy
 from tests.tiny import ask
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy import Outcome, Plan, RoundTimes
+from specstream.speculation.policy.records import Outcome, Plan, RoundTimes
 from tests.choosers import (
     DRAFT,
     MODEL,

@@ -12,7 +12,7 @@ from specstream.engine.step import EngineCore
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import StepTimes
-from specstream.speculation.policy import Plan
+from specstream.speculation.policy.records import Plan
 from specstream.types import SamplingParams
 from tests.choosers import (
     DRAFT,

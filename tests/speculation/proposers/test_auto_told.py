@@ -14,8 +14,9 @@ from specstream.engine.prefill import PrefillBudget
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import StepTimes
-from specstream.speculation.policy import Candidate, Costs, Outcome, Plan, Policy, RoundTimes
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
+from specstream.speculation.policy.records import Candidate, Outcome, Plan, RoundTimes
 from specstream.speculation.proposal import Verdict
 from specstream.types import SamplingParams
 from tests.choosers import (

@@ -17,8 +17,8 @@ from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation
-from specstream.speculation.policy import Costs, Policy
-from specstream.speculation.policy.costs import DraftCosts
+from specstream.speculation.policy.costs import Costs, DraftCosts
+from specstream.speculation.policy.policy import Policy
 from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.foreign import ForeignDraftProposer
 from specstream.speculation.proposers.suffix import SuffixProposer

@@ -21,7 +21,7 @@ from specstream.model.forward import ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import StepTimes
-from specstream.speculation.policy import Costs
+from specstream.speculation.policy.costs import Costs
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.mirror import MirrorProposer, one_thread
