@@ -6,14 +6,15 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.arms.base import Arm, Ask
-from specstream.bench.figures import percentile
+from specstream.bench.arms.base import Arm
+from specstream.bench.figures import percentile, rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
+from specstream.types import SamplingParams
 
 __all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
 
@@ -46,15 +47,14 @@ class Way:
     def figures(self, name: str) -> dict[str, float]:
         """The rate and the latencies of single requests, as JSON data. Gaps are between emissions."""
         runs = [run for runs in self.runs for run in runs]
-        gaps, firsts = [gap for run in runs for gap in run.gaps_ms], [run.ttft_ms for run in runs]
-        shown = {
-            "gap_ms_p50": percentile(gaps, 0.5),
-            "gap_ms_p95": percentile(gaps, 0.95),
-            "ttft_ms_p50": percentile(firsts, 0.5),
-            "total_ms_p95": percentile([run.total_ms for run in runs], 0.95),
+        gaps = [gap for run in runs for gap in run.gaps_ms]
+        return {
+            f"tokens_per_second_{name}": self.rate,
+            f"gap_ms_p50_{name}": percentile(gaps, 0.5),
+            f"gap_ms_p95_{name}": percentile(gaps, 0.95),
+            f"ttft_ms_p50_{name}": percentile([run.ttft_ms for run in runs], 0.5),
+            f"total_ms_p95_{name}": percentile([run.total_ms for run in runs], 0.95),
         }
-        found = {f"tokens_per_second_{name}": round(self.rate, 2)}
-        return found | {f"{key}_{name}": round(ms, 3) for key, ms in shown.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +69,24 @@ class Crowd:
         """As JSON data. ``throughput_ratio`` compares the sums; the rounds' ratios show its spread."""
         pairs = zip(self.together.rates, self.alone.rates, strict=True)
         ratios = [together / alone for together, alone in pairs]
-        return {
+        found = {
             "at_once": self.at_once,
             "rounds": len(ratios),
             "requests": sum(len(runs) for runs in self.together.runs),
-            "throughput_ratio": round(self.together.rate / self.alone.rate, 4),
-            "throughput_ratio_median": round(statistics.median(ratios), 4),
-            "throughput_ratio_rounds": [round(ratio, 4) for ratio in ratios],
+            "throughput_ratio": self.together.rate / self.alone.rate,
+            "throughput_ratio_median": statistics.median(ratios),
+            "throughput_ratio_rounds": ratios,
             **self.together.figures("together"),
             **self.alone.figures("alone"),
         }
+        plain: dict[str, Any] = rounded(found)
+        return plain
 
 
 async def measure_crowd(
     arm: Arm,
     prompts: Sequence[Prompt],
-    ask: Ask,
+    params: SamplingParams,
     at_once: int,
     *,
     rounds: int = 4,
@@ -101,7 +103,7 @@ async def measure_crowd(
     Args:
         arm: Serves one request; several may be under way.
         prompts: Taken from every domain in turn (see `mix_domains`), again and again.
-        ask: How each reply is sampled.
+        params: How each reply is sampled.
         at_once: Requests under way.
         rounds: The most rounds that are timed.
         each: Requests a round, as a multiple of ``at_once``.
@@ -111,12 +113,10 @@ async def measure_crowd(
     """
     mixed = mix_domains(prompts)
     count = each * at_once
-    asks = [
-        replace(ask, messages=mixed[i % len(mixed)].messages) for i in range(max(rounds, 1) * count)
-    ]
+    asked = [mixed[i % len(mixed)] for i in range(max(rounds, 1) * count)]
     tell(0, rounds + 1)
     for places in (at_once, 1):
-        await _serve(arm, asks[:count], places)
+        await _serve(arm, asked[:count], params, places)
     crowd = Crowd(at_once, Way(), Way())
     ways = [(crowd.together, at_once), (crowd.alone, 1)]
     began = clock()
@@ -124,10 +124,10 @@ async def measure_crowd(
         if number >= _MIN_ROUNDS and clock() - began > budget:
             break
         tell(number + 1, rounds + 1)
-        part = asks[number * count : (number + 1) * count]
+        part = asked[number * count : (number + 1) * count]
         for way, places in ways if number % 2 == 0 else ways[::-1]:
             started = clock()
-            runs = await _serve(arm, part, places)
+            runs = await _serve(arm, part, params, places)
             way.seconds.append(clock() - started)
             way.runs.append(runs)
     return crowd
@@ -142,14 +142,16 @@ def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompt for turn in zip_longest(*of.values()) for prompt in turn if prompt is not None]
 
 
-async def _serve(arm: Arm, asks: Sequence[Ask], places: int) -> list[Run]:
+async def _serve(
+    arm: Arm, prompts: Sequence[Prompt], params: SamplingParams, places: int
+) -> list[Run]:
     """Serve requests in order, at most ``places`` at a time."""
-    waiting = iter(asks)
+    waiting = iter(prompts)
     runs: list[Run] = []
 
     async def place() -> None:
-        for ask in waiting:
-            runs.append(await arm.run(ask))
+        for prompt in waiting:
+            runs.append(await arm.run(prompt.messages, params))
 
     await asyncio.gather(*(place() for _ in range(places)))
     return runs

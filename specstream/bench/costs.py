@@ -14,9 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from specstream.bench.figures import rounded
 from specstream.bench.records import Emission, Run
 
 __all__ = ["Ceiling", "Costs", "best_speedup", "ceiling_of", "costs_of", "expected_tokens"]
@@ -44,14 +42,17 @@ def best_speedup(
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains."""
+    """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains.
 
-    plain_ms: float  # milliseconds of a plain round: the median time between plain tokens
+    The names of the fields are keys of ``bench.json``.
+    """
+
+    plain_round_ms: float  # the median time between plain tokens
     c: float  # a drafted token, averaged over the proposers
     v: dict[int, float]  # a target pass over M tokens, by M, for the widths that were observed
     o: float  # the rest of a round that drafts: verification, commit, rollback, emission
     plain_o: float  # the rest of a plain round
-    first_ms: float  # extra milliseconds of a request's first drafting round: the draft's prefill
+    draft_prefill_ms: float  # extra milliseconds of a request's first drafting round
     rounds: int  # drafting rounds that were used
 
     def v_at(self, width: int) -> float:
@@ -66,18 +67,6 @@ class Costs:
         if beyond:
             return self.v[high] + max(0.0, slope) * (width - high)
         return self.v[low] + slope * (width - low)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "plain_round_ms": rounded(self.plain_ms),
-            "c": rounded(self.c),
-            "v": {str(width): rounded(cost) for width, cost in sorted(self.v.items())},
-            "o": rounded(self.o),
-            "plain_o": rounded(self.plain_o),
-            "draft_prefill_ms": round(self.first_ms, 3),
-            "rounds": self.rounds,
-        }
 
 
 class _Domain:
@@ -119,7 +108,8 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
         (e.drafted > 0, (gap - e.verify_ms - (e.draft_ms if e.drafted else 0.0)) / unit)
         for unit, gap, e in each
     )
-    v = {width: statistics.median(times) for width, times in widths.items() if len(times) >= _FEW}
+    often = {width: times for width, times in sorted(widths.items()) if len(times) >= _FEW}
+    v = {width: statistics.median(times) for width, times in often.items()}
     o, plain_o = (max(0.0, statistics.median(rests[drafts])) for drafts in (True, False))
     found = {}
     for name, d in domains.items():
@@ -143,24 +133,14 @@ def _rounds(run: Run) -> Iterator[_Round]:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The formula's results for one domain."""
+    """The formula's results for one domain. The names of the fields are keys of ``bench.json``."""
 
-    acceptance: float  # alpha: probability that a draft is accepted if those before it were
-    drafts: int  # the best fixed number of drafts at these costs
-    speedup: float  # with that number of drafts
+    alpha: float  # probability that a draft is accepted if those before it were
+    best_drafts: int  # the best fixed number of drafts at these costs
+    best_tokens_a_round: float  # with that number of drafts
+    best_speedup: float
     as_run: float  # speedup of the rounds as they ran: tokens committed / their cost by c, v and o
     measured: float | None  # measured ratio of decode speeds with and without speculation
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "alpha": rounded(self.acceptance),
-            "best_drafts": self.drafts,
-            "best_tokens_a_round": rounded(expected_tokens(self.acceptance, self.drafts)),
-            "best_speedup": rounded(self.speedup),
-            "as_run": rounded(self.as_run),
-            "measured": rounded(self.measured),
-        }
 
 
 def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
@@ -183,4 +163,5 @@ def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Cei
         for e in rounds
     )
     as_run = sum(emission.tokens for emission in rounds) / spent if spent else 1.0
-    return Ceiling(alpha, drafts, speedup, as_run, measured)
+    tokens = expected_tokens(alpha, drafts)
+    return Ceiling(alpha, drafts, tokens, speedup, as_run, measured)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
+from specstream.bench.figures import rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN
 from specstream.bench.records import Record
 from specstream.bench.results import Results
@@ -66,15 +68,15 @@ def document_of(
     costs, ceilings = analyse(results)
     formula = {}
     for domain, ceiling in ceilings.items():
-        expected = results.figures[domain, "auto", ""].to_dict()["predicted_speedup"]
-        formula[domain] = ceiling.to_dict() | {"expected_by_engine": expected}
+        expected = results.figures[domain, "auto", ""].predicted_speedup
+        formula[domain] = asdict(ceiling) | {"expected_by_engine": expected}
     return {
-        "summary": results.summary(),
+        "summary": rounded(results.summary()),
         "verdict": verdict_of(results, costs, ceilings),
-        "domains": results.figures_by_domain(),
-        "ratios": results.ratios_by_domain(),
-        "costs": {domain: found.to_dict() for domain, found in costs.items()},
-        "formula": formula,
+        "domains": rounded(results.figures_by_domain()),
+        "ratios": rounded(results.ratios_by_domain()),
+        "costs": {domain: rounded(asdict(found)) for domain, found in costs.items()},
+        "formula": rounded(formula),
         "concurrency": dict(concurrency) if concurrency else None,
         "complete": not outcome.cut_short,
         "cells": outcome.cells,

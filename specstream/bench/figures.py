@@ -35,6 +35,8 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
 class Figures:
     """The figures of one arm at one setting in one domain, from at least one record.
 
+    The names of the attributes are keys of ``bench.json``.
+
     The decode phase is a reply's tokens after the first emission, and the time from the first emission
     to the last. Sums run over all replies, so long replies weigh more.
     """
@@ -45,22 +47,25 @@ class Figures:
         self.runs = len(runs)
         self.tokens = sum(len(run.token_ids) for run in runs)
         self.decode_tokens = sum(run.decode_tokens for run in runs)
-        self.total_s = sum(run.total_ms for run in runs) / 1e3
         decode_s = sum(run.decode_ms for run in runs) / 1e3
+        total_s = sum(run.total_ms for run in runs) / 1e3
         # Tokens a second, in the decode phase and end to end; 0 if the phase took no time.
         self.decode_tokens_per_second = self.decode_tokens / decode_s if decode_s > 0 else 0.0
-        self.tokens_per_second = self.tokens / self.total_s if self.total_s > 0 else 0.0
+        self.tokens_per_second = self.tokens / total_s if total_s > 0 else 0.0
         waits = {
             "ttft": [run.ttft_ms for run in runs],
             "total": [run.total_ms for run in runs],
             "gap": [gap for run in runs for gap in run.gaps_ms],
         }
-        self.ms = {name: (percentile(ms, 0.5), percentile(ms, 0.95)) for name, ms in waits.items()}
+        self.ms = {
+            name: {"p50": percentile(ms, 0.5), "p95": percentile(ms, 0.95)}
+            for name, ms in waits.items()
+        }
         self.rounds = sum(len(run.emissions) for run in runs)  # passes of the target
         # Drafted, accepted and rejected tokens; None where the arm doesn't report drafts.
-        self.accepted = sum(run.accepted for run in runs)
         told = all(run.tells for run in runs)
         self.drafted = sum(run.drafted for run in runs) if told else None
+        self.accepted = sum(run.accepted for run in runs)
         self.rejected = None if self.drafted is None else self.drafted - self.accepted
         self.acceptance_rate = self.accepted / self.drafted if self.drafted else None
         self.mean_acceptance_length = 1 + self.accepted / self.rounds if self.rounds else 0.0
@@ -68,42 +73,20 @@ class Figures:
         self.acceptance_by_position, self.reached_by_position = _by_position(runs)
         spent = _summed(run.spent_ms for run in runs)
         whole = sum(spent.values())
-        self.spent = {name: ms / whole for name, ms in spent.items()} if whole > 0 else {}  # shares
+        # Shares of the whole time by part of the work.
+        self.time_split = {name: ms / whole for name, ms in spent.items()} if whole > 0 else {}
         self.predicted_speedup = _predicted(runs)
         self.proposer_rounds = _summed(run.proposer_rounds for run in runs)
         self.explanation = runs[-1].explanation
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "prompts": self.prompts,
-            "runs": self.runs,
-            "tokens": self.tokens,
-            "decode_tokens": self.decode_tokens,
-            "decode_tokens_per_second": round(self.decode_tokens_per_second, 2),
-            "tokens_per_second": round(self.tokens_per_second, 2),
-            "ms": {
-                name: {"p50": rounded(p50), "p95": rounded(p95)}
-                for name, (p50, p95) in self.ms.items()
-            },
-            "rounds": self.rounds,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            "acceptance_rate": rounded(self.acceptance_rate),
-            "mean_acceptance_length": rounded(self.mean_acceptance_length),
-            "acceptance_by_position": [rounded(rate) for rate in self.acceptance_by_position],
-            "reached_by_position": list(self.reached_by_position),
-            "time_split": {name: rounded(share) for name, share in self.spent.items()},
-            "predicted_speedup": rounded(self.predicted_speedup),
-            "proposer_rounds": self.proposer_rounds,
-            "explanation": self.explanation,
-        }
 
-
-def rounded(value: float | None) -> float | None:
-    """Round to four decimal places; None for None and NaN."""
-    return None if value is None or math.isnan(value) else round(value, 4)
+def rounded(value: Any) -> Any:
+    """JSON data with its fractions rounded to four decimal places, and None for NaN."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 4)
+    if isinstance(value, Mapping):
+        return {str(key): rounded(part) for key, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _summed(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:

@@ -130,10 +130,10 @@ def _draw_split(axes: Any, results: Results) -> None:
     for domain in results.domains:
         for arm in ("own", "auto"):
             figures = results.figures.get((domain, arm, ""))
-            if figures and figures.tokens:
-                ms = figures.total_s * 1e3 / figures.tokens
+            if figures and figures.tokens_per_second:
+                ms = 1e3 / figures.tokens_per_second
                 names.append(f"{domain}, {arm}")
-                bars.append({part: share * ms for part, share in figures.spent.items()})
+                bars.append({part: share * ms for part, share in figures.time_split.items()})
     left = [0.0] * len(bars)
     for part, (colour, name) in _PARTS.items():
         values = [bar.get(part, 0.0) for bar in bars]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from specstream.bench.arms.base import label
-from specstream.bench.figures import Figures, geometric_mean, percentile, rounded
+from specstream.bench.figures import Figures, geometric_mean, percentile
 from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
 from specstream.bench.records import Record
 
@@ -165,9 +165,8 @@ class Results:
         if not compared:
             return None
         identical = len(compared) - len(diverged)
-        share = round(identical / len(compared), 4)
-        return {"prompts": len(compared), "identical": identical, "share": share,
-                "first_divergence": diverged}  # fmt: skip
+        return {"prompts": len(compared), "identical": identical,
+                "share": identical / len(compared), "first_divergence": diverged}  # fmt: skip
 
     def summary(self) -> dict[str, float | None]:
         """Ratios of decode speeds; None where an arm is missing.
@@ -180,7 +179,7 @@ class Results:
         def mean(ratio: Callable[[str, str, str], float | None]) -> float | None:
             return geometric_mean(ratio(domain, "auto", "own") for domain in self.mean_domains)
 
-        values = {
+        return {
             "ar_vs_generate": self.mean_ratio("own", "generate"),
             "speculation_vs_own": self.mean_ratio("auto", "own"),
             "speculation_vs_assisted": self.mean_ratio("auto", "assisted"),
@@ -195,7 +194,6 @@ class Results:
             "speculation_vs_own_end_to_end": mean(self.end_to_end_ratio),
             "speculation_vs_own_median_of_prompts": mean(self.median_ratio),
         }
-        return {name: rounded(value) for name, value in values.items()}
 
     def figures_by_domain(self) -> dict[str, Any]:
         """Every figure by domain and arm, as JSON data."""
@@ -208,7 +206,7 @@ class Results:
                 row = {"arm": arm, "setting": setting, "best_setting": best[0] == setting}
                 for other in ("own", "generate"):
                     row[f"same_tokens_as_{other}"] = self.equality(domain, arm, setting, other)
-                found[domain][label(arm, setting)] = figures.to_dict() | row
+                found[domain][label(arm, setting)] = vars(figures) | row
         return found
 
     def ratios_by_domain(self) -> dict[str, Any]:
@@ -218,7 +216,7 @@ class Results:
             for domain, decode in self.ratios(arm, other).items():
                 by_prompt = self.prompt_ratios(domain, arm, other)
                 half = middle_half(by_prompt) or (None, None)
-                values = {
+                found[domain][f"{arm} / {other}"] = {
                     "prompts": len(by_prompt),
                     "decode": decode,
                     "decode_median_of_prompts": self.median_ratio(domain, arm, other),
@@ -228,8 +226,6 @@ class Results:
                     "decode_p90_of_prompts": percentile(by_prompt, 0.9),
                     "end_to_end": self.end_to_end_ratio(domain, arm, other),
                 }
-                row = {name: rounded(value) for name, value in values.items()}
-                found[domain][f"{arm} / {other}"] = row
         return found
 
 

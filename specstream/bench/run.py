@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from specstream.bench.arms.base import PEERS, Arm, Ask, label
+from specstream.bench.arms.base import PEERS, Arm, label
 from specstream.bench.prompts import Prompt, PromptSet
 from specstream.bench.records import Record, Run
 from specstream.errors import PromptError, SpecstreamError
+from specstream.types import SamplingParams
 from specstream.wording import counted
 
 __all__ = ["Budget", "Cell", "Faults", "Outcome", "cells", "run_cells", "turned", "warm_up"]
@@ -95,7 +96,7 @@ class Outcome:
 async def warm_up(
     arms: Sequence[Arm],
     prompts: PromptSet,
-    ask: Ask,
+    params: SamplingParams,
     outcome: Outcome,
     *,
     thorough: bool = False,
@@ -109,7 +110,8 @@ async def warm_up(
     Raises:
         PromptError: a prompt doesn't fit the model; the message names the prompt.
     """
-    short = ask if thorough else replace(ask, max_tokens=min(ask.max_tokens, WARM_UP_TOKENS))
+    if not thorough:
+        params = replace(params, max_tokens=min(params.max_tokens, WARM_UP_TOKENS))
     domains = prompts.domains * 2 if thorough else prompts.domains[::2]
     firsts = [prompts.of(domain)[0] for domain in domains]
     if thorough:
@@ -117,7 +119,7 @@ async def warm_up(
     steps = [(prompt, arm) for prompt in firsts for arm in arms]
     for number, (prompt, arm) in enumerate(steps):
         tell(number, len(steps))
-        await _run(arm, prompt, short, outcome)
+        await _run(arm, prompt, params, outcome)
 
 
 def _characters(prompt: Prompt) -> int:
@@ -127,7 +129,7 @@ def _characters(prompt: Prompt) -> int:
 async def run_cells(
     arms: Sequence[Arm],
     cells: Sequence[Cell],
-    ask: Ask,
+    params: SamplingParams,
     budget: Budget,
     outcome: Outcome,
     *,
@@ -152,10 +154,11 @@ async def run_cells(
             continue  # not break: a domain's first cell may still follow
         started = budget.used
         # A seed makes our arms verify by exact match; without one, the usual rule applies.
-        seed = None if ask.seed is None else ask.seed + _SEED_STEP * cell.repeat
+        seed = None if params.seed is None else params.seed + _SEED_STEP * cell.repeat
+        seeded = replace(params, seed=seed)
         done: list[Record] = []
         for place, arm in enumerate(turned(arms, cell.visit)):
-            run = await _run(arm, prompt, replace(ask, seed=seed), outcome)
+            run = await _run(arm, prompt, seeded, outcome)
             if run is not None:
                 where = (prompt.domain, prompt.id, arm.name, arm.setting, cell.repeat, place)
                 done.append(Record(*where, run))
@@ -165,12 +168,12 @@ async def run_cells(
         longest = max(longest, budget.used - started)
 
 
-async def _run(arm: Arm, prompt: Prompt, ask: Ask, outcome: Outcome) -> Run | None:
+async def _run(arm: Arm, prompt: Prompt, params: SamplingParams, outcome: Outcome) -> Run | None:
     """Get one reply; None if the arm is a peer that fails now or failed before."""
     if label(arm.name, arm.setting) in outcome.broken:
         return None
     try:
-        return await arm.run(replace(ask, messages=prompt.messages))
+        return await arm.run(prompt.messages, params)
     except PromptError as error:
         raise PromptError(f"prompt {prompt.id}: {error}") from error
     except SpecstreamError:

@@ -129,7 +129,9 @@ def _latency_rows(results: Results) -> list[list[str]]:
         found = _figures(results, arm)
         if any(found):
             for name, key in (("first token", "ttft"), ("between emissions", "gap")):
-                cells = [f"{f.ms[key][0]:.1f}/{f.ms[key][1]:.1f} " if f else "- " for f in found]
+                cells = [
+                    f"{f.ms[key]['p50']:.1f}/{f.ms[key]['p95']:.1f} " if f else "- " for f in found
+                ]
                 rows.append([f"  {arm}: {name}", *cells])
     return [["milliseconds, median/p95"], *rows] if rows else []
 

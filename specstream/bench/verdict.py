@@ -128,14 +128,14 @@ def _compared(ratio: float, name: str) -> str:
 def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
     text = (
         f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, and its acceptance "
-        f"rate is {ceiling.acceptance:.0%} if all drafts before it were accepted; "
+        f"rate is {ceiling.alpha:.0%} if all drafts before it were accepted; "
     )
-    if ceiling.drafts == 0:
+    if ceiling.best_drafts == 0:
         return text + "at that rate no number of drafts beats plain decoding"
     measured = "" if ceiling.measured is None else f" (measured: {ceiling.measured:.2f})"
     return (
-        f"{text}at these constant rates the best speedup is {ceiling.speedup:.2f}, with "
-        f"{counted(ceiling.drafts, 'drafted token')} a round{measured}"
+        f"{text}at these constant rates the best speedup is {ceiling.best_speedup:.2f}, with "
+        f"{counted(ceiling.best_drafts, 'drafted token')} a round{measured}"
     )
 
 

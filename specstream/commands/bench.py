@@ -70,7 +70,7 @@ async def _measure(
     from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, warm_up
     from specstream.commands.progress import Progress
 
-    budget, ask = Budget(plan.budget, time.perf_counter), plan.ask
+    budget, params = Budget(plan.budget, time.perf_counter), plan.params
     outcome, crowd = Outcome(), None
     origin: dict[str, Any] = {"load_average_before": load_average()}
     heads = heads_for(Path(config.target), plan.heads) if padded else plan.heads
@@ -88,11 +88,11 @@ async def _measure(
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
             tell = progress.phase("warm-up reply")
             await warm_up(
-                arms, plan.prompts, ask, outcome, thorough=bool(config.compile), tell=tell
+                arms, plan.prompts, params, outcome, thorough=bool(config.compile), tell=tell
             )
             todo = list(cells(plan.prompts, args.repeats))
             tell = progress.phase("prompt", lambda: budget.left)
-            await run_cells(arms, todo, ask, budget, outcome, tell=tell, keep=files.keep)
+            await run_cells(arms, todo, params, budget, outcome, tell=tell, keep=files.keep)
             progress.clear()
         at_once = args.concurrency or 1
         if at_once > 1:
@@ -100,7 +100,7 @@ async def _measure(
             tell = progress.phase("round")
             async with Engine(config) as engine:
                 arm = EngineArm(engine)
-                crowd = await measure_crowd(arm, plan.prompts.prompts, ask, at_once, tell=tell)
+                crowd = await measure_crowd(arm, plan.prompts.prompts, params, at_once, tell=tell)
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specstream.bench.arms.base import DEFAULT_ARMS, Ask, methods, parse_arms
+from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, methods, parse_arms
 from specstream.bench.options import check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
@@ -21,7 +21,6 @@ __all__ = ["Plan", "add_bench_options", "plan_of"]
 QUICK_SECONDS = 210.0  # of five minutes, the rest of which is for loading, the last cell and plots
 QUICK_TOKENS, TOKENS = 64, 128  # longest reply, with --quick and without
 MOST = {"limit": 100_000, "repeats": 1000, "threads": 1024, "concurrency": 256}
-_COMPARABLE = {"temperature", "top_p", "top_k", "seed", "max_tokens"}
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +85,7 @@ class Plan:
 
     config: EngineConfig
     prompts: PromptSet
-    ask: Ask  # how each reply is sampled
+    params: SamplingParams  # how each reply is sampled
     arms: list[str]  # names, see `parse_arms`
     budget: float | None  # seconds that the cells may take, see `run_cells`
 
@@ -104,8 +103,8 @@ class Plan:
             "sha256": self.prompts.sha256,
             "domains": {d: len(self.prompts.of(d)) for d in self.prompts.domains},
         }
-        given |= {"arms": self.arms, "max_tokens": self.ask.max_tokens, "budget": self.budget}
-        given["temperature"] = self.ask.temperature
+        given |= {"arms": self.arms, "max_tokens": self.params.max_tokens, "budget": self.budget}
+        given["temperature"] = self.params.temperature
         plain: dict[str, Any] = json.loads(json.dumps(given, default=str))
         return plain
 
@@ -145,7 +144,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return Plan(
         parse_config(changed),
         choose(read, domains=domains, limit=args.limit, system=args.system or ""),
-        Ask((), **{name: getattr(params, name) for name in _COMPARABLE}),
+        params,
         arms,
         args.budget or (QUICK_SECONDS if args.quick else None),
     )
@@ -178,9 +177,9 @@ def _params(args: argparse.Namespace) -> SamplingParams:
     params, plain = params_of(args), SamplingParams()
     for field in fields(SamplingParams):
         same = getattr(params, field.name) == getattr(plain, field.name)
-        if field.name not in _COMPARABLE and not same:
+        if field.name not in COMPARABLE and not same:
             raise ConfigError(
-                f"bench can't use {field.name}: only {', '.join(sorted(_COMPARABLE))} mean the same "
+                f"bench can't use {field.name}: only {', '.join(COMPARABLE)} mean the same "
                 "to every arm"
             )
     if params.max_tokens == plain.max_tokens and args.max_tokens is None:

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from specstream.bench.arms.base import Ask
 from specstream.bench.concurrency import Crowd, Way, measure_crowd, mix_domains
 from specstream.bench.prompts import Prompt
 from specstream.bench.records import Emission, Run
-from specstream.types import Message
+from specstream.types import Message, SamplingParams
 
-ASK = Ask((), 9)
+PARAMS = SamplingParams(max_tokens=9)
 
 
 def prompt(name: str, domain: str = "chat", steps: int = 1) -> Prompt:
@@ -32,8 +32,8 @@ class SteppingArm:
         self._waiting: list[asyncio.Future[None]] = []
         self._next: asyncio.Task[None] | None = None
 
-    async def run(self, ask: Ask) -> Run:
-        name, steps = ask.messages[0]["content"].split()
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+        name, steps = messages[0]["content"].split()
         began, emissions = self.now, []
         self.served.append(name)
         for _ in range(int(steps)):
@@ -62,7 +62,7 @@ class SteppingArm:
 async def measured(prompts: list[Prompt], at_once: int, rounds: int) -> tuple[SteppingArm, Crowd]:
     arm = SteppingArm()
     crowd = await measure_crowd(
-        arm, prompts, ASK, at_once, rounds=rounds, each=3, clock=lambda: arm.now
+        arm, prompts, PARAMS, at_once, rounds=rounds, each=3, clock=lambda: arm.now
     )
     return arm, crowd
 
@@ -105,11 +105,18 @@ async def test_both_ways_serve_the_same_requests_and_go_first_in_turn() -> None:
 async def test_no_round_begins_when_the_time_is_up_but_each_way_goes_first_once() -> None:
     arm = SteppingArm()
     crowd = await measure_crowd(
-        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, each=3, budget=100.0, clock=lambda: arm.now
+        arm,
+        [prompt("a", steps=4)],
+        PARAMS,
+        3,
+        rounds=9,
+        each=3,
+        budget=100.0,
+        clock=lambda: arm.now,
     )
     assert len(crowd.alone.seconds) == 3  # 48 seconds each: the third began at 96
     crowd = await measure_crowd(
-        arm, [prompt("a", steps=4)], ASK, 3, rounds=9, each=3, budget=1.0, clock=lambda: arm.now
+        arm, [prompt("a", steps=4)], PARAMS, 3, rounds=9, each=3, budget=1.0, clock=lambda: arm.now
     )
     assert crowd.to_dict()["rounds"] == 2
 
@@ -119,7 +126,7 @@ async def test_how_far_it_is_is_told_before_every_round() -> None:
     await measure_crowd(
         arm,
         [prompt("a")],
-        ASK,
+        PARAMS,
         2,
         rounds=2,
         each=1,

@@ -12,7 +12,7 @@ FAST = [made_run([(7.0, 2, 4), (6.4, 2, 4), (6.4, 4, 4), (6.4, 0, 4), (6.4, 2, 4
 
 def test_costs_are_in_plain_rounds() -> None:
     costs = costs_of({"chat": (PLAIN, FAST)})["chat"]
-    assert costs.plain_ms == pytest.approx(4.0)
+    assert costs.plain_round_ms == pytest.approx(4.0)
     assert costs.c == pytest.approx(0.5 / 4)
     assert costs.v == pytest.approx({1: 0.75, 5: 0.9})
     assert costs.o == pytest.approx((6.4 - 2.0 - 3.6) / 4)
@@ -26,7 +26,7 @@ def test_the_first_drafting_round_tells_what_reading_the_prompt_cost() -> None:
     changed = type(run)(
         run.token_ids, (run.emissions[0], slow, *run.emissions[2:]), run.total_ms, run.finish, True
     )
-    assert costs_of({"chat": (PLAIN, [changed])})["chat"].first_ms == pytest.approx(12 - 2)
+    assert costs_of({"chat": (PLAIN, [changed])})["chat"].draft_prefill_ms == pytest.approx(12 - 2)
 
 
 def test_the_formula_explains_rounds_that_cost_what_they_cost() -> None:
@@ -34,10 +34,10 @@ def test_the_formula_explains_rounds_that_cost_what_they_cost() -> None:
     run = made_run([(6.4, 2, 4)] * 50, verify_ms=3.6)
     ceiling = ceiling_of(costs, [run], measured=run.decode_tokens / run.decode_ms * 4.0)
     assert ceiling is not None
-    assert ceiling.acceptance == pytest.approx(2 / 3)  # 2 stood, the third fell, the rest unjudged
+    assert ceiling.alpha == pytest.approx(2 / 3)  # 2 stood, the third fell, the rest unjudged
     assert ceiling.as_run == pytest.approx(3 * 4.0 / 6.4)
     assert ceiling.measured == pytest.approx(ceiling.as_run)
-    assert 0 < ceiling.drafts <= 8
+    assert 0 < ceiling.best_drafts <= 8
 
 
 def test_widths_between_and_beyond_those_seen_are_on_lines() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.figures import Figures, geometric_mean, percentile
+from specstream.bench.figures import Figures, geometric_mean, percentile, rounded
 from specstream.bench.records import Emission, Run
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
@@ -53,18 +53,18 @@ def test_acceptance_is_counted_from_the_rounds() -> None:
 def test_a_peer_tells_no_drafts() -> None:
     figures = Figures([made_record("assisted", peer_run(5, 4.0))])
     assert (figures.drafted, figures.rejected, figures.acceptance_rate) == (None, None, None)
-    assert figures.spent == {}
+    assert figures.time_split == {}
 
 
 def test_the_time_split_is_in_shares_of_the_whole() -> None:
     run = Run((1,), (Emission(1, 1),), 4, "stop", True, {"verify": 3.0, "draft": 1.0})
-    assert Figures([made_record("auto", run)]).spent == {"verify": 0.75, "draft": 0.25}
+    assert Figures([made_record("auto", run)]).time_split == {"verify": 0.75, "draft": 0.25}
 
 
 def test_a_reply_without_a_decode_phase_has_no_speed() -> None:
     figures = Figures([made_record("own", plain_run(0, 5.0))])
     assert figures.decode_tokens_per_second == 0
-    assert figures.to_dict()["ms"]["gap"] == {"p50": None, "p95": None}
+    assert rounded(figures.ms["gap"]) == {"p50": None, "p95": None}
 
 
 def test_percentiles_are_interpolated() -> None:

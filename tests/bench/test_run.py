@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from specstream.bench.arms.base import Ask
 from specstream.bench.prompts import Prompt, PromptSet
 from specstream.bench.records import Record, Run
 from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, turned, warm_up
 from specstream.errors import EngineFailed, PromptError
+from specstream.types import Message, SamplingParams
 from tests.bench.made import reply
 
-ASK = Ask((), max_tokens=100, seed=5)
+PARAMS = SamplingParams(max_tokens=100, seed=5)
 
 
 class FakeArm:
@@ -27,13 +27,13 @@ class FakeArm:
     ) -> None:
         self.name = name
         self.setting = ""
-        self.asked: list[Ask] = []
+        self.asked: list[tuple[Sequence[Message], SamplingParams]] = []
         self._clock = clock
         self._seconds = seconds
         self.fail = fail
 
-    async def run(self, ask: Ask) -> Run:
-        self.asked.append(ask)
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+        self.asked.append((messages, params))
         self._clock[0] += self._seconds
         if self.fail is not None:
             raise self.fail
@@ -60,7 +60,7 @@ async def measured(
 ) -> Outcome:
     outcome = Outcome()
     limit = Budget(budget, lambda: clock[0])
-    await run_cells(arms, list(cells(of, repeats)), ASK, limit, outcome, keep=keep)
+    await run_cells(arms, list(cells(of, repeats)), PARAMS, limit, outcome, keep=keep)
     return outcome
 
 
@@ -83,8 +83,8 @@ async def test_all_arms_are_asked_the_same_and_repeats_differ_in_their_seed() ->
     arms = [FakeArm("own", clock), FakeArm("generate", clock)]
     await measured(arms, prompts("chat", each=1), clock, repeats=2)
     assert arms[0].asked == arms[1].asked
-    assert len({ask.seed for ask in arms[0].asked}) == 2
-    assert arms[0].asked[0].messages[0]["content"] == "chat 0"
+    assert len({params.seed for _, params in arms[0].asked}) == 2
+    assert arms[0].asked[0][0][0]["content"] == "chat 0"
 
 
 async def test_a_used_up_budget_ends_it_but_leaves_no_domain_without_a_figure() -> None:
@@ -144,28 +144,30 @@ async def test_cancelling_leaves_the_complete_cells() -> None:
 
     todo = list(cells(prompts("chat", each=3), 1))
     with pytest.raises(asyncio.CancelledError):
-        await run_cells([auto, own], todo, ASK, Budget(None, lambda: clock[0]), outcome, keep=stop)
+        await run_cells(
+            [auto, own], todo, PARAMS, Budget(None, lambda: clock[0]), outcome, keep=stop
+        )
     assert [(r.prompt, r.arm) for r in outcome.records] == [("chat-0", "auto"), ("chat-0", "own")]
 
 
 async def test_warming_up_is_short_and_kept_by_nobody() -> None:
     clock = [0.0]
     arm, outcome = FakeArm("own", clock), Outcome()
-    await warm_up([arm], prompts("chat", "math", "code"), ASK, outcome)
-    assert [ask.max_tokens for ask in arm.asked] == [32, 32]
+    await warm_up([arm], prompts("chat", "math", "code"), PARAMS, outcome)
+    assert [params.max_tokens for _, params in arm.asked] == [32, 32]
     assert not outcome.records
     arm.asked.clear()
-    await warm_up([arm], prompts("chat", "math", "code"), ASK, outcome, thorough=True)
-    assert [ask.max_tokens for ask in arm.asked] == [100] * 7
+    await warm_up([arm], prompts("chat", "math", "code"), PARAMS, outcome, thorough=True)
+    assert [params.max_tokens for _, params in arm.asked] == [100] * 7
 
 
 async def test_a_peer_that_breaks_in_the_warm_up_never_runs() -> None:
     clock = [0.0]
     arms = [FakeArm("own", clock), FakeArm("lookup", clock, fail=ValueError("no"))]
     outcome = Outcome()
-    await warm_up(arms, prompts("chat"), ASK, outcome)
+    await warm_up(arms, prompts("chat"), PARAMS, outcome)
     todo = list(cells(prompts("chat"), 1))
-    await run_cells(arms, todo, ASK, Budget(None, lambda: clock[0]), outcome)
+    await run_cells(arms, todo, PARAMS, Budget(None, lambda: clock[0]), outcome)
     assert {r.arm for r in outcome.records} == {"own"}
     assert len(arms[1].asked) == 1
 
@@ -178,11 +180,11 @@ async def test_how_far_it_is_is_told_before_every_step() -> None:
     def tell(done: int, total: int) -> None:
         told.append((done, total))
 
-    await warm_up(arms, of, ASK, outcome, tell=tell)
+    await warm_up(arms, of, PARAMS, outcome, tell=tell)
     assert told == [(0, 2), (1, 2)]
     told.clear()
     budget = Budget(5.0, lambda: clock[0] - 2.0)
-    await run_cells(arms, list(cells(of, 1)), ASK, budget, outcome, tell=tell)
+    await run_cells(arms, list(cells(of, 1)), PARAMS, budget, outcome, tell=tell)
     assert told == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 

@@ -6,20 +6,19 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from specstream.bench.records import Run
 from specstream.errors import ConfigError
 from specstream.methods import PROPOSERS
-from specstream.types import Message
+from specstream.types import Message, SamplingParams
 
 __all__ = [
+    "COMPARABLE",
     "DEFAULT_ARMS",
     "MEANINGS",
     "PEERS",
     "Arm",
-    "Ask",
     "BenchThread",
     "Stopped",
     "label",
@@ -30,6 +29,8 @@ __all__ = [
 
 T = TypeVar("T")
 DEFAULT_ARMS = ("own", "auto", "generate", "assisted", "lookup")
+COMPARABLE = ("max_tokens", "seed", "temperature", "top_k", "top_p")
+"""The sampling parameters that mean the same to every arm."""
 PEERS = ("generate", "assisted", "lookup", "llama.cpp")
 MEANINGS = {
     "own": "our engine without speculation",
@@ -56,26 +57,17 @@ _COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
 _COUNTS = [str(count) for count in range(1, 33)]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request, the same for every arm."""
-
-    messages: tuple[Message, ...]
-    max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-
-
 class Arm(Protocol):
     """One way to generate a reply. ``name`` is the family, ``setting`` names one of its settings."""
 
     name: str
     setting: str
 
-    async def run(self, ask: Ask) -> Run:
-        """Generate one reply and record when its tokens were emitted."""
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+        """Generate one reply and record when its tokens were emitted.
+
+        Of ``params``, only those in `COMPARABLE` count: they mean the same to every arm.
+        """
 
 
 def label(name: str, setting: str) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
-from specstream.bench.arms.base import Ask, BenchThread
+from specstream.bench.arms.base import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.bridge import ThreadBridge
 from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
+from specstream.metrics import Report
 from specstream.session import Engine
 from specstream.speculation.proposers.parts import DraftWeights
-from specstream.types import Chunk, Preview, SamplingParams
+from specstream.types import Chunk, Message, Preview, SamplingParams
 
 __all__ = ["CoreArm", "EngineArm", "run_of"]
 
@@ -38,13 +39,13 @@ class CoreArm:
         self._proposer = proposer
         self.weights = core.draft_weights if proposer != "off" else DraftWeights()
 
-    async def run(self, ask: Ask) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
         arrived: list[Chunk | Preview | SpecstreamError] = []
         handover = ThreadBridge[Chunk | Preview | SpecstreamError](asyncio.get_running_loop())
         request = Request(
-            list(ask.messages),
-            _params(ask),
+            list(messages),
+            params,
             Delivery(partial(handover.put, arrived.append), limit=2**62),
             proposer=self._proposer,
         )
@@ -55,7 +56,7 @@ class CoreArm:
         if request.error is not None:
             raise request.error
         chunks = [item for item in arrived if isinstance(item, Chunk)]
-        return run_of(chunks, request.report().to_dict())
+        return run_of(chunks, request.report())
 
     def _serve(self, request: Request) -> None:
         self._core.submit(request)
@@ -73,20 +74,14 @@ class EngineArm:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def run(self, ask: Ask) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply."""
-        async with self._engine.generate(list(ask.messages), _params(ask)) as generation:
+        async with self._engine.generate(messages, params) as generation:
             chunks = [chunk async for chunk in generation]
-            return run_of(chunks, generation.report.to_dict())
+            return run_of(chunks, generation.report)
 
 
-def _params(ask: Ask) -> SamplingParams:
-    return SamplingParams(
-        ask.temperature, ask.top_p, ask.top_k, seed=ask.seed, max_tokens=ask.max_tokens
-    )
-
-
-def run_of(chunks: list[Chunk], report: dict[str, Any]) -> Run:
+def run_of(chunks: list[Chunk], report: Report) -> Run:
     """The record of a finished generation.
 
     In ``spent_ms``, ``prefill`` is the time to the first token, and ``other`` the rest of the total.
@@ -96,21 +91,20 @@ def run_of(chunks: list[Chunk], report: dict[str, Any]) -> Run:
         for c in chunks
         if c.token_ids
     )
-    spent = {part: float(report[f"{part}_ms"]) for part in _PARTS if f"{part}_ms" in report}
+    spent: dict[str, float] = {part: getattr(report, f"{part}_ms") for part in _PARTS}
     if emissions:  # round 0 belongs to the prefill
         spent["prefill"] = emissions[0].t_ms
         spent["draft"] -= emissions[0].draft_ms
         spent["verify"] -= emissions[0].verify_ms
-    spent["other"] = max(0.0, float(report["total_ms"]) - sum(spent.values()))
-    predicted = report.get("predicted_speedup")
+    spent["other"] = max(0.0, report.total_ms - sum(spent.values()))
     return Run(
-        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        token_ids=report.token_ids,
         emissions=emissions,
-        total_ms=float(report["total_ms"]),
-        finish=str(report["finish_reason"]),
+        total_ms=report.total_ms,
+        finish=str(report.finish_reason),
         tells=True,
         spent_ms=spent,
-        predicted_speedup=None if predicted is None else float(predicted),
-        explanation=str(report.get("explanation", "")),
-        proposer_rounds={k: int(v) for k, v in report.get("proposer_rounds", {}).items()},
+        predicted_speedup=report.predicted_speedup,
+        explanation=report.explanation,
+        proposer_rounds=report.proposer_rounds,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specstream.bench.arms.base import Ask
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.bench.records import Emission, Run
 from specstream.errors import ConfigError
+from specstream.types import Message, SamplingParams
 
 __all__ = ["GgufArm"]
 
@@ -53,21 +54,21 @@ class GgufArm:
             )
         return cls(Path(file), models, llama)
 
-    async def run(self, ask: Ask) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply."""
-        return await self._models.thread.call(lambda: self._run(ask))
+        return await self._models.thread.call(lambda: self._run(messages, params))
 
-    def _run(self, ask: Ask) -> Run:
+    def _run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         models, llama = self._models, self._llama
         llama.reset()  # otherwise it would reuse the last prompt's KV cache for a common prefix
-        if ask.seed is not None:
-            llama.set_seed(ask.seed)
+        if params.seed is not None:
+            llama.set_seed(params.seed)
         started = time.perf_counter()
-        ids = models.encode(ask.messages)
-        most = min(ask.max_tokens, models.context - len(ids))
+        ids = models.encode(messages)
+        most = min(params.max_tokens, models.context - len(ids))
         ends, tokens, emissions = models.eos_ids, list[int](), list[Emission]()
         drawn = llama.generate(
-            ids, temp=ask.temperature, top_k=ask.top_k, top_p=ask.top_p, min_p=0.0,
+            ids, temp=params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=0.0,
             repeat_penalty=1.0,
         )  # fmt: skip
         for token in drawn:

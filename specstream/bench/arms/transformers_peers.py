@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from specstream.bench.arms.base import Ask, BenchThread
+from specstream.bench.arms.base import BenchThread
 from specstream.bench.records import Emission, Run
 from specstream.config import EngineConfig
 from specstream.engine.build import end_ids
@@ -19,7 +19,7 @@ from specstream.engine.prompt import PromptEncoder
 from specstream.errors import VocabularyMismatch
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.vocabulary import check_same_ids, find_draft
-from specstream.types import Message
+from specstream.types import Message, SamplingParams
 
 __all__ = ["ASSISTED", "LOOKUP", "PeerArm", "PeerModels", "Settings"]
 
@@ -139,40 +139,41 @@ class PeerArm:
             for key, value in options.items():
                 setattr(self._draft_config, key, value)
 
-    async def run(self, ask: Ask) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply."""
-        return await self._models.thread.call(lambda: self._run(ask))
+        return await self._models.thread.call(lambda: self._run(messages, params))
 
     @torch.inference_mode()
-    def _run(self, ask: Ask) -> Run:
+    def _run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         models = self._models
         options = dict(self._options)
         if self._draft_config is not None:
             models.draft.generation_config = self._draft_config
             options["assistant_model"] = models.draft
-        if ask.seed is not None:
-            torch.manual_seed(ask.seed)
+        if params.seed is not None:
+            torch.manual_seed(params.seed)
         started = time.perf_counter()
         watch = _Watch(lambda: (time.perf_counter() - started) * 1e3, models.thread.check)
-        ids = models.encode(ask.messages)
+        ids = models.encode(messages)
         prompt = torch.tensor([ids], device=models.target.device)
         models.target.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            generation_config=_generation_config(ask, models.eos_ids, models.context - len(ids)),
+            generation_config=_generation_config(params, models.eos_ids, models.context - len(ids)),
             streamer=watch,
             **options,
         )
         return models.run_of(watch.token_ids, watch.emissions, started)
 
 
-def _generation_config(ask: Ask, eos_ids: list[int], room: int) -> Any:
+def _generation_config(params: SamplingParams, eos_ids: list[int], room: int) -> Any:
     """A config of the request's parameters alone, for the same distribution as in our engine."""
     new_config: Any = GenerationConfig  # transformers doesn't type it
     config: Any = new_config(
-        max_new_tokens=min(ask.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
+        max_new_tokens=min(params.max_tokens, room), eos_token_id=eos_ids, pad_token_id=eos_ids[0]
     )
-    config.do_sample = ask.temperature > 0
+    config.do_sample = params.temperature > 0
     if config.do_sample:
-        config.temperature, config.top_k, config.top_p = ask.temperature, ask.top_k, ask.top_p
+        for name in ("temperature", "top_k", "top_p"):
+            setattr(config, name, getattr(params, name))
     return config

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from specstream.bench.arms.base import Ask, BenchThread
+from specstream.bench.arms.base import BenchThread
 from specstream.bench.arms.gguf import GgufArm
 from specstream.bench.arms.transformers_peers import PeerModels
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
+from specstream.types import Message, SamplingParams
 from tests.bench.llama import FakeLlama, install_llama_cpp
 from tests.tiny import EOS, byte_tokenizer, tiny_model
 
-ASK = Ask(({"role": "user", "content": "ab"},), max_tokens=4)
+MESSAGES: list[Message] = [{"role": "user", "content": "ab"}]
+PARAMS = SamplingParams(max_tokens=4)
 
 
 @pytest_asyncio.fixture
@@ -36,7 +38,7 @@ async def models(
 
 async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:
     arm = await GgufArm.load("some/tiny-q8.gguf", models, 3)
-    run = await arm.run(ASK)
+    run = await arm.run(MESSAGES, PARAMS)
     llama: FakeLlama = arm._llama
     (prompt,) = llama.prompts
     assert arm.setting == "tiny-q8"
@@ -45,7 +47,7 @@ async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:
     assert len(run.emissions) == 4
     assert llama.n_threads == (3, 3)
     assert llama.asked == {"temp": 0, "top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1}
-    await arm.run(ASK)
+    await arm.run(MESSAGES, PARAMS)
     assert llama.read == [len(prompt)] * 2  # nothing of the prompt is left from the time before
 
 
@@ -53,7 +55,7 @@ async def test_it_ends_where_the_model_ends(
     models: PeerModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeLlama, "ends_after", 2)
-    run = await (await GgufArm.load("x.gguf", models, 1)).run(ASK)
+    run = await (await GgufArm.load("x.gguf", models, 1)).run(MESSAGES, PARAMS)
     assert run.token_ids[-1] == EOS
     assert (len(run.token_ids), run.finish) == (3, "stop")
 

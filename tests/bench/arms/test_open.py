@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from specstream.bench.arms.base import Ask
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.open import Wanted, open_arms
 from specstream.config import DEFAULT_DRAFT, AutoProposerConfig, DraftProposerConfig, EngineConfig
 from specstream.errors import ModelNotFound
 from specstream.model.forward import PLAIN
+from specstream.types import Message, SamplingParams
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
 
-ASK = Ask(({"role": "user", "content": "one two one two"},), max_tokens=24)
+MESSAGES: list[Message] = [{"role": "user", "content": "one two one two"}]
+PARAMS = SamplingParams(max_tokens=24)
 EVERY = ("own", "auto", "draft-2", "suffix", "generate", "assisted", "lookup")
 
 
@@ -57,7 +58,7 @@ async def test_every_arm_computes_on_one_thread(
     async with open_arms(Wanted(EVERY), config) as arms:
         for arm in arms:
             asked = set(threading.enumerate())
-            run = await arm.run(ASK)
+            run = await arm.run(MESSAGES, PARAMS)
             assert set(threading.enumerate()) <= asked  # those of loading may end meanwhile
             assert len(run.token_ids) == 24
             names.append(arm.name)
@@ -80,7 +81,7 @@ async def test_emissions_are_the_targets_passes(config: EngineConfig) -> None:
         auto._core.target.forward = counted  # type: ignore[method-assign]
         for arm, speculating in ((own, False), (auto, True)):
             passes = 0
-            run = await arm.run(ASK)
+            run = await arm.run(MESSAGES, PARAMS)
             assert passes == len(run.emissions)
             assert sum(e.tokens for e in run.emissions) == len(run.token_ids)
             assert (passes < len(run.token_ids)) == speculating
@@ -89,9 +90,9 @@ async def test_emissions_are_the_targets_passes(config: EngineConfig) -> None:
 
 @pytest.mark.parametrize("name", ["auto", "generate", "assisted"])
 async def test_a_reply_under_way_can_be_cancelled(config: EngineConfig, name: str) -> None:
-    long = Ask(ASK.messages, max_tokens=480)
+    long = SamplingParams(max_tokens=480)
     async with open_arms(Wanted((name,)), config) as arms:
-        running = asyncio.ensure_future(arms[0].run(long))
+        running = asyncio.ensure_future(arms[0].run(MESSAGES, long))
         await asyncio.sleep(0)  # it is on the thread now
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -110,7 +111,7 @@ async def test_without_a_draft_the_arms_that_need_one_are_left_out(config: Engin
     wanted = Wanted(("auto", "draft-2", "assisted"))
     async with open_arms(wanted, alone) as arms:
         assert [arm.name for arm in arms] == ["auto"]
-        assert len((await arms[0].run(ASK)).token_ids) == 24
+        assert len((await arms[0].run(MESSAGES, PARAMS)).token_ids) == 24
     said = [note for note in wanted.notes if "left out" in note]
     assert [note.split()[0] for note in said] == ["draft-2", "assisted"]
 
@@ -136,5 +137,5 @@ async def test_a_head_for_another_target_is_done_without(config: EngineConfig) -
     wanted = Wanted(("early-exit", "medusa"), heads=heads)
     async with open_arms(wanted, config.model_copy(update={"draft": None})) as arms:
         assert [arm.name for arm in arms] == ["early-exit"]
-        assert (await arms[0].run(ASK)).token_ids
+        assert (await arms[0].run(MESSAGES, PARAMS)).token_ids
     assert "medusa was left out" in wanted.notes[0]
