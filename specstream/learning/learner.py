@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from specstream.learning.config import LearningConfig
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
-from specstream.train.files import tell_acceptance
+from specstream.train.files import new_folder, tell_acceptance
 from specstream.train.loop import measure
 from specstream.train.optim import Optimizers, acceptance_weight, rate
 from specstream.train.trainee import Trainee
@@ -170,23 +169,17 @@ class Learner:
 
     def close(self) -> None:
         """End learning; write improved weights to the configured folder, if any. Raises nothing."""
-        self._work, out = None, self._config.out
+        self._work, out, after = None, self._config.out, self._report.after
         if out is None:
             return
-        if self._good is self._first:
+        if self._good is self._first or after is None:
             _log.info("learning: no better weights were found, so %s isn't written", out)
             return
         try:
             self._restore()
-            place = Path(out)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=place.name, dir=place.parent) as beside:
-                written = Path(beside) / "whole"
-                written.mkdir()
-                self._trainee.save(written, _card(self._report))
-                if self._report.after is not None:
-                    tell_acceptance(written, [self._report.after])
-                written.rename(place)  # fails if a folder was made there meanwhile
+            with new_folder(Path(out)) as folder:
+                self._trainee.save(folder, _card(self._report))
+                tell_acceptance(folder, [after])
         except Exception as error:
             _log.error("the improved draft can't be written to %s: %s", out, error)
 

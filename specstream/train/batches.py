@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,14 +13,13 @@ from torch import Tensor
 from specstream.train.store import Replies, Reply
 from specstream.train.trainee import Batch
 
-__all__ = ["Batches", "Position", "finishing"]
+__all__ = ["Batches", "Position"]
 
 _BLOCK_BYTES = 400 << 20  # shards that are shuffled together, unless one alone is larger
 _LEAST = 2  # tokens of a sequence, of which the second can be predicted
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """The position of the next batch in the data: indices of epoch, block and batch in the block."""
 
     epoch: int = 0
@@ -27,28 +27,18 @@ class Position:
     batch: int = 0
 
 
-def finishing(norm: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Return a function from stored states (before the final norm) to inputs of the output head."""
-
-    @torch.no_grad()
-    def finish(states: Tensor) -> Tensor:
-        return norm(states.to(dtype))
-
-    return finish
-
-
+@dataclass(kw_only=True)
 class Batches:
     """An endless supply of batches from one folder of replies.
 
     A block of shards is read at a time; its sequences are cut to ``longest`` tokens, shuffled and
     grouped by length. The order depends only on the seed and on the position.
 
-    Args:
+    Attributes:
         replies: The folder.
-        names: The shards to use.
         depths: Depths of `Batch.states`.
         layers: The depth of the final states: the target's number of layers.
-        finish: Maps final states to inputs of the output head; see `finishing`.
+        norm: The target's final norm, which makes inputs of the output head of final states.
         tokens: Maximum tokens of a batch, padding included; a longer sequence is a batch of its own.
         longest: Maximum tokens of a sequence.
         dtype: Of the batches' states.
@@ -56,35 +46,28 @@ class Batches:
         prompts: Whether losses are taken on prompts too: `Batch.replies` is then True for them.
         skip: How many sequences at the end of the last shard are held out from `endless`.
         seed: Seed of the order.
-
-    Attributes:
         padded: Tokens of all batches made so far, padding included.
         present: The same without padding.
     """
 
-    def __init__(
-        self,
-        replies: Replies,
-        names: Sequence[str],
-        *,
-        depths: Sequence[int],
-        layers: int,
-        finish: Callable[[Tensor], Tensor],
-        tokens: int,
-        longest: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        prompts: bool = False,
-        skip: int = 0,
-        seed: int = 0,
-    ) -> None:
-        self._replies, self._names = replies, list(names)
-        self._columns = [replies.depths.index(depth) for depth in depths]
-        self._final = replies.depths.index(layers)
-        self._finish, self._tokens, self._longest = finish, tokens, longest
-        self._dtype, self._device, self._prompts = dtype, device, prompts
-        self._skip, self._seed = skip, seed
-        self.padded = self.present = 0
+    replies: Replies
+    depths: Sequence[int]
+    layers: int
+    norm: Callable[[Tensor], Tensor]
+    tokens: int
+    longest: int
+    dtype: torch.dtype
+    device: torch.device
+    prompts: bool = False
+    skip: int = 0
+    seed: int = 0
+    padded: int = field(default=0, init=False)
+    present: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._names = self.replies.names
+        self._columns = [self.replies.depths.index(depth) for depth in self.depths]
+        self._final = self.replies.depths.index(self.layers)
 
     def endless(self, start: Position) -> Iterator[tuple[Position, Batch]]:
         """Yield batches from a position on, each with the position after it."""
@@ -92,7 +75,7 @@ class Batches:
         while True:
             blocks = self._blocks(epoch)
             while block < len(blocks):
-                groups = self._groups(blocks[block], f"{self._seed}:{epoch}:{block}")
+                groups = self._groups(blocks[block], f"{self.seed}:{epoch}:{block}")
                 for number in range(first, len(groups)):
                     yield Position(epoch, block, number + 1), self.collate(groups[number])
                 block, first = block + 1, 0
@@ -101,7 +84,7 @@ class Batches:
     def held_out(self, count: int | None = None) -> Iterator[Batch]:
         """Yield the last ``count`` sequences of the last shard, or all sequences, once each."""
         for name in self._names if count is None else self._names[-1:]:
-            replies = self._replies.read(name, lazily=True)
+            replies = self.replies.read(name, lazily=True)
             kept = replies if count is None else replies[-count:]
             for group in self._grouped(self._cut(kept)):
                 yield self.collate(group)
@@ -109,36 +92,32 @@ class Batches:
     def collate(self, group: Sequence[Reply]) -> Batch:
         """Make one batch of these sequences, padded on the right, with states at ``depths``."""
         rows, width = len(group), max(reply.ids.shape[0] for reply in group)
-        hidden, whole = (
-            self._replies.hidden,
-            self._columns == list(range(len(self._replies.depths))),
-        )
+        hidden, on = self.replies.hidden, self.device
         ids = torch.zeros(rows, width, dtype=torch.int64)
         replied, present = (torch.zeros(rows, width, dtype=torch.bool) for _ in range(2))
-        states = torch.zeros(rows, width, len(self._columns), hidden, dtype=self._dtype)
-        final = torch.zeros(rows, width, hidden, dtype=self._dtype)
+        states = torch.zeros(rows, width, len(self._columns), hidden, dtype=self.dtype)
+        final = torch.zeros(rows, width, hidden, dtype=self.dtype)
         for row, reply in enumerate(group):
             count, read = reply.ids.shape[0], reply.states.shape[0]
             ids[row, :count] = reply.ids
             present[row, :count] = True
-            replied[row, (1 if self._prompts else reply.prompt) : count] = True
-            if self._columns:
-                states[row, :read] = reply.states if whole else reply.states[:, self._columns]
+            replied[row, (1 if self.prompts else reply.prompt) : count] = True
+            states[row, :read] = reply.states[:, self._columns]
             final[row, :read] = reply.states[:, self._final]
-        final = self._finish(final.to(self._device))
+        with torch.no_grad():
+            final = self.norm(final.to(on))
         self.padded += rows * width
         self.present += sum(reply.ids.shape[0] for reply in group)
-        on = self._device
         return Batch(ids.to(on), replied.to(on), present.to(on), states.to(on), final)
 
     def _blocks(self, epoch: int) -> list[list[str]]:
         """Return the shards in this epoch's order, as blocks that are read together."""
         names = list(self._names)
-        random.Random(f"{self._seed}:{epoch}").shuffle(names)
+        random.Random(f"{self.seed}:{epoch}").shuffle(names)
         blocks: list[list[str]] = []
         size = 0
         for name in names:
-            more = self._replies.size(name)
+            more = self.replies.size(name)
             if not blocks or size + more > _BLOCK_BYTES:
                 blocks.append([])
                 size = 0
@@ -149,9 +128,9 @@ class Batches:
     def _groups(self, names: Sequence[str], seed: str) -> list[list[Reply]]:
         found: list[Reply] = []
         for name in names:
-            replies = self._replies.read(name, lazily=True)
-            if name == self._names[-1] and self._skip:
-                replies = replies[: -self._skip]
+            replies = self.replies.read(name, lazily=True)
+            if name == self._names[-1] and self.skip:
+                replies = replies[: -self.skip]
             found += self._cut(replies)
         order = random.Random(seed)
         order.shuffle(found)
@@ -164,12 +143,12 @@ class Batches:
         found = []
         for reply in replies:
             count = reply.ids.shape[0]
-            pieces = -(-count // self._longest)
+            pieces = -(-count // self.longest)
             width = -(-count // pieces)  # pieces of about equal length
             for start in range(0, count, width):
                 one = reply.window(start, min(start + width, count))
                 size = one.ids.shape[0]
-                if size >= _LEAST and (self._prompts or one.prompt < size):
+                if size >= _LEAST and (self.prompts or one.prompt < size):
                     found.append(one)
         return found
 
@@ -178,7 +157,7 @@ class Batches:
         groups: list[list[Reply]] = []
         width = 0
         for reply in sorted(replies, key=lambda one: one.ids.shape[0], reverse=True):
-            if not groups or (len(groups[-1]) + 1) * width > self._tokens:
+            if not groups or (len(groups[-1]) + 1) * width > self.tokens:
                 groups.append([])
                 width = reply.ids.shape[0]
             groups[-1].append(reply)

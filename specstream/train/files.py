@@ -1,4 +1,4 @@
-"""Atomic files: written under a temporary name, then renamed, so that no partial file is ever seen."""
+"""Atomic files and folders: written under a temporary name, then renamed; no part is ever seen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 from specstream.errors import OutputError
 
 __all__ = [
+    "new_folder",
     "read_json",
     "read_tensors",
     "tell_acceptance",
@@ -87,6 +91,32 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise OutputError(f"{path} is no JSON object")
     return found
+
+
+@contextmanager
+def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield an empty folder for a draft or head, which becomes ``place`` at the end of the block.
+
+    After an exception in the block nothing is left of it.
+
+    Args:
+        place: A path at which there is no folder yet, or an empty one.
+        replace: Whether a folder that is there is removed in the end.
+
+    Raises:
+        OSError: the folder can't be written, or something is at ``place``.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as beside:
+        whole = Path(beside) / "whole"  # the folder around it is readable by its owner only
+        whole.mkdir()
+        yield whole
+        mode = (whole / "config.json").stat().st_mode
+        for file in whole.iterdir():
+            file.chmod(mode)  # safetensors writes files that only their owner may read
+        if replace and place.exists():
+            shutil.rmtree(place)
+        whole.rename(place)
 
 
 def tell_acceptance(folder: Path, positions: Sequence[float]) -> None:

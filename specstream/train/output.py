@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -15,14 +14,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specstream.errors import ConfigError, OutputError
-from specstream.train.files import read_json, write_json
+from specstream.train.files import new_folder, read_json, write_json
 from specstream.train.options import TrainOptions
 from specstream.train.trained import Trained
 
-__all__ = ["check_out", "facts_of", "finish", "locked", "open_work"]
+__all__ = ["check_out", "facts_of", "locked", "open_work", "output_folder"]
 
 _PLAN = "plan.json"
-T = TypeVar("T")
 
 
 def check_out(options: TrainOptions) -> None:
@@ -124,30 +122,16 @@ def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
     write_json(options.work / _PLAN, plan)
 
 
-def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[Path], T]) -> T:
-    """Write the output under a temporary name, inspect and rename it; then remove the work folder.
-
-    Args:
-        options: The options of the training.
-        save: Writes draft or head into the folder that it gets.
-        look: Inspects the written folder before the rename; its result is returned.
+@contextmanager
+def output_folder(options: TrainOptions) -> Iterator[Path]:
+    """Yield an empty folder, which becomes the output; then remove the work folder.
 
     Raises:
         OutputError: the folder can't be written; the checkpoint is kept.
     """
-    prefix, parent = f"{options.out.name}.", options.out.parent
     try:
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as beside:
-            whole = Path(beside) / "whole"  # the folder around it is readable by its owner only
-            whole.mkdir()
-            save(whole)
-            mode = (whole / "config.json").stat().st_mode
-            for file in whole.iterdir():
-                file.chmod(mode)  # safetensors writes files that only their owner may read
-            found = look(whole)
-            if options.force and options.out.exists():
-                shutil.rmtree(options.out)
-            whole.rename(options.out)
+        with new_folder(options.out, replace=options.force) as folder:
+            yield folder
     except (OSError, OutputError, SafetensorError) as error:
         raise OutputError(
             f"{options.out} can't be written: {error}; the training is kept in "
@@ -155,7 +139,6 @@ def finish(options: TrainOptions, save: Callable[[Path], None], look: Callable[[
         ) from error
     if not options.keep:
         shutil.rmtree(options.work, ignore_errors=True)
-    return found
 
 
 def facts_of(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +17,14 @@ from specstream.engine.build import end_ids
 from specstream.errors import ConfigError, TrainingError, TrainingStopped
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
-from specstream.train.batches import Batches, finishing
+from specstream.train.batches import Batches
 from specstream.train.data import Prompts, digest, hold_out, read_data
 from specstream.train.files import read_tensors, tell_acceptance, write_tensors
 from specstream.train.kinds import trainee_of
-from specstream.train.loop import Budget, Loop, measure
+from specstream.train.loop import Loop, measure
 from specstream.train.optim import Optimizers
 from specstream.train.options import TrainOptions
-from specstream.train.output import check_out, facts_of, finish, locked, open_work
+from specstream.train.output import check_out, facts_of, locked, open_work, output_folder
 from specstream.train.replies import ON_POLICY, Writing, write_replies
 from specstream.train.speed import predict
 from specstream.train.store import Replies
@@ -107,9 +106,9 @@ class _Training:
     def _train(self, prompts: Prompts | None, held_prompts: Prompts | None) -> Trained:
         options = self._options
         open_work(options, options.identity() | {"digests": self._digests})
-        replies, names, held, skip = self._data(prompts, held_prompts)
+        replies, held, skip = self._data(prompts, held_prompts)
         self._choose_tokens(replies, skip)
-        batches = self._batches(replies, names, prompts=options.learn_prompts, skip=skip)
+        batches = self._batches(replies, prompts=options.learn_prompts, skip=skip)
         spent = replies.seconds if options.replies is None else 0.0
         left = max(0.0, options.minutes * 60 - spent - held.seconds) * _FOR_TRAINING
         measured = held if skip == 0 else replies
@@ -118,35 +117,29 @@ class _Training:
             self._optimizers,
             batches,
             lambda: self._held(measured, skip),
-            Budget(options.steps, left),
             options.work / "checkpoint.pt",
             options.checkpoint_s,
+            options.steps,
+            left,
         )
         loop.resume()
         if not loop.run(self._tell_step, self._stop):
-            raise self._stopped(f"step {loop.step}")
+            raise self._stopped(f"step {loop.progress.step}")
         found = measure(self._trainee, self._held(measured, skip))
         if not found.positions:
             raise TrainingError("nothing was measured: the held-out replies are empty")
         self._tell("saving", 1.0, "")
+        now = loop.progress
         result = Trained(
-            options.out, options.kind, loop.curve[0][2], found, "", loop.step, loop.tokens,
-            replies.tokens, loop.seconds, 1 - batches.present / max(1, batches.padded), loop.curve,
+            options.out, options.kind, now.curve[0][2], found, "", now.step, now.tokens,
+            replies.tokens, now.seconds, 1 - batches.present / max(1, batches.padded), now.curve,
         )  # fmt: skip
         facts = facts_of(options, self._target.model, self._trainee.module, result)
-        speed = finish(
-            options,
-            lambda folder: self._save(folder, facts, found.positions),
-            lambda folder: predict(
-                options.target, folder, options.kind, found.positions, self._engine
-            ),
-        )
+        with output_folder(options) as folder:
+            self._trainee.save(folder, facts)
+            tell_acceptance(folder, found.positions)
+            speed = predict(options.target, folder, options.kind, found.positions, self._engine)
         return replace(result, speed=speed)
-
-    def _save(self, folder: Path, facts: Mapping[str, str], positions: Sequence[float]) -> None:
-        """Write draft or head and card, and the acceptance rates into its ``config.json``."""
-        self._trainee.save(folder, facts)
-        tell_acceptance(folder, positions)
 
     def _choose_tokens(self, replies: Replies, skip: int) -> None:
         """Let the trainee choose its vocabulary by token frequency; a resumed one keeps its choice."""
@@ -173,11 +166,11 @@ class _Training:
 
     def _data(
         self, prompts: Prompts | None, held_prompts: Prompts | None
-    ) -> tuple[Replies, list[str], Replies, int]:
+    ) -> tuple[Replies, Replies, int]:
         """Write or open the replies.
 
-        Returns the replies and the names of their shards to train on, the held-out replies, and how many
-        sequences of the last shard are held out (0 if there are held-out replies).
+        Returns the replies to train on, the held-out replies, and how many sequences of the last shard
+        are held out (0 if there are held-out replies).
         """
         options, depths = self._options, self._depths
         held = Replies.create(options.work / "held", depths, self._hidden)
@@ -185,13 +178,12 @@ class _Training:
             self._write("held-out replies", held, held_prompts, (1.0,), _FOR_HELD, None)
         if options.replies is not None:
             replies = Replies.open(options.replies, depths, self._hidden)
-            names = list(replies.names)
-            count = len(replies.read(names[-1], lazily=True))
-            return replies, names, held, 0 if held.names else max(1, min(_HELD, count // 2))
+            count = len(replies.read(replies.names[-1], lazily=True))
+            return replies, held, 0 if held.names else max(1, min(_HELD, count // 2))
         assert prompts is not None, "checked by the options"
         replies = Replies.create(options.work / "replies", depths, self._hidden)
         self._write("replies", replies, prompts, ON_POLICY, _FOR_REPLIES, options.tokens)
-        return replies, replies.names, held, 0
+        return replies, held, 0
 
     def _write(
         self,
@@ -235,18 +227,15 @@ class _Training:
                 f"no time for a single reply: raise --minutes ({options.minutes:g})"
             )
 
-    def _batches(
-        self, replies: Replies, names: list[str], *, prompts: bool, skip: int = 0
-    ) -> Batches:
+    def _batches(self, replies: Replies, *, prompts: bool, skip: int = 0) -> Batches:
         options, vocabulary = self._options, self._target.model_vocab_size
         by_logits = max(_LEAST_TOKENS, min(_MOST_TOKENS, _BATCH_LOGITS // vocabulary))
         model: Any = self._target.model
         return Batches(
-            replies,
-            names,
+            replies=replies,
             depths=self._trainee.depths,
             layers=self._layers,
-            finish=finishing(model.model.norm, self._target.dtype),
+            norm=model.model.norm,
             tokens=options.batch_tokens or by_logits,
             longest=options.longest,
             dtype=self._target.dtype,
@@ -257,10 +246,9 @@ class _Training:
         )
 
     def _held(self, replies: Replies, skip: int) -> Iterator[Batch]:
-        names = replies.names
         if self._options.steps is None:
             skip = min(skip, math.ceil(_HELD_A_MINUTE * self._options.minutes))
-        return self._batches(replies, names, prompts=False).held_out(skip or None)
+        return self._batches(replies, prompts=False).held_out(skip or None)
 
     def _tell_step(self, done: float, loss: float, accepted: float) -> None:
         if loss != loss:

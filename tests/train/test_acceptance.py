@@ -10,7 +10,7 @@ import torch
 from specstream.config import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.train.batches import Batches, finishing
+from specstream.train.batches import Batches
 from specstream.train.draft import DraftTrainee
 from specstream.train.loop import measure
 from specstream.train.replies import Writing, write_replies
@@ -32,8 +32,7 @@ def reported(folder: Path) -> tuple[float, ...]:
     wanted = Writing(prompts, frozenset(), TOKENS, (1.0,))
     assert write_replies(target, replies, wanted, tell=lambda *_: None, stop=lambda: False)
     batches = Batches(
-        replies, replies.names, depths=(), layers=2,
-        finish=finishing(TARGET.model.norm, torch.float32), tokens=512, longest=64,
+        replies=replies, depths=(), layers=2, norm=TARGET.model.norm, tokens=512, longest=64,
         dtype=torch.float32, device=torch.device("cpu"),
     )  # fmt: skip
     trainee = DraftTrainee(DRAFT, target, TOKENIZER)  # type: ignore[arg-type]
