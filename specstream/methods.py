@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -27,7 +27,24 @@ __all__ = [
 
 
 Loads = Literal["nothing", "model", "head", "both", "any"]
-Vocabulary = Literal["auto", "retokenised", "intersection"]
+
+# Settings that several methods have, each with a default of its own.
+_Window = Annotated[int, Field(ge=8, description="prompt tokens that the draft reads, at most")]
+_Rows = Annotated[
+    int, Field(ge=8, description="most of the last tokens that the head reads when it starts")
+]
+_Vocabulary = Annotated[
+    Literal["auto", "retokenised", "intersection"],
+    Field(description="how a draft with another tokenizer drafts"),
+]
+_Least = Annotated[
+    float,
+    Field(
+        ge=0.0,
+        le=1.0,
+        description="a draft is cut after the token at which its probability falls below this",
+    ),
+]
 
 
 class Strict(BaseModel):
@@ -63,12 +80,7 @@ class BlockProposerConfig(Method):
     loads: ClassVar[Loads] = "head"
     kind: Literal["block"] = "block"
     num_tokens: int = Field(default=15, ge=1, le=32, description="tokens proposed a round, at most")
-    min_confidence: float = Field(
-        default=0.1,
-        ge=0.0,
-        le=1.0,
-        description="a block is cut after the token at which its probability falls below this",
-    )
+    min_confidence: _Least = 0.1
 
 
 class DraftProposerConfig(Method):
@@ -83,12 +95,8 @@ class DraftProposerConfig(Method):
     loads: ClassVar[Loads] = "model"
     kind: Literal["draft"] = "draft"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
-    window: int = Field(
-        default=256, ge=8, description="prompt tokens that the draft reads, at most"
-    )
-    vocabulary: Vocabulary = Field(
-        default="auto", description="how a draft with another tokenizer drafts"
-    )
+    window: _Window = 256
+    vocabulary: _Vocabulary = "auto"
 
 
 class EagleProposerConfig(Method):
@@ -101,9 +109,7 @@ class EagleProposerConfig(Method):
         default=1, ge=1, le=16, description="alternatives after a token, paths a level; 1: a chain"
     )
     nodes: int = Field(default=12, ge=1, le=64, description="tokens of a tree, at most")
-    window: int = Field(
-        default=1024, ge=8, description="most of the last tokens that the head reads when it starts"
-    )
+    window: _Rows = 1024
 
 
 class EarlyExitProposerConfig(Method):
@@ -175,9 +181,7 @@ class MirrorProposerConfig(Method):
     loads: ClassVar[Loads] = "both"
     kind: Literal["mirror"] = "mirror"
     num_tokens: int = Field(default=4, ge=1, le=32, description="tokens proposed a round")
-    window: int = Field(
-        default=256, ge=8, description="prompt tokens that the draft reads, at most"
-    )
+    window: _Window = 256
     branches: int = Field(default=2, ge=1, le=16, description="outcomes drafted for, at most")
     layers: int | None = Field(
         default=None,
@@ -192,9 +196,7 @@ class MtpProposerConfig(Method):
 
     kind: Literal["mtp"] = "mtp"
     num_tokens: int = Field(default=2, ge=1, le=16, description="tokens proposed a round, at most")
-    window: int = Field(
-        default=1024, ge=8, description="most of the last tokens that it reads when it starts"
-    )
+    window: _Rows = 1024
 
 
 class OffProposerConfig(Method):
@@ -209,12 +211,7 @@ class StreamingProposerConfig(Method):
     loads: ClassVar[Loads] = "head"
     kind: Literal["streaming"] = "streaming"
     num_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
-    min_confidence: float = Field(
-        default=0.1,
-        ge=0.0,
-        le=1.0,
-        description="a draft is cut after the token at which its probability falls below this",
-    )
+    min_confidence: _Least = 0.1
     prune_below: float = Field(
         default=0.0,
         ge=0.0,
@@ -257,12 +254,8 @@ class AutoProposerConfig(_Lookup):
     methods: tuple[Literal["lookahead"], ...] = Field(
         default=(), description="methods without weights that may be used, beyond lookup"
     )
-    window: int = Field(
-        default=256, ge=8, description="prompt tokens that the draft reads, at most"
-    )
-    vocabulary: Vocabulary = Field(
-        default="auto", description="how a draft with another tokenizer drafts"
-    )
+    window: _Window = 256
+    vocabulary: _Vocabulary = "auto"
 
 
 ProposerConfig = Annotated[
@@ -280,17 +273,4 @@ ProposerConfig = Annotated[
     | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS = (
-    AutoProposerConfig,
-    BlockProposerConfig,
-    DraftProposerConfig,
-    EagleProposerConfig,
-    EarlyExitProposerConfig,
-    LookaheadProposerConfig,
-    MedusaProposerConfig,
-    MirrorProposerConfig,
-    MtpProposerConfig,
-    OffProposerConfig,
-    StreamingProposerConfig,
-    SuffixProposerConfig,
-)
+PROPOSERS: tuple[type[Method], ...] = get_args(get_args(ProposerConfig)[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput
+from specstream.model.runner import ModelRunner
 from specstream.model.stop import Stop
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
@@ -17,10 +18,10 @@ from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import (
     Drafting,
-    DraftRunner,
     DraftSequence,
     common_prefix,
 )
+from specstream.speculation.proposers.intersection import IntersectionRunner
 
 __all__ = ["DraftModelProposer"]
 
@@ -28,6 +29,15 @@ __all__ = ["DraftModelProposer"]
 # few, so the first bound holds even if the target's own prefill chunk is smaller.
 _MIN_CHUNK = 64
 _SHARED_CHUNK = 192  # at most this many, over all requests, where several wait for the step to end
+_SHARPER = 0.85
+"""Factor from the target's sampling temperature to the draft's.
+
+A small model spreads its probability over tokens that it can't tell apart. On the bundled pair a factor
+of 0.8 to 0.85 gives the largest overlap with the target's distribution, sum min(p, q), in every domain
+and at target temperatures from 0.8 to 1.3 (at lower temperatures the factor makes no difference): of
+blocks of four drafted tokens, 1 to 3 % more are accepted than without it. Any factor keeps the output
+exact, because the verifier gets the q that the tokens were really drawn from.
+"""
 
 
 class DraftModelProposer(TaskProposer):
@@ -52,7 +62,7 @@ class DraftModelProposer(TaskProposer):
     def __init__(
         self,
         config: DraftProposerConfig,
-        runner: DraftRunner,
+        runner: ModelRunner | IntersectionRunner,
         eos_ids: frozenset[int],
         prefill_chunk: int = 512,
     ) -> None:
@@ -96,7 +106,8 @@ class DraftModelProposer(TaskProposer):
                 if chain.unread is not None and chain.state is not None
             ]
             passes += 1
-            self._choose_each(active, self._runner.forward(inputs).logits)
+            for chain, row in zip(active, self._runner.forward(inputs).logits, strict=True):
+                self._choose(chain, row)
         return passes
 
     def _write_at_once(self, chain: Drafting) -> int:
@@ -115,18 +126,8 @@ class DraftModelProposer(TaskProposer):
         found = self._runner.chain(chain.unread, chain.state.cache, room, stop)
         if found is None:
             return 0
-        choices, confidences = found
-        looked = self._looks or chain.go_on is not None
-        told = zip(choices.tolist(), confidences.tolist(), strict=True) if looked else None
-        for token in choices[:room].unsqueeze(1).unbind():
-            drawn, confidence = next(told) if told is not None else (None, None)
-            if not chain.take(token, drawn, confidence, self._eos_ids):
-                break
-        return choices.shape[0]
-
-    def behind(self, request: SpecRequest) -> int:
-        """How many tokens the draft has to read first, beyond the one or two of any round."""
-        return max(0, self._unread(request) - 2)
+        chain.take_each(*found, looks=self._looks, ends=self._eos_ids)
+        return found[0].shape[0]
 
     def _unread(self, request: SpecRequest) -> int:
         """How many tokens the draft has to read before it can draft."""
@@ -154,6 +155,8 @@ class DraftModelProposer(TaskProposer):
         if chain.count < 1:
             return
         chain.state = state = self._synchronised(request)
+        if not chain.params.greedy:
+            chain.params = replace(chain.params, temperature=chain.params.temperature * _SHARPER)
         length = len(request.token_ids) - state.start
         chain.count = min(chain.count, self._runner.context_length - length)
         if chain.count < 1:
@@ -173,31 +176,10 @@ class DraftModelProposer(TaskProposer):
         state.rows.extend(behind)
         chain.unread = self._ids(behind)
 
-    def _choose_each(self, chains: Sequence[Drafting], rows: Sequence[Tensor]) -> None:
-        """Choose each chain's next token from its row ``[1, V]``; all plain greedy ones at once."""
-        easy = [
-            self._looks and chain.request.params.greedy and chain.request.params.plain_logits
-            for chain in chains
-        ]
-        if sum(easy) > 1:
-            chosen = torch.cat([row for row, one in zip(rows, easy, strict=True) if one])
-            tops, tokens = chosen.float().softmax(-1).max(-1)
-            each = tokens.unsqueeze(1).unbind()
-            told = zip(each, tokens.tolist(), tops.tolist(), strict=True)
-        for chain, row, one in zip(chains, rows, easy, strict=True):
-            if one and sum(easy) > 1:
-                chain.take(*next(told), self._eos_ids)
-            else:
-                self._choose(chain, row)
-
     def _choose(self, chain: Drafting, row: Tensor) -> None:
-        params = chain.request.params
-        plain = params.plain_logits
-        if not params.greedy and chain.state is not None:
-            params = chain.state.sharpened(params)
         # Processors may choose a token that the draft has no row for: the chain ends with that one.
-        risky = self._lacks_rows and not plain
-        chain.choose(row, looks=self._looks or risky, ends=self._eos_ids, params=params)
+        risky = self._lacks_rows and not chain.params.plain_logits
+        chain.choose(row, looks=self._looks or risky, ends=self._eos_ids)
         if risky and not self._reads(chain.drafted[-1:]):
             chain.unread = None
 
@@ -210,7 +192,7 @@ class DraftModelProposer(TaskProposer):
         state = self._sequences.get(request.slot)
         if state is not None and state.request_id != request.id:
             same = common_prefix(state.rows, request.token_ids[state.start :])
-            state.keep(min(same, state.cache.length))
+            state.keep(same)
             state.request_id = request.id
         return state
 
@@ -240,7 +222,7 @@ class DraftModelProposer(TaskProposer):
         if start != state.start:
             state.keep(0)
             state.start = start
-        state.keep(min(len(state.rows), state.cache.length, length - start - 1))
+        state.keep(length - start - 1)
         return state
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
@@ -255,7 +237,7 @@ class DraftModelProposer(TaskProposer):
             if state.end != len(request.token_ids):
                 continue  # nothing was drafted for it in this round
             state.rows.extend(verdict.tokens[: verdict.accepted])
-            state.keep(min(len(state.rows), state.cache.length))
+            state.keep(len(state.rows))
 
     def reread(self, request: SpecRequest, count: int) -> Tensor | None:
         """Read a request's last ``count`` tokens into the cache; return their logits ``[count, V]``.
@@ -292,7 +274,7 @@ class DraftModelProposer(TaskProposer):
         state.rows.extend(chain)
         first = min(max(0, sure - state.start), len(state.rows))
         same = first + common_prefix(state.rows[first:], tokens[state.start + first :])
-        state.keep(min(same, state.cache.length))
+        state.keep(same)
 
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""

@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
 from specstream.model.sampling import probabilities
-from specstream.model.stop import Stop
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftRunner", "DraftSequence", "Drafting", "common_prefix", "joined"]
-
-_SHARPER = 0.85
-"""Factor from the target's sampling temperature to the draft's.
-
-A small model spreads its probability over tokens that it can't tell apart. On the bundled pair a factor
-of 0.8 to 0.85 gives the largest overlap with the target's distribution, sum min(p, q), in every domain
-and at target temperatures from 0.8 to 1.3 (at lower temperatures the factor makes no difference): of
-blocks of four drafted tokens, 1 to 3 % more are accepted than without it. Any factor keeps the output
-exact, because the verifier gets the q that the tokens were really drawn from.
-"""
-
-
-class DraftRunner(Protocol):
-    """The part of a `ModelRunner` that a draft model needs."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the model runs on."""
-        ...
-
-    @property
-    def model_vocab_size(self) -> int:
-        """The number of ids that it can read, from 0 on."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """The width of its logits, which is that of the target's."""
-        ...
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that a sequence may have."""
-        ...
-
-    def new_cache(self) -> KVCache:
-        """An empty cache for one sequence."""
-        ...
-
-    def forward(self, inputs: Sequence[ForwardInput], /) -> ForwardOutput:
-        """See `ModelRunner.forward`."""
-        ...
-
-    def chain(
-        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None, /
-    ) -> tuple[Tensor, Tensor] | None:
-        """See `ModelRunner.chain`."""
-        ...
+__all__ = ["DraftSequence", "Drafting", "common_prefix", "joined"]
 
 
 @dataclass(slots=True)
@@ -86,14 +35,6 @@ class DraftSequence:
     request_id: int
     start: int = 0
     rows: list[int] = field(default_factory=list)
-    _sharpened: tuple[SamplingParams, SamplingParams] | None = None  # latest argument and result
-
-    def sharpened(self, params: SamplingParams) -> SamplingParams:
-        """The draft's sampling parameters for a request with ``params``: a lower temperature."""
-        if self._sharpened is None or self._sharpened[0] is not params:
-            cooler = replace(params, temperature=params.temperature * _SHARPER)
-            self._sharpened = params, cooler
-        return self._sharpened[1]
 
     @property
     def end(self) -> int:
@@ -101,7 +42,8 @@ class DraftSequence:
         return self.start + len(self.rows)
 
     def keep(self, count: int) -> None:
-        """Roll the cache back to its first ``count`` rows."""
+        """Roll the cache back to its first ``count`` rows, or as many as it certainly has."""
+        count = min(count, len(self.rows), self.cache.length)
         self.cache.rollback_to(count)
         del self.rows[count:]
 
@@ -125,6 +67,7 @@ class Drafting:
         drafted: The tokens on the host, as far as they were read from the device.
         state: A draft model's cache for the slot; None: another method writes the chain.
         unread: The tokens that the next draft pass reads; None: the chain is complete.
+        params: How the draft samples; unless a draft model changes it, as the request does.
     """
 
     request: SpecRequest
@@ -137,6 +80,10 @@ class Drafting:
     drafted: list[int] = field(default_factory=list)
     state: DraftSequence | None = None
     unread: Tensor | None = None
+    params: SamplingParams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.params = self.request.params
 
     def choose(
         self,
@@ -144,7 +91,6 @@ class Drafting:
         *,
         looks: bool,
         ends: frozenset[int] = frozenset(),
-        params: SamplingParams | None = None,
         widened: Callable[[Tensor, float], Tensor] | None = None,
     ) -> bool:
         """Choose the next token from the draft's logits; return whether the chain goes on.
@@ -154,12 +100,11 @@ class Drafting:
             looks: Whether the token is read on the host (free on a CPU); without it, the token is read
                 only if ``go_on`` needs its probability.
             ends: Token ids after which nothing is drafted; they are noticed only if the token is read.
-            params: The draft's sampling parameters. Default: the request's.
             widened: Spreads a row of a smaller draft vocabulary over the target's, with the given value
                 for all tokens that can't be drafted. Default: the row has the target's width.
         """
-        request, params = self.request, params or self.request.params
-        row, plain, probs = logits, self.request.params.plain_logits, None
+        request, params = self.request, self.params
+        row, plain, probs = logits, params.plain_logits, None
         if not plain:
             row = row if widened is None else widened(row, -torch.inf)
             drafted = torch.cat(self.tokens) if self.tokens else self.drafted
@@ -211,6 +156,26 @@ class Drafting:
             ended = not self.go_on(confidence) or ended
         self.unread = None if ended else token
         return not ended
+
+    def take_each(
+        self,
+        tokens: Tensor,
+        confidences: Tensor,
+        *,
+        looks: bool,
+        ends: frozenset[int] = frozenset(),
+    ) -> None:
+        """Append the likeliest tokens ``[n]`` of n positions, up to the one after which the chain ends.
+
+        ``confidences [n]`` are their probabilities; see `choose` for the other arguments.
+        """
+        told = None
+        if looks or self.go_on is not None:
+            told = zip(tokens.tolist(), confidences.tolist(), strict=True)
+        for token in tokens.unsqueeze(1).unbind():
+            drawn, confidence = next(told) if told is not None else (None, None)
+            if not self.take(token, drawn, confidence, ends):
+                return
 
     def proposal(self, device: torch.device, source: str = "draft") -> Proposal:
         """The chain as a proposal."""

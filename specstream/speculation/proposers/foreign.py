@@ -93,7 +93,7 @@ class ForeignDraftProposer(TaskProposer):
         """
         way = self.way(request.params)
         view = self._view(request, way)
-        return Offer(0) if view is None else Offer(budget, behind=self._writers[way].behind(view))
+        return Offer(0) if view is None else self._writers[way].offer(view, budget)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains; those drafted in the same way run in lockstep."""

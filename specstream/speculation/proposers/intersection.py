@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.heads.base import spread
 from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
 from specstream.model.stop import Stop
@@ -22,7 +23,7 @@ __all__ = ["IntersectionRunner"]
 
 
 class IntersectionRunner:
-    """A draft model that reads and writes the target's token ids; a `DraftRunner`.
+    """A draft model that reads and writes the target's token ids; like a `ModelRunner`.
 
     Logits are as wide as the target's. Input ids are the target's ids of common tokens, or any of the
     draft's own ids plus ``shift``.
@@ -63,6 +64,4 @@ class IntersectionRunner:
         return None
 
     def _common(self, logits: Tensor) -> Tensor:
-        wide = logits.new_full((logits.shape[0], self.shift), -torch.inf)
-        wide[:, self._target_ids] = logits[:, self._draft_ids]
-        return wide
+        return spread(logits[:, self._draft_ids], self._target_ids, self.shift)

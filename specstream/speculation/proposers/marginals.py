@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting
 
@@ -42,27 +41,12 @@ def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Draft
             ``task.go_on`` needs their probabilities.
         source: `Proposal.source`.
     """
-    params = task.request.params
+    params, chain = task.request.params, Drafting(task.request, task.count, task.go_on)
     if params.greedy and params.plain_logits:
-        return _likeliest(task, logits, looks=looks or task.go_on is not None, source=source)
-    chain = Drafting(task.request, task.count, task.go_on)
-    for row in logits:
-        if not chain.choose(row.unsqueeze(0), looks=looks):
-            break
-    return Drafted(chain.proposal(logits.device, source), chain.confidences, 1)
-
-
-def _likeliest(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:
-    tops, tokens = logits.float().softmax(-1).max(-1)
-    count, confidences = tokens.shape[0], list[float]()
-    if looks:
-        for index, confidence in enumerate(tops.tolist()):
-            if confidence != confidence:
-                count = index
+        tops, tokens = logits.float().softmax(-1).max(-1)
+        chain.take_each(tokens, tops, looks=looks)
+    else:
+        for row in logits:
+            if not chain.choose(row.unsqueeze(0), looks=looks):
                 break
-            if task.go_on is not None:
-                confidences.append(confidence)
-                if not task.go_on(confidence):
-                    count = index + 1
-                    break
-    return Drafted(Proposal(tokens[:count], source=source), confidences, 1)
+    return Drafted(chain.proposal(logits.device, source), chain.confidences, 1)

@@ -118,27 +118,9 @@ class Rendered(RequestView):
 
     def __init__(self, request: SpecRequest, token_ids: list[int], params: SamplingParams) -> None:
         super().__init__(request, token_ids)
-        self._params, self._id = params, next(_versions)
-
-    @property
-    def id(self) -> int:
-        """See the class."""
-        return self._id
-
-    @property
-    def params(self) -> SamplingParams:
-        """The draft's sampling parameters."""
-        return self._params
-
-    @property
-    def prompt_length(self) -> int:
-        """All tokens: where the reply begins isn't tracked in the draft's tokens."""
-        return len(self.token_ids)
-
-    @property
-    def reference_ids(self) -> list[int]:
-        """Empty: there are none in the draft's tokens."""
-        return []
+        self.id, self.params = next(_versions), params
+        # Where the reply begins isn't tracked in the draft's tokens, and there is no reference in them.
+        self.prompt_length, self.reference_ids = len(token_ids), []
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """Draw with the request's noise, the position converted to one in the target's tokens."""

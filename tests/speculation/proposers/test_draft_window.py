@@ -27,7 +27,7 @@ def test_a_window_is_read_and_the_rows_are_its_own() -> None:
     text = Text([i * 5 % V for i in range(90)], params=SAMPLED)
     start = 90 - 16
     for accepted in (4, 0, 2, 1, 4, 4):
-        assert proposer.behind(text) == (14 if len(text.token_ids) == 90 else 0)
+        assert proposer.offer(text, 8).behind == (14 if len(text.token_ids) == 90 else 0)
         proposal = proposer.propose([text], [4])[0]
         check_honest(text, proposal, start)
         settle(proposer, text, proposal, accepted)
@@ -158,7 +158,7 @@ def test_behind_says_what_is_read() -> None:
     rng = random.Random(5)
     text, number = Text([1, 2, 3], params=SAMPLED), 0
     for _ in range(60):
-        behind = proposer.behind(text)
+        behind = proposer.offer(text, 8).behind
         chain = Drafting(text, rng.randint(1, 4))
         if rng.random() < 0.7:
             proposer.write([chain])
