@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from websockets.asyncio.connection import Connection
 
 from specstream.errors import ConfigError
-from specstream.ws.clock import Clock
+from specstream.pipeline.clock import Clock
 
 __all__ = ["SEND_BUFFER", "ConnectionLimit", "RateLimit", "cost", "drop_slow_reader"]
 

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
+from specstream.pipeline.clock import Clock, LoopClock
 from specstream.types import SamplingParams
 from specstream.ws.auth import Authentication, check_key, check_names, is_loopback
-from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.http import Routes, address_of, select_subprotocol
 from specstream.ws.limits import SEND_BUFFER, ConnectionLimit
@@ -142,8 +142,8 @@ class RealtimeServer:
             factories=Factories(voice, avatar, prompt),
             settings=settings,
             params=params or SamplingParams(),
-            clock=clock or SystemClock(),
-            timer=timer or SystemClock(),
+            clock=clock or LoopClock(),
+            timer=timer or LoopClock(),
             counters=self.counters,
             lead_s=lead_s,
             buffer_s=buffer_s,

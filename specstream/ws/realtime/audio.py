@@ -11,8 +11,8 @@ import anyio.lowlevel
 
 from specstream.errors import AdapterFailed
 from specstream.listening.resampler import Resampler
+from specstream.pipeline.clock import Clock
 from specstream.types import AvatarCue, Span, Speech
-from specstream.ws.clock import Clock
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.wire import SAMPLE_RATE
 

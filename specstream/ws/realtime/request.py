@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 import anyio
 
 from specstream.listening.ears import Ears
+from specstream.pipeline.clock import Clock, LoopClock
 from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams, Tools
-from specstream.ws.clock import Clock, SystemClock
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
 from specstream.ws.realtime.conversation import Conversation
@@ -91,8 +91,8 @@ class Service:
     settings: SessionSettings
     params: SamplingParams = field(default_factory=SamplingParams)
     factories: Factories = field(default_factory=Factories)
-    clock: Clock = field(default_factory=SystemClock)
-    timer: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=LoopClock)
+    timer: Clock = field(default_factory=LoopClock)
     counters: Counters = field(default_factory=Counters)
     lead_s: float = 2.0
     buffer_s: float = 30.0

@@ -10,7 +10,7 @@ from specstream.pipeline.marks import ROUNDING_MS
 from specstream.types import AvatarCue, Revoke, Span, Speech
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.frames import EndFrame
-from specstream.ws.stage.given import Given, Part
+from specstream.ws.stage.given import Given, Order, Part
 
 __all__ = ["CueOrder"]
 
@@ -23,7 +23,7 @@ _KINDS = "viseme", "gesture", "emotion"
 _RETURNS = 64  # revokes that a kind of cue has not gone back for
 
 
-class CueOrder:
+class CueOrder(Order):
     """The speech of one turn, and where the cues of each kind have got to.
 
     After a revoke, the cues may go back once to where the withdrawn speech began. They do so with the
@@ -78,9 +78,6 @@ class CueOrder:
         """
         self._check_place(cue, self._all)
 
-    def flush(self) -> None:
-        """The avatar has answered a flush."""
-
     def revoke(self, revoke: Revoke) -> None:
         """The avatar has answered to the first revoke that was unanswered."""
         if not revoke.drafted:
@@ -90,9 +87,6 @@ class CueOrder:
             # A cue of released speech may still be held back; one of a draft is forgotten.
             if begin is not None and (begin < self._latest[kind] or not revoke.drafted):
                 returns.append(begin)
-
-    def finish(self) -> None:
-        """An avatar's output is complete whenever it says so."""
 
     @property
     def _slack(self) -> int:

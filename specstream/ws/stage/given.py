@@ -1,21 +1,20 @@
-"""What an adapter was given of its input and is not withdrawn; the interface of the output's checks."""
+"""What an adapter was given of its input and is not withdrawn; the base of the output's checks."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from specstream.types import Phrase, Revoke, Span, Speech
+from specstream.types import AvatarCue, Phrase, Revoke, Span, Speech
 
 __all__ = ["Given", "Order", "Part"]
 
 
-class Order(Protocol):
-    """Checks the output of one turn of one kind of adapter against its input."""
+class Order:
+    """Checks the output of one turn of one kind of adapter against its input; this one, nothing."""
 
     def send(self, item: object) -> None:
         """Count an item that is sent, or the frame that ends the input."""
-        ...
 
     def check(self, item: Any, read: int | None = None, /) -> None:
         """Count an item that was received; ``read`` is that of a prompt's frame.
@@ -23,15 +22,19 @@ class Order(Protocol):
         Raises:
             Violation: it doesn't fit the input.
         """
-        ...
+
+    def check_rest(self, cue: AvatarCue) -> None:
+        """Check a cue that brings the face to rest in a cancelled turn.
+
+        Raises:
+            Violation: it doesn't fit the input.
+        """
 
     def flush(self) -> None:
         """The adapter has answered a flush."""
-        ...
 
     def revoke(self, revoke: Revoke) -> None:
         """The adapter has answered to the first revoke that was unanswered."""
-        ...
 
     def finish(self) -> None:
         """The adapter says that its output is complete.
@@ -39,7 +42,6 @@ class Order(Protocol):
         Raises:
             Violation: it is not.
         """
-        ...
 
 
 class Part(NamedTuple):

@@ -6,12 +6,12 @@ from math import isfinite
 
 from specstream.types import Revoke, ScenePrompt
 from specstream.ws.stage.codec import Violation
-from specstream.ws.stage.given import Given
+from specstream.ws.stage.given import Given, Order
 
 __all__ = ["PromptOrder"]
 
 
-class PromptOrder:
+class PromptOrder(Order):
     """The text of one turn, and the latest version of each shot.
 
     After a flush or a revoke, a board may number its shots anew, or go on with a version from before
@@ -75,9 +75,6 @@ class PromptOrder:
         """The rewriter has answered to the first revoke that was unanswered."""
         self._given.revoke(revoke.from_char)
         self._latest.clear()
-
-    def finish(self) -> None:
-        """A rewriter's output is complete whenever it says so."""
 
 
 def _named(prompt: ScenePrompt) -> str:

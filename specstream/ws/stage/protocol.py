@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from specstream.types import AvatarCue, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.stage import frames as fr
@@ -43,50 +43,39 @@ def _to(state: State, *frames: str) -> dict[str, State]:
     return dict.fromkeys(frames, state)
 
 
-def _client(sends: dict[str, State], receives: dict[str, State]) -> Rule:
-    return Rule(sends, receives | _to("closed", "error"))
-
-
-def _adapter(receives: dict[str, State], sends: dict[str, State]) -> Rule:
-    return Rule(sends | _to("closed", "error"), receives)
-
-
-RULES: dict[Role, dict[State, Rule]] = {
-    "client": {  # frames that it sends, frames that it receives
-        "greeting": _client({}, _to("idle", "ready")),
-        "idle": _client(_to("open", "start"), {}),
-        "open": _client(
-            _to("open", *_INPUTS, "ack") | _to("ending", "end") | _to("cancelling", "cancel"),
-            _to("open", *_OUTPUTS, "ack"),
-        ),
-        "ending": _client(
-            _to("ending", "ack") | _to("cancelling", "cancel"),
-            _to("ending", *_OUTPUTS, "ack") | _to("done", "done"),
-        ),
-        "done": _client(_to("open", "start") | _to("cancelling", "cancel"), {}),
-        "cancelling": _client(
-            {}, _to("cancelling", *_OUTPUTS, "ack", "done") | _to("idle", "cancelled")
-        ),
-        "closed": Rule({}, {}),
-    },
-    "adapter": {  # frames that it receives, frames that it sends
-        "greeting": _adapter({}, _to("idle", "ready")),
-        "idle": _adapter(_to("open", "start"), {}),
-        "open": _adapter(
-            _to("open", *_INPUTS, "ack") | _to("ending", "end") | _to("cancelling", "cancel"),
-            _to("open", *_OUTPUTS, "ack"),
-        ),
-        "ending": _adapter(
-            _to("ending", "ack") | _to("cancelling", "cancel"),
-            _to("ending", *_OUTPUTS) | _to("done", "done"),
-        ),
-        "done": _adapter(
-            _to("done", "ack") | _to("open", "start") | _to("cancelling", "cancel"), {}
-        ),
-        "cancelling": _adapter({}, _to("idle", "cancelled")),
-        "closed": Rule({}, {}),
-    },
+# In each state of a turn, the client's frames and the adapter's; without "error", the adapter's last.
+_CANCEL = _to("cancelling", "cancel")
+_TURN: dict[State, tuple[dict[str, State], dict[str, State]]] = {
+    "greeting": ({}, _to("idle", "ready")),
+    "idle": (_to("open", "start"), {}),
+    "open": (
+        _to("open", *_INPUTS, "ack") | _to("ending", "end") | _CANCEL,
+        _to("open", *_OUTPUTS, "ack"),
+    ),
+    "ending": (_to("ending", "ack") | _CANCEL, _to("ending", *_OUTPUTS) | _to("done", "done")),
+    "done": (_to("open", "start") | _CANCEL, {}),
+    "cancelling": ({}, _to("idle", "cancelled")),
 }
+# Frames that a side still receives, because they were sent before its own last frame had come.
+_CROSSED: dict[Role, dict[State, dict[str, State]]] = {
+    "client": {
+        "ending": _to("ending", "ack"),
+        "cancelling": _to("cancelling", *_OUTPUTS, "ack", "done"),
+    },
+    "adapter": {"done": _to("done", "ack")},
+}
+
+
+def _rules(role: Role) -> dict[State, Rule]:
+    rules: dict[State, Rule] = {"closed": Rule({}, {})}
+    for state, (asks, answers) in _TURN.items():
+        answers = answers | _to("closed", "error")
+        sends, receives = (asks, answers) if role == "client" else (answers, asks)
+        rules[state] = Rule(sends, receives | _CROSSED[role].get(state, {}))
+    return rules
+
+
+RULES: dict[Role, dict[State, Rule]] = {role: _rules(role) for role in get_args(Role)}
 
 
 class StageRules:

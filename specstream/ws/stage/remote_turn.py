@@ -13,7 +13,6 @@ from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import Channel
-from specstream.ws.stage.cue_order import CueOrder
 from specstream.ws.stage.frames import StartFrame
 from specstream.ws.stage.given import Order
 
@@ -71,9 +70,8 @@ class RemoteTurn:
                 if isinstance(received, fr.ErrorFrame):
                     raise received.error()
                 if isinstance(received, fr.CancelledFrame):
-                    if isinstance(self._order, CueOrder):
-                        for cue in received.cues:
-                            self._order.check_rest(cue)
+                    for cue in received.cues:
+                        self._order.check_rest(cue)
                     self.complete = True
                     for cue in received.cues:
                         yield cue

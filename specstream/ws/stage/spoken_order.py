@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from specstream.pipeline.marks import MarkCheck
 from specstream.types import Phrase, Revoke, Speech
 from specstream.ws.stage.codec import Violation
+from specstream.ws.stage.given import Order
 
 __all__ = ["SpokenOrder"]
 
@@ -22,7 +23,7 @@ class _Said:
     marks: MarkCheck | None = None  # None: it has no speech
 
 
-class SpokenOrder:
+class SpokenOrder(Order):
     """The phrases and the sample clock of one turn, kept as `VoiceStage` keeps them.
 
     A voice may pass over a phrase only if a revoke that follows takes its text back.
@@ -68,9 +69,6 @@ class SpokenOrder:
             fault = said.marks.end_fault(speech.samples.end)
         if fault:
             raise Violation(f"phrase {speech.phrase} has a wrong mark: {fault}")
-
-    def flush(self) -> None:
-        """The voice has answered a flush."""
 
     def revoke(self, revoke: Revoke) -> None:
         """Take phrases back: the voice has answered to the first revoke that is unanswered.

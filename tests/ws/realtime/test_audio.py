@@ -11,8 +11,8 @@ import pytest
 
 from specstream.errors import AdapterFailed
 from specstream.listening.resampler import Resampler
+from specstream.pipeline.clock import LoopClock
 from specstream.types import Mark, Span, Speech
-from specstream.ws.clock import SystemClock
 from specstream.ws.realtime.audio import AudioPacer, Piece
 from specstream.ws.realtime.timings import FirstAudible
 from tests.ws.doubles import FreeClock, HandClock
@@ -211,7 +211,7 @@ def test_audio_that_comes_late_is_heard_when_it_comes() -> None:
 
 
 async def test_the_systems_clock_returns_at_once_for_the_past() -> None:
-    clock = SystemClock()
+    clock = LoopClock()
     now = clock.now()
     await clock.sleep_until(now - 5)
     assert clock.now() >= now
