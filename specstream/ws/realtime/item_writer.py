@@ -11,9 +11,9 @@ from specstream.errors import SpecstreamError
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import Piece
-from specstream.ws.realtime.call_writer import CallWriter
 from specstream.ws.realtime.conversation import Entry
 from specstream.ws.realtime.outbox import Outbox
+from specstream.ws.realtime.output_items import CallWriter, OutputItems
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.resources import AnyItem, EndStatus, Extra, Part, Word
 from specstream.ws.realtime.spoken import SpokenText, SpokenTrack
@@ -41,7 +41,8 @@ class ItemWriter:
         self.entry: Entry | None = None
         self.text = ""
         self.index = 0
-        self.calls = CallWriter(response_id, request.conversation, outbox)
+        self._output = OutputItems(response_id, request.conversation, outbox)
+        self.calls = CallWriter(self._output)
         self._response_id = response_id
         self._request = request
         self._outbox = outbox
@@ -60,21 +61,14 @@ class ItemWriter:
     async def _put(
         self, event: Callable[..., ev.ServerEvent], extra: Extra | None = None, **fields: Any
     ) -> None:
-        ids: dict[str, Any] = {"response_id": self._response_id, "item_id": self.id}
-        ids["output_index"] = self.index
-        await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
+        await self._output.put(event, self.index, extra, item_id=self.id, **fields)
 
-    async def _open(self) -> Entry:
+    async def _open(self) -> None:
         """Announce the item and its one content part; see `_due`."""
-        self.index = self.calls.next_index()
-        self.entry = entry = Entry(self.id, "assistant", "", "in_progress", self._track)
-        await self._put(ev.OutputItemEvent, type="response.output_item.added", item=entry.wire())
-        if self._request.conversation is not None:
-            previous = self._request.conversation.insert(entry)
-            fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
-            await self._put(ev.ItemEvent, type="conversation.item.added", **fields)
+        self.index = len(self._output.entries)
+        self.entry = Entry(self.id, "assistant", "", "in_progress", self._track)
+        await self._output.begin(self.entry)
         await self._put_part("response.content_part.added", "")
-        return entry
 
     async def _put_part(self, type: str, text: str) -> None:
         part = Part(type="text", text=text)
@@ -147,15 +141,12 @@ class ItemWriter:
         """Whether to begin the item: with tools, a reply may consist of calls only and need none."""
         if self._request.tools is None or chunk.text:
             return True
-        called = bool(self.calls.entries or chunk.tool_calls)
+        called = bool(self._output.entries or chunk.tool_calls)
         return chunk.finish_reason is not None and not called
 
     def output(self) -> list[AnyItem]:
         """Return all items of the response so far, in order."""
-        entries = dict(self.calls.entries)
-        if self.entry is not None:
-            entries[self.index] = self.entry
-        return [entries[index].wire() for index in sorted(entries)]
+        return [entry.wire() for entry in self._output.entries]
 
     async def phrase(self, phrase: Phrase) -> None:
         """Send the text that waited for the phrase's tags."""
@@ -216,9 +207,4 @@ class ItemWriter:
         entry.status = "completed" if status == "completed" else "incomplete"
         if status == "cancelled":
             entry.cut_to(self.sent)
-        item = entry.wire()
-        await self._put(ev.OutputItemEvent, type="response.output_item.done", item=item)
-        conversation = self._request.conversation
-        if conversation is not None and entry in conversation.entries:
-            fields: dict[str, Any] = {"item": item, "previous_item_id": conversation.before(entry)}
-            await self._put(ev.ItemEvent, type="conversation.item.done", **fields)
+        await self._output.end(self.index)
