@@ -59,7 +59,7 @@ WIRE = {
     f"specstream.ws.realtime.{name}"
     for name in (
         *("wire", "input_settings", "settings", "protocol", "resources", "events"),
-        *("client_events", "function_tools", "function_items"),
+        *("client_events", "function_tools", "item_inputs"),
     )
 } | {"specstream.ws.log"}
 

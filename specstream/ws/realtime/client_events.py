@@ -9,8 +9,14 @@ from typing import Any, TypeVar, get_args
 import specstream.ws.realtime.events as ev
 from specstream.errors import ProtocolError
 from specstream.types import AvatarCue, CallProblem, ScenePrompt, Span, ToolCall
-from specstream.ws.realtime.function_items import FunctionCallItem
-from specstream.ws.realtime.resources import EndStatus, Item, Response, Usage, Word
+from specstream.ws.realtime.resources import (
+    EndStatus,
+    FunctionCallItem,
+    Item,
+    Response,
+    Usage,
+    Word,
+)
 
 V = TypeVar("V", AvatarCue, ScenePrompt)
 

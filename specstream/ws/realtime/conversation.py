@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from specstream.types import Message
-from specstream.ws.realtime.function_items import CallPart, ItemStatus, check_call_id, history
-from specstream.ws.realtime.protocol import AnyItemInput, ItemReference
-from specstream.ws.realtime.resources import AnyItem, Item, Part
+from specstream.types import Message, ToolCall
+from specstream.ws.realtime.item_inputs import (
+    AnyItemInput,
+    FunctionCallInput,
+    FunctionOutputInput,
+    ItemReference,
+)
+from specstream.ws.realtime.resources import (
+    AnyItem,
+    FunctionCallItem,
+    FunctionOutputItem,
+    Item,
+    ItemStatus,
+    Part,
+)
 from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import SAMPLE_RATE, Refused, new_id
 
@@ -29,8 +40,9 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
 class Entry:
     """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
 
-    With ``call`` the item is a function call (``text``: its arguments) or a call's output. ``heard``:
-    the item is a user's speech; its text, the transcript, may come later than the item.
+    With ``call_id`` the item is a function call (``text``: its arguments) or, without ``name``, the
+    call's output. ``heard``: the item is a user's speech; its text, the transcript, may come later
+    than the item.
     """
 
     id: str
@@ -38,13 +50,17 @@ class Entry:
     text: str
     status: ItemStatus = "completed"
     spoken: SpokenTrack | None = None
-    call: CallPart | None = None
+    call_id: str | None = None
+    name: str | None = None
     heard: bool = False
 
     def wire(self) -> AnyItem:
         """Build the item for clients; without content while it is in progress and empty."""
-        if self.call is not None:
-            return self.call.wire(self.id, self.status, self.text)
+        if self.call_id is not None:
+            call: dict[str, Any] = {"id": self.id, "status": self.status, "call_id": self.call_id}
+            if self.name is None:
+                return FunctionOutputItem(**call, output=self.text)
+            return FunctionCallItem(**call, name=self.name, arguments=self.text)
         if self.status == "in_progress" and not self.text:
             part = None
         elif self.spoken is not None:
@@ -63,6 +79,16 @@ class Entry:
         if self.spoken is not None:
             self.text = self.text[: self.spoken.cut(self.text, samples)]
             self.spoken.sent = min(self.spoken.sent, samples)
+
+
+def _entry_of(item: AnyItemInput, id: str, status: ItemStatus = "completed") -> Entry:
+    match item:
+        case FunctionCallInput(call_id=call_id, name=name, arguments=text):
+            return Entry(id, "assistant", text, status, call_id=call_id, name=name)
+        case FunctionOutputInput(call_id=call_id, output=text):
+            return Entry(id, "user", text, status, call_id=call_id)
+    text = "".join(part.text or "" for part in item.content)
+    return Entry(id, item.role, text, status)
 
 
 @dataclass(slots=True)
@@ -104,16 +130,24 @@ class Conversation:
         if item.id is not None and self._find(item.id) is not None:
             message = f"Error adding item: an item with id '{item.id}' already exists."
             raise Refused("item_create_duplicate_item_id", message, param="item.id")
-        check_call_id(item.call, self.entries)
-        if sum(len(entry.text) for entry in self.entries) + len(item.text) > MAX_CHARS:
+        status: ItemStatus = "incomplete" if item.status == "incomplete" else "completed"
+        entry = _entry_of(item, item.id or new_id("item"), status)
+        self._check_call(entry)
+        if sum(len(other.text) for other in self.entries) + len(entry.text) > MAX_CHARS:
             message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
             raise Refused("conversation_full", message)
         at = len(self.entries)
         if after is not None:
             at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
-        status: ItemStatus = "incomplete" if item.status == "incomplete" else "completed"
-        entry = Entry(item.id or new_id("item"), item.role, item.text, status, call=item.call)
         return entry, self.insert(entry, at)
+
+    def _check_call(self, entry: Entry) -> None:
+        """Refuse an output whose call isn't in the conversation."""
+        if entry.call_id is None or entry.name is not None:
+            return
+        if not any(e.call_id == entry.call_id and e.name is not None for e in self.entries):
+            message = f"Tool call ID '{entry.call_id}' not found in conversation."
+            raise Refused("invalid_tool_call_id", message, param="item.call_id")
 
     def insert(self, entry: Entry, at: int | None = None) -> str | None:
         """Put an entry at a position (None: last); returns the id of the one before it.
@@ -185,10 +219,40 @@ class Conversation:
             entries = [
                 self.entries[self._index(item.id, "response.input")]
                 if isinstance(item, ItemReference)
-                else Entry("", item.role, item.text, call=item.call)
+                else _entry_of(item, "")
                 for item in items
             ]
         messages: list[Message] = []
         if instructions:
             messages.append({"role": "system", "content": instructions})
-        return messages + history(entries)
+        return messages + _history(entries)
+
+
+def _history(entries: Sequence[Entry]) -> list[Message]:
+    """Convert entries to prompt messages: those that have text, and calls with their outputs.
+
+    Text and calls that follow one another become one message of the assistant. Calls that are not
+    complete are left out, and so are outputs without such a call.
+    """
+    calls = {e.call_id: e.name for e in entries if e.name and e.status == "completed"}
+    messages: list[Message] = []
+    for entry in entries:
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        name = calls.get(entry.call_id)
+        if entry.call_id is None:
+            if not entry.text:
+                continue
+            if last is not None and entry.role == "assistant" and not last["content"]:
+                last["content"] = entry.text
+            else:
+                messages.append({"role": entry.role, "content": entry.text})
+        elif name is not None and entry.name is None:
+            result: Message = {"role": "tool", "content": entry.text}
+            messages.append({**result, "tool_call_id": entry.call_id, "name": name})
+        elif name is not None and entry.status == "completed":
+            if last is None:
+                last = {"role": "assistant", "content": ""}
+                messages.append(last)
+            made = ToolCall(entry.call_id, name, entry.text).message()
+            last["tool_calls"] = [*last.get("tool_calls", ()), made]
+    return messages

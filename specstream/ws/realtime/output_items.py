@@ -8,7 +8,6 @@ from typing import Any
 from specstream.types import Chunk
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.conversation import Conversation, Entry
-from specstream.ws.realtime.function_items import CallPart
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.wire import new_id
@@ -86,8 +85,8 @@ class CallWriter:
         for delta in chunk.tool_calls:
             if delta.index == len(self._places):
                 self._places.append(len(self._output.entries))
-                part = CallPart(delta.id, delta.name)
-                entry = Entry(new_id("item"), "assistant", "", "in_progress", call=part)
+                entry = Entry(new_id("item"), "assistant", "", "in_progress")
+                entry.call_id, entry.name = delta.id, delta.name
                 await self._output.begin(entry)
             place = self._places[delta.index]
             if delta.arguments:
@@ -106,8 +105,7 @@ class CallWriter:
     async def _end(self, place: int, incomplete: bool, extra: Extra) -> None:
         entry = self._output.entries[place]
         entry.status = "incomplete" if incomplete else "completed"
-        assert entry.call is not None
-        done = {"arguments": entry.text, "name": entry.call.name}
+        done = {"arguments": entry.text, "name": entry.name}
         await self._put(ev.ArgumentsDone, place, extra, **done)
         await self._output.end(place, extra)
 
@@ -115,6 +113,5 @@ class CallWriter:
         self, event: Callable[..., ev.ServerEvent], place: int, extra: Extra, **fields: Any
     ) -> None:
         entry = self._output.entries[place]
-        assert entry.call is not None
-        ids = {"item_id": entry.id, "call_id": entry.call.call_id}
+        ids = {"item_id": entry.id, "call_id": entry.call_id}
         await self._output.put(event, place, extra, **ids, **fields)

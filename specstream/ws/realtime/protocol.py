@@ -8,23 +8,11 @@ extensions in a ``specstream`` field. ``docs/protocol.md`` documents it,
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr
 
-from specstream.ws.realtime.function_items import (
-    CallPart,
-    FunctionCallInput,
-    FunctionOutputInput,
-    ItemId,
-    ItemStatus,
-)
+from specstream.ws.realtime.item_inputs import NewItem
 from specstream.ws.realtime.settings import (
     NO_TOOLS,
     ResponseSettings,
@@ -32,77 +20,6 @@ from specstream.ws.realtime.settings import (
     leave_out,
 )
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
-
-_PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
-
-
-class PartInput(Strict):
-    """One piece of a message; only text can be put into the conversation."""
-
-    type: str
-    text: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_text(cls, data: Any) -> Any:
-        kind = data.get("type") if isinstance(data, dict) else None
-        if kind in ("input_audio", "input_image", "output_audio"):
-            raise ValueError(f"{kind} content can't be put into the conversation here; send text")
-        return data
-
-
-class ItemInput(Strict):
-    """A message as a client writes it."""
-
-    type: Literal["message"]
-    role: Literal["system", "user", "assistant"]
-    content: list[PartInput]
-    id: ItemId | None = None
-    object: Literal["realtime.item"] | None = None
-    status: ItemStatus | None = None
-
-    @model_validator(mode="after")
-    def _parts_fit_role(self) -> ItemInput:
-        wanted = _PARTS[self.role]
-        if any(part.type != wanted or part.text is None for part in self.content):
-            raise ValueError(
-                f"every part of a message with role {self.role!r} is {wanted} with text"
-            )
-        return self
-
-    @property
-    def text(self) -> str:
-        """The text of all parts."""
-        return "".join(part.text or "" for part in self.content)
-
-    @property
-    def call(self) -> CallPart | None:
-        """None, since a message is no function call."""
-        return None
-
-
-AnyItemInput = ItemInput | FunctionCallInput | FunctionOutputInput
-_ITEMS: dict[str, type[AnyItemInput]] = {
-    "function_call": FunctionCallInput,
-    "function_call_output": FunctionOutputInput,
-}
-
-
-def _item_model(data: Any) -> type[AnyItemInput]:
-    """Choose by ``type``, so that a refusal names the wrong key and not the members of a union."""
-    kind = data.get("type") if isinstance(data, dict) else None
-    return _ITEMS.get(kind, ItemInput) if isinstance(kind, str) else ItemInput
-
-
-def _read_item(data: Any, _handler: Any) -> AnyItemInput:
-    return _item_model(data).model_validate(data)
-
-
-class ItemReference(Strict):
-    """An item of the conversation, by its id."""
-
-    type: Literal["item_reference"]
-    id: str
 
 
 class ClientEvent(Strict):
@@ -160,7 +77,7 @@ class ItemCreate(ClientEvent):
     """Add an item after ``previous_item_id``: null appends, ``"root"`` puts it first."""
 
     type: Literal["conversation.item.create"]
-    item: Annotated[AnyItemInput, WrapValidator(_read_item)]
+    item: NewItem
     previous_item_id: str | None = None
 
 
@@ -282,18 +199,3 @@ def _model_of(kind: Any, hears: bool) -> type[ClientEvent]:
         message = f"Unknown event type '{name[:80]}'; known: {', '.join(_KNOWN)}."
         raise Refused("invalid_value", message, param="type")
     return _HEARD[name] if hears and name in _HEARD else _KNOWN[name]
-
-
-def parse_input(items: list[dict[str, Any]]) -> list[AnyItemInput | ItemReference]:
-    """Read ``response.input``: items, and references to items of the conversation.
-
-    Raises:
-        Refused: an entry is neither.
-    """
-    parsed: list[AnyItemInput | ItemReference] = []
-    for index, item in enumerate(items):
-        model: type[AnyItemInput | ItemReference] = ItemReference
-        if item.get("type") != "item_reference":
-            model = _item_model(item)
-        parsed.append(validate(model, item, at=f"response.input[{index}]"))
-    return parsed

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.types import Span
-from specstream.ws.realtime.function_items import FunctionCallItem, FunctionOutputItem, ItemStatus
 from specstream.ws.realtime.wire import Ignored, Sparse
 
+ItemStatus = Literal["completed", "incomplete", "in_progress"]
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
 Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens"]
@@ -67,6 +67,29 @@ class Item(Sparse):
     status: ItemStatus
     role: Literal["system", "user", "assistant"]
     content: list[Part]
+
+
+class FunctionCallItem(Sparse):
+    """A call that the model made. ``incomplete``: it was cut off, or names no function."""
+
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    type: Literal["function_call"] = "function_call"
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionOutputItem(Sparse):
+    """The result of a call."""
+
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    type: Literal["function_call_output"] = "function_call_output"
+    status: ItemStatus
+    call_id: str
+    output: str
 
 
 AnyItem = Item | FunctionCallItem | FunctionOutputItem

@@ -12,6 +12,7 @@ from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.conversation import Conversation
 from specstream.ws.realtime.function_tools import tools_of
 from specstream.ws.realtime.input_settings import AudioInput
+from specstream.ws.realtime.item_inputs import parse_input
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.settings import (
@@ -105,7 +106,7 @@ class RealtimeSession:
         session, own = self._settings, self._settings.specstream
         instructions = session.instructions if asked.instructions is None else asked.instructions
         limit = asked.max_output_tokens or session.max_output_tokens
-        items = None if asked.input is None else pr.parse_input(asked.input)
+        items = None if asked.input is None else parse_input(asked.input)
         output = asked.audio.output if asked.audio is not None else None
         spoken = session.audio.output
         return ResponseRequest(

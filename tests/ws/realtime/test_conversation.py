@@ -13,7 +13,8 @@ from specstream.pipeline.segment import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import Span, Speech
 from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation, Entry
-from specstream.ws.realtime.protocol import ItemCreate, parse_client_event, parse_input
+from specstream.ws.realtime.item_inputs import parse_input
+from specstream.ws.realtime.protocol import ItemCreate, parse_client_event
 from specstream.ws.realtime.resources import Item, Part, Word
 from specstream.ws.realtime.spoken import SpokenText, SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import Refused

@@ -1,0 +1,116 @@
+"""The items that a client puts into a conversation, or gives as the input of one response."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, StringConstraints, model_validator
+
+from specstream.ws.realtime.resources import ItemStatus
+from specstream.ws.realtime.wire import Strict, validate
+
+__all__ = [
+    "AnyItemInput",
+    "FunctionCallInput",
+    "FunctionOutputInput",
+    "ItemInput",
+    "ItemReference",
+    "NewItem",
+    "parse_input",
+]
+
+_PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
+_CallId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class PartInput(Strict):
+    """One piece of a message; only text can be put into the conversation."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind in ("input_audio", "input_image", "output_audio"):
+            raise ValueError(f"{kind} content can't be put into the conversation here; send text")
+        return data
+
+
+class _Input(Strict):
+    id: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    object: Literal["realtime.item"] | None = None
+    status: ItemStatus | None = None
+
+
+class ItemInput(_Input):
+    """A message as a client writes it."""
+
+    type: Literal["message"]
+    role: Literal["system", "user", "assistant"]
+    content: list[PartInput]
+
+    @model_validator(mode="after")
+    def _parts_fit_role(self) -> ItemInput:
+        wanted = _PARTS[self.role]
+        if any(part.type != wanted or part.text is None for part in self.content):
+            raise ValueError(
+                f"every part of a message with role {self.role!r} is {wanted} with text"
+            )
+        return self
+
+
+class FunctionCallInput(_Input):
+    """A call that a client creates, for example one from an earlier session."""
+
+    type: Literal["function_call"]
+    call_id: _CallId
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+
+
+class FunctionOutputInput(_Input):
+    """The result of a call, from the client that ran the function."""
+
+    type: Literal["function_call_output"]
+    call_id: _CallId
+    output: str
+
+
+class ItemReference(Strict):
+    """An item of the conversation, by its id."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
+AnyItemInput = ItemInput | FunctionCallInput | FunctionOutputInput
+
+
+def _model_of(data: Any) -> type[AnyItemInput]:
+    """Choose by ``type``, so that a refusal names the wrong key and not the members of a union."""
+    match data:
+        case {"type": "function_call"}:
+            return FunctionCallInput
+        case {"type": "function_call_output"}:
+            return FunctionOutputInput
+    return ItemInput
+
+
+NewItem = Annotated[AnyItemInput, PlainValidator(lambda data: _model_of(data).model_validate(data))]
+
+
+def parse_input(items: list[dict[str, Any]]) -> list[AnyItemInput | ItemReference]:
+    """Read ``response.input``: items, and references to items of the conversation.
+
+    Raises:
+        Refused: an entry is neither.
+    """
+    parsed: list[AnyItemInput | ItemReference] = []
+    for index, item in enumerate(items):
+        model: type[AnyItemInput | ItemReference] = ItemReference
+        if item.get("type") != "item_reference":
+            model = _model_of(item)
+        parsed.append(validate(model, item, at=f"response.input[{index}]"))
+    return parsed
