@@ -23,7 +23,6 @@ __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
 _WORD = re.compile(r"\S+")
-_DIGIT = re.compile(r"\d|[₀-₉½¼¾⅐-⅞]")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
@@ -73,10 +72,7 @@ class Wording:
         return self._read(text)  # also if a form reaches from ``before`` into the text
 
     def _read(self, text: Mapped) -> Mapped:
-        digits = _DIGIT.search(text.text) is not None
         for rule in self._rules:
-            if rule.digits and not digits:
-                continue
             edits = self._safely(rule.edits, text.text)
             if edits and ("$" in text.text or "\\" in text.text):
                 math = [Span(*found.span()) for found in _MATH.finditer(text.text)]
@@ -221,4 +217,4 @@ def wording_for(language: str) -> Wording | None:
     for symbol, (major, minor) in vocabulary.currencies.items():
         library.add_currency(symbol, major, minor)
     library.ensure_compiled()
-    return Wording(library.normalize, vocabulary.rules)
+    return Wording(library.normalize, [Rule.of(row) for row in vocabulary.rules])

@@ -6,31 +6,29 @@ import re
 from collections.abc import Iterator
 
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_de_counts import (
+from specstream.pipeline.wording_de_numbers import (
+    MONTHS,
     ONE,
     RATIO,
     TIMES,
+    cardinal,
+    decade,
     indefinite,
     one,
+    ordinal,
+    ruler,
     times,
 )
-from specstream.pipeline.wording_de_ordinals import MONTHS, decade, in_words, ordinal, ruler
 from specstream.pipeline.wording_rules import (
     FRACTION,
-    HEXADECIMAL,
-    SCIENTIFIC,
-    TIMESTAMP,
+    Row,
     Vocabulary,
     address,
     each_digit,
-    each_sign,
+    everywhere,
     fraction,
     link,
-    look_up,
-    plain_digit,
-    power,
-    rule,
-    timestamp,
+    say,
 )
 
 __all__ = ["german"]
@@ -39,15 +37,9 @@ _SIGNS = {
     ".": "Punkt", "/": "Schrägstrich", "@": "at", "-": "minus", "_": "Unterstrich",
     ":": "Doppelpunkt", "?": "Fragezeichen", "=": "gleich", "#": "Raute", "&": "und",
 }  # fmt: skip
-_DIGITS = "null eins zwei drei vier fünf sechs sieben acht neun"
 _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
 )
-_CENTURIES = {
-    "11": "elfhundert ", "12": "zwölfhundert ", "13": "dreizehnhundert ", "14": "vierzehnhundert ",
-    "15": "fünfzehnhundert ", "16": "sechzehnhundert ", "17": "siebzehnhundert ",
-    "18": "achtzehnhundert ", "19": "neunzehnhundert ",
-}  # fmt: skip
 _SHORT_MONTHS = {month[:3]: month for month in MONTHS if month != "Mai"} | {
     "Sept": "September", "Mrz": "März",
 }  # fmt: skip
@@ -118,14 +110,14 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span(), f"{day}.{month}.{century}{found['year']}")
 
 
+_century = say(lambda hundreds: cardinal(int(hundreds)) + "hundert ")
+
 # fmt: off
-_NUMBERS = (
-    (r"(?![0-9])\d", plain_digit),
-    (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
-    (HEXADECIMAL, each_sign(_DIGITS)),
-    (_PHONE, each_digit(_DIGITS, "plus")),
+_ROWS: tuple[Row, ...] = (
+    (address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
+    *everywhere("de", " Uhr", " und {} Sekunden", "mal"),
+    (_PHONE, each_digit("de")),
     # dates and times
-    (TIMESTAMP, timestamp(" Uhr", " und {} Sekunden")),
     (
         r"(?:\b(?P<lead>(?i:seit|vor|nach|von|ab|zwischen|bis)) |(?<![\w/.-]))"
         r"(?P<date>(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d))(?![\w/-]|\.\d)",
@@ -137,7 +129,7 @@ _NUMBERS = (
         r"(?P<year>\d\d)(?!\w|[.,:]\d| Uhr)",
         _short_date,
     ),
-    (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", look_up(_SHORT_MONTHS, "month")),
+    (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", _SHORT_MONTHS),
     (r"(?<![\d:])([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?![\d:])(?: Uhr)?", r"\1:\2 Uhr und \3 Sekunden"),
     (r"(?<![\w.,])(\d{1,2})\.(?=[0-5]\d Uhr)", r"\1:"),
     (r"(?:(?<=\bdes \d\. )|(?<=\bdes \d\d\. ))Jh\.(?!\s*$)", "Jahrhunderts"),
@@ -145,8 +137,8 @@ _NUMBERS = (
     (r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
     (r"(?<=\d\.)\s?[–—-]\s?(?=\d+\.\s)", " bis "),
     (r"(?<=\d\.)\s?/\s?(?=\d+\.\s)", " und "),
-    (r"(?<![\d,.])(?P<century>1[1-9])(?=[2-9]0ern?\b)", look_up(_CENTURIES, "century")),
-    (r"(?<![\w,.])(?P<number>\d{1,4})(?=er[ns]?\b)", decade),
+    (r"(?<![\d,.])1[1-9](?=[2-9]0ern?\b)", _century),
+    (r"(?<![\w,.])\d{1,4}(?=er[ns]?\b)", say(decade)),
     (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", ordinal),
     # fractions, ratios and products
     (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
@@ -155,8 +147,7 @@ _NUMBERS = (
     (RATIO, r"\1 zu "),
     # the library takes "am" after a number for "a.m."
     (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
-    (r"(?<![\w.,:/-])(?P<number>\d{1,2})(?= am\b)", in_words),
-    (SCIENTIFIC, r"\1 mal 10^\2\3"),
+    (r"(?<![\w.,:/-])\d{1,2}(?= am\b)", say(lambda number: cardinal(int(number)))),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
     (TIMES, times),
     (r"(?<=\d) ?l/100 ?km\b", " Liter auf 100 km"),
@@ -176,7 +167,7 @@ _NUMBERS = (
     (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
     (r"(?<![\w.])(\d+,\d\d) Euro\b", r"\1 €"),
     (r"(?<=\bAbs\. )(\d+[a-z]?) S\. ?(?=\d)", r"\1 Satz "),
-    (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", look_up(_PLACES, "place")),
+    (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", _PLACES),
     (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
     (r"§§ ?(?=\d)", "Paragraphen "),
     (r"§ ?(?=\d)", "Paragraph "),
@@ -186,40 +177,30 @@ _NUMBERS = (
         r"(?:(?<=\d )|(?<![\w.,])(?P<one>1) )(?P<scale>Tsd|Mio|Mrd)\b\.?(?: ?(?P<coin>[$€£]))?(?!\s*$)",
         _scaled,
     ),
-    (r"(?:(?<=Millionen )|(?<=Milliarden ))(?P<coin>[$€£])", look_up(_COINS, "coin")),
+    (r"(?:(?<=Millionen )|(?<=Milliarden ))(?P<coin>[$€£])", _COINS),
     (r"(?<=\b1 )Std\.", "Stunde"),
     (r"(?<=\b1 )Min\.", "Minute"),
     (r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
     (ONE, one),
-    (
-        r"(?<![\w.,-])(?P<century>1[1-9])(?=(?!00)\d\d(?![\w,-]|\.\d))",
-        look_up(_CENTURIES, "century"),
-    ),
+    (r"(?<![\w.,-])1[1-9](?=(?!00)\d\d(?![\w,-]|\.\d))", _century),
+    # days and rulers
+    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=\s?[-–]\s?(?:{_DAY})\b)", _DAYS),
+    (rf"(?:(?<=tag)|(?<=woch))\s?[-–]\s?(?=(?:{_DAY})\b)", " bis "),
+    (rf"(?:(?<=tag bis )|(?<=woch bis ))(?P<day>(?:{_DAY})\b(?:\.(?!\s*$))?)", _DAYS),
+    (rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", ruler),
 )
 # fmt: on
 
 
 def german(language: str) -> Vocabulary:
     """Return the vocabulary of German, which is the same for every region."""
-    rules = (
-        rule(address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
-        *(rule(*row, digits=True) for row in _NUMBERS),
-        rule(rf"\b(?P<day>(?:{_DAY})\b\.?)(?=\s?[-–]\s?(?:{_DAY})\b)", look_up(_DAYS, "day")),
-        rule(rf"(?:(?<=tag)|(?<=woch))\s?[-–]\s?(?=(?:{_DAY})\b)", " bis "),
-        rule(
-            rf"(?:(?<=tag bis )|(?<=woch bis ))(?P<day>(?:{_DAY})\b(?:\.(?!\s*$))?)",
-            look_up(_DAYS, "day"),
-        ),
-        rule(rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", ruler),
-    )
     return Vocabulary(
-        rules,
+        _ROWS,
         abbreviations={
-            "Str.": "Straße", "St.": "Sankt", "Nr.": "Nummer", "v. Chr.": "vor Christus",
-            "n. Chr.": "nach Christus", "v. u. Z.": "vor unserer Zeit", "Jh.": "Jahrhundert",
-            "Jhd.": "Jahrhundert", "Jhdt.": "Jahrhundert", "o. Ä.": "oder Ähnliches",
-            "u. Ä.": "und Ähnliches", "s. o.": "siehe oben", "s. u.": "siehe unten",
-            "mind.": "mindestens",
+            "Str.": "Straße", "St.": "Sankt", "v. Chr.": "vor Christus", "n. Chr.": "nach Christus",
+            "v. u. Z.": "vor unserer Zeit", "Jh.": "Jahrhundert", "Jhd.": "Jahrhundert",
+            "Jhdt.": "Jahrhundert", "o. Ä.": "oder Ähnliches", "u. Ä.": "und Ähnliches",
+            "s. o.": "siehe oben", "s. u.": "siehe unten", "mind.": "mindestens",
         },
         units={
             "Min": ("Minute", "Minuten", "f"), "Sek": ("Sekunde", "Sekunden", "f"),

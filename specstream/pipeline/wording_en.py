@@ -7,25 +7,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_en_measures import AFTER_FRACTION, AFTER_WORD, measure
 from specstream.pipeline.wording_rules import (
     FRACTION,
-    HEXADECIMAL,
-    SCIENTIFIC,
-    TIMESTAMP,
-    Speak,
+    Row,
     Vocabulary,
     address,
     each_digit,
-    each_sign,
+    everywhere,
     fraction,
     link,
-    look_up,
+    numerals,
     plain_digit,
-    power,
-    roman,
-    rule,
-    timestamp,
+    say,
+    value_of,
 )
 
 __all__ = ["english"]
@@ -44,10 +38,6 @@ _DAYS = {
 }  # fmt: skip
 _SCALES = {"K": "thousand", "k": "thousand", "M": "million", "m": "million", "mn": "million"} | {
     "B": "billion", "b": "billion", "bn": "billion", "T": "trillion", "tn": "trillion",
-}  # fmt: skip
-_DECADES = {
-    "20s": "twenties", "30s": "thirties", "40s": "forties", "50s": "fifties", "60s": "sixties",
-    "70s": "seventies", "80s": "eighties", "90s": "nineties",
 }  # fmt: skip
 _OPERATORS = {
     "+": "plus", "=": "equals", "×": "times", "*": "times", "÷": "divided by", "/": "divided by",
@@ -98,16 +88,40 @@ _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _KINDS = "[Tt]ype|[Cc]lass|[Pp]hase|[Ss]tage"
 
-_DIGITS = "zero one two three four five six seven eight nine"
-_digits = each_digit(_DIGITS, "plus")
+_MEASURES = {
+    "tsp": "teaspoon", "tbsp": "tablespoon", "oz": "ounce", "lb": "pound", "ft": "foot", "m": "meter",
+    "mi": "mile", "yd": "yard", "qt": "quart", "pt": "pint", "gal": "gallon", "hr": "hour",
+    "kg": "kilogram", "g": "gram", "km": "kilometer", "cm": "centimeter", "mm": "millimeter",
+    "ml": "milliliter", "L": "liter",
+}  # fmt: skip
+_MEASURE = "|".join(sorted(_MEASURES, key=len, reverse=True))
+_MANY = "two|three|four|five|six|seven|eight|nine|ten|few|several|more|some"
+_HEAPED = "(?:heaping|heaped|level|rounded|scant) "
+_STOP = r"\b(?:\.(?=\s[a-z\d]|,))?"  # that of the abbreviation, not of the sentence
+
+_AFTER_FRACTION = (
+    r"(?:(?P<many>\d\s?[½¼¾]|\d (?:and )?\d+/\d+)|[½¼¾]|(?<![\d/])\d+/\d+)\s?"
+    rf"(?P<unit>(?P<sign>{_MEASURE}|Tsp|Tbsp)s?{_STOP})"
+)
+_AFTER_WORD = (
+    rf"(?:\b(?P<many>(?:{_MANY}) (?:{_HEAPED})?|(?:[2-9]|1[\d½¼¾])\S* {_HEAPED})|(?<![\d ]) |^)"
+    rf"(?P<unit>(?P<sign>tsp|tbsp|Tsp|Tbsp)s?{_STOP})"
+)
+
+_SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
+
+_digits = each_digit("en")
+_decade = say(lambda years: numerals("en").decade(int(years[:-1])))
+_reign = say(lambda numeral: f"the {value_of(numeral)}th", "roman")
+_count = say(lambda numeral: str(value_of(numeral)), "roman")
 
 
 def _vanity(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1-800-FLOWERS" as "one eight hundred Flowers"."""
     area = found["area"] or found["local"]
-    said = _DIGITS.split()[int(area[0])] + " hundred"
-    if not area.endswith("00"):
-        said = " ".join(_DIGITS.split()[int(digit)] for digit in area)
+    hundreds = area.endswith("00")
+    digits = area[0] if hundreds else area
+    said = " ".join(numerals("en").cardinal(int(digit)) for digit in digits) + " hundred" * hundreds
     start = found.start("word")
     yield Edit(found.start(), start, ("one " if found["area"] else "") + f"{said} ")
     words = re.findall(r"[A-Z]+|\d", found["word"])
@@ -157,15 +171,20 @@ def _ratio(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span(), f"{first} to {second}")
 
 
-_SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
+def _measure(found: re.Match[str]) -> Iterator[Edit]:
+    """Read a unit where the library doesn't: after a fraction, and "tsp" after a word."""
+    sign = found["sign"]
+    word = _MEASURES.get(sign) or _MEASURES[sign.lower()]
+    several = "feet" if word == "foot" else f"{word}s"
+    many = found["many"] or found["unit"].rstrip(".") != sign
+    yield Edit(*found.span("unit"), several if many else word)
 
 
 # fmt: off
-_NUMBERS: tuple[tuple[str, str | Speak], ...] = (
-    (r"(?![0-9])\d|[₀-₉]", plain_digit),
-    (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", power),
-    # said sign by sign or digit by digit
-    (HEXADECIMAL, each_sign(_DIGITS)),
+_ROWS: tuple[Row, ...] = (
+    (r"[₀-₉]", say(plain_digit)),
+    *everywhere("en", "", " and {} seconds", "times"),
+    # said digit by digit
     (_PHONE + _ALONE, _digits),
     (r"(?<![\w.,/+-])(?:1-(?P<area>[2-9]\d\d)-(?=\d?[A-Z]{2})|(?P<local>8(?:00|33|44|55|66|77|88)|555)-(?=[A-Z]{4}))"
      r"(?P<word>[A-Z\d]+(?:-[A-Z\d]+)*)\b", _vanity),
@@ -175,26 +194,23 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<![\w.-])" + _LETTERS + _ALONE, _each),
     (rf"\b(?!{_ISOTOPES})([A-Z])-(?=\d+{_ALONE})", r"\1 "),
     # dates and times
-    (rf"\b(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s\d)", look_up(_SHORT_MONTHS, "month")),
-    (rf"(?<=\d )(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s[\da-z]|,)", look_up(_SHORT_MONTHS, "month")),
-    (TIMESTAMP, timestamp("", " and {} seconds")),
+    (rf"\b(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s\d)", _SHORT_MONTHS),
+    (rf"(?<=\d )(?P<month>(?:{_SHORT_MONTH})\b\.?)(?=\s[\da-z]|,)", _SHORT_MONTHS),
     (r"(?<![\w/.-])(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?![\w/-]|[.]\d)", _date),
     (rf"{_FREE}(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>{_YEAR}){_ALONE}", _date),
     (rf"{_FREE}(?P<a>{_YEAR})(?= ?[-–—] ?{_YEAR}{_YEAR_END}|[-–]\d\d{_YEAR_END})", _years),
     (rf"(?<=\d) ?[-–—] ?(?P<a>{_YEAR}){_YEAR_END}", _to_year),
     (rf"\b(?:{_MONTH}) \d{{1,2}}(?:st|nd|rd|th)?, (?P<a>{_YEAR}){_YEAR_END}", _years),
     (rf"\((?P<a>{_YEAR})(?=[a-f]?\))", _years),
-    (rf"(?<=\bof )(?P<a>{_YEAR}){_YEAR_END}{_NO_AMOUNT}", _years),
-    (rf"(?<=\b[Tt]he )(?P<a>{_YEAR}){_YEAR_END}{_NO_AMOUNT}", _years),
-    (rf"(?<=\b[Bb]y )(?P<a>{_YEAR}){_YEAR_END}{_NO_AMOUNT}", _years),
-    (r"(?<!\w)(?P<decade>[2-9]0s)\b", look_up(_DECADES, "decade")),
+    (rf"\b(?:of|[Tt]he|[Bb]y) (?P<a>{_YEAR}){_YEAR_END}{_NO_AMOUNT}", _years),
+    (r"(?<!\w)[2-9]0s\b", _decade),
     (r"(?<![\d:])(\d{1,2}):([0-5]\d):([0-5]\d)(?![\d:])", r"\1 \2 \3"),
     # amounts
-    (r"[$€£]\d[\d.,]*(?P<scale>\s?(?:[KkMmBbT]|bn|mn|tn))\b", look_up(_SCALES, "scale")),
-    (r"(?<![\w.,])\d+(?:\.\d+)?(?P<scale>M)(?!\w)", look_up(_SCALES, "scale")),
+    (r"[$€£]\d[\d.,]*(?P<scale>\s?(?:[KkMmBbT]|bn|mn|tn))\b", _SCALES),
+    (r"(?<![\w.,])\d+(?:\.\d+)?(?P<scale>M)(?!\w)", _SCALES),
     (r"\b(?:US\$|USD ?)(?=\d)", "$"),
     (r"\b(EUR|GBP) ?(\d[\d,]*(?:\.\d+)?)", r"\2 \1"),
-    (rf"(?<=\d)(?P<each>/(?:{_EACH}))\b", look_up(_PER, "each")),
+    (rf"(?<=\d)(?P<each>/(?:{_EACH}))\b", _PER),
     (r"(?<![\w.])(\d{1,2})['′’](\d{1,2})(?:[\"″”]|'')", r"\1 foot \2"),
     (r"(?<=\d )in\.(?=\s[a-z])", "inches"),
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d]|,)", r"\1"),
@@ -202,18 +218,17 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"(?<=\d)[x×](?= (?:(?:dai|week|month|year)ly|an?|per|the|as|more|less|"
      r"(?:fast|slow|larg|bigg|small|high|low|long|short|cheap|great|strong|bett)er)\b)", " times"),
     (r"~(?=[$€£]?\d)", "about "),
-    (SCIENTIFIC, r"\1 times 10^\2\3"),
     # fractions, ranges and ratios
     (r"(?<![\d/])([1-9]0)/([1-9]0)(?![\d/])|(?<![\d/])(9)/(11)(?![\d/])", r"\1\3 \2\4"),
     (r"(?<![\d/])(1\d\d)/([4-9]\d|1\d\d)(?![\d/])", r"\1 over \2"),
     (r"(?<![\d/])(\d+(?:\.\d)?)/(10|100)(?![\d/]| of )", r"\1 out of \2"),
     (r"(?<![\d/])(\d+) 1/2(?![\d/])", r"\1½"),
     (FRACTION, fraction(" and ")),
-    (AFTER_FRACTION, measure),
+    (_AFTER_FRACTION, _measure),
     (r"(?<![\d/])(\d+) (?=\d{1,2}/\d{1,2}(?![\d/]))", r"\1 and "),
     (rf"{_RANGE_BEGINS}(?:\s?[–—]\s?|(?<!\d-\d)-){_RANGE_ENDS}", " to "),
     (r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?=[\s.,;!?)]|$)(?! [ap]\.?m)", _ratio),
-    (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", look_up(_OPERATORS, "sign")),
+    (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", _OPERATORS),
     (r"(?<=\d)-(?=\d+ ?=)", " minus "),
     (r"(?<=\d)\$(?![\w$])", " dollars"),
     (r"\bv(?=\d+\.\d)", "version "),
@@ -221,16 +236,14 @@ _NUMBERS: tuple[tuple[str, str | Speak], ...] = (
     (r"\bp\. ?(?=\d)", "page "),
     (r"§ ?(?=\d)", "section "),
     (r"(?<=\bBoeing )7(?=\d7\b)", "7 "),
-)
-_NAMES: tuple[tuple[str, str | Speak], ...] = (
-    (AFTER_WORD, measure),
+    (_AFTER_WORD, _measure),
     # days and months, signs and names
-    (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", look_up(_DAYS, "day")),
+    (rf"\b(?P<day>{_DAY})\b(?= ?[-–] ?(?:{_DAY})\b)", _DAYS),
     (rf"(?<=day) ?[-–] ?(?=(?:{_DAY})\b)", " to "),
-    (rf"(?<=day to )(?P<day>{_DAY})\b", look_up(_DAYS, "day")),
-    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=,? (?:{_SHORT_MONTH}|{_MONTH})\b)", look_up(_DAYS, "day")),
-    (rf"\b(?P<month>(?:{_SHORT_MONTH})\.)(?=\s*$)", look_up(_SHORT_MONTHS, "month")),
-    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", look_up(_OPERATORS, "sign")),
+    (rf"(?<=day to )(?P<day>{_DAY})\b", _DAYS),
+    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=,? (?:{_SHORT_MONTH}|{_MONTH})\b)", _DAYS),
+    (rf"\b(?P<month>(?:{_SHORT_MONTH})\.)(?=\s*$)", _SHORT_MONTHS),
+    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", _OPERATORS),
     (r"(?<![\w@.])@(?=\w)", "at "),
     (r"(?<= )@(?= )", "at"),
     (r"(?<![\w#&])#(?=[A-Za-z])", "hashtag "),
@@ -238,13 +251,13 @@ _NAMES: tuple[tuple[str, str | Speak], ...] = (
     (r"\bSt\.(?=\s+[A-Z][a-z])", "Saint"),
     (r"\bSt\.(?=\s+[a-z\d]|,)", "Street"),
     (r"(?<=[a-z] )St\.(?=\s*$)", "Street."),
-    (rf"\b(?:{_KINGS}) (?P<roman>{_NUMERAL}|V)\b", roman("the {}th".format)),
-    (rf"\b(?:King|Queen|Pope) (?:{_KINGS}) (?P<roman>I)\b", roman("the {}th".format)),
-    (rf"\b(?i:{_PARTS}) (?P<roman>{_NUMERAL})\b", roman(str)),
-    (rf"\b[A-Z][a-z]+ (?P<roman>{_NUMERAL})\b", roman(str)),
-    (r"\b(?:Chapter|Part|Act|Scene|Volume|Book|Rocky|Super Bowl) (?P<roman>[VX])\b", roman(str)),
-    (r"\b(?:World War|(?:Chapter|Part|Act)(?= I[.,:;)])) (?P<roman>I)\b", roman(str)),
-    (rf"\b(?:{_KINDS}) (?P<roman>I)\b(?= (?:error|trial|stud|diabet|clinical|superno))", roman(str)),
+    (rf"\b(?:{_KINGS}) (?P<roman>{_NUMERAL}|V)\b", _reign),
+    (rf"\b(?:King|Queen|Pope) (?:{_KINGS}) (?P<roman>I)\b", _reign),
+    (rf"\b(?i:{_PARTS}) (?P<roman>{_NUMERAL})\b", _count),
+    (rf"\b[A-Z][a-z]+ (?P<roman>{_NUMERAL})\b", _count),
+    (r"\b(?:Chapter|Part|Act|Scene|Volume|Book|Rocky|Super Bowl) (?P<roman>[VX])\b", _count),
+    (r"\b(?:World War|(?:Chapter|Part|Act)(?= I[.,:;)])) (?P<roman>I)\b", _count),
+    (rf"\b(?:{_KINDS}) (?P<roman>I)\b(?= (?:error|trial|stud|diabet|clinical|superno))", _count),
 )
 # fmt: on
 
@@ -252,14 +265,9 @@ _NAMES: tuple[tuple[str, str | Speak], ...] = (
 def english(language: str) -> Vocabulary:
     """Return the vocabulary of English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
-    date = rule(_SLASHED, partial(_date, day_first=day_first), digits=True)
+    date: Row = (_SLASHED, partial(_date, day_first=day_first))
     return Vocabulary(
-        (
-            rule(_ADDRESS, link(_SIGNS)),
-            date,
-            *(rule(*row, digits=True) for row in _NUMBERS),
-            *(rule(*row) for row in _NAMES),
-        ),
+        ((_ADDRESS, link(_SIGNS)), date, *_ROWS),
         abbreviations={
             "Ave.": "Avenue", "Blvd.": "Boulevard", "Rd.": "Road", "Mt.": "Mount", "Gov.": "Governor",
             "Sen.": "Senator", "Rep.": "Representative", "Gen.": "General", "Col.": "Colonel",
@@ -269,20 +277,16 @@ def english(language: str) -> Vocabulary:
             "A/C": "A C", "N/A": "not applicable", "Ph.D.": "P H D",
         },
         units={
-            "mph": ("mile per hour", "miles per hour"), "lbs": ("pound", "pounds"),
-            "hr": ("hour", "hours"), "hrs": ("hour", "hours"), "yrs": ("year", "years"),
-            "mins": ("minute", "minutes"), "sec": ("second", "seconds"), "secs": ("second", "seconds"),
+            "hr": ("hour",), "hrs": ("hour",), "yrs": ("year",), "mins": ("minute",), "sec": ("second",),
+            "secs": ("second",), "gal": ("gallon",), "tbsp": ("tablespoon",), "Tbsp": ("tablespoon",),
+            "tsp": ("teaspoon",), "Tsp": ("teaspoon",), "fl oz": ("fluid ounce",), "ha": ("hectare",),
+            "sq mi": ("square mile",), "sq m": ("square meter",), "¢": ("cent",), "Kcal": ("calorie",),
             "sq ft": ("square foot", "square feet"), "sqft": ("square foot", "square feet"),
-            "sq mi": ("square mile", "square miles"), "sq m": ("square meter", "square meters"),
-            "ft²": ("square foot", "square feet"), "gal": ("gallon", "gallons"),
-            "tbsp": ("tablespoon", "tablespoons"), "tsp": ("teaspoon", "teaspoons"),
-            "Tbsp": ("tablespoon", "tablespoons"), "Tsp": ("teaspoon", "teaspoons"),
-            "fl oz": ("fluid ounce", "fluid ounces"), "psi": ("P S I", "P S I"),
+            "ft²": ("square foot", "square feet"), "psi": ("P S I", "P S I"),
+            "mph": ("mile per hour", "miles per hour"),
             "kbps": ("kilobit per second", "kilobits per second"),
             "Mbps": ("megabit per second", "megabits per second"),
             "Gbps": ("gigabit per second", "gigabits per second"),
-            "MB/s": ("megabyte per second", "megabytes per second"),
-            "ha": ("hectare", "hectares"), "¢": ("cent", "cents"), "Kcal": ("calorie", "calories"),
         },
         currencies={
             "₹": (("rupee", "rupees"), ("paisa", "paise")), "CHF": (("franc", "francs"), None),

@@ -6,72 +6,55 @@ said one by one, into words. Rules run in order, each on what the one before lef
 
 from __future__ import annotations
 
+import importlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 from specstream.pipeline.mapped import Edit
 
 __all__ = [
     "FRACTION",
-    "HEXADECIMAL",
-    "SCIENTIFIC",
-    "TIMESTAMP",
+    "Row",
     "Rule",
+    "Speak",
     "Vocabulary",
     "address",
     "each_digit",
-    "each_sign",
+    "everywhere",
     "fraction",
     "link",
-    "look_up",
+    "numerals",
     "plain_digit",
-    "power",
-    "put",
-    "roman",
-    "rule",
-    "timestamp",
+    "say",
     "value_of",
 ]
 
-HEXADECIMAL = r"(?<![\w.])0[xX][0-9A-Fa-f]{1,16}\b|(?<![\w.])0[bB][01]{1,16}\b"
-SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?)0*(\d{1,3})(?!\w|[.,]\d)"
 FRACTION = r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])"
-TIMESTAMP = (
+_HEXADECIMAL = r"(?<![\w.])0[xX][0-9A-Fa-f]{1,16}\b|(?<![\w.])0[bB][01]{1,16}\b"
+_SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?)0*(\d{1,3})(?!\w|[.,]\d)"
+_TIMESTAMP = (
     r"(?<=\d{4}-\d\d-\d\d)(?P<T>[T ])(?P<time>\d\d:\d\d)(?::(?P<seconds>\d\d)(?:[.,]\d+)?)?"
     r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?![\w:])(?: Uhr)?"
 )
 
 Speak = Callable[[re.Match[str]], Iterator[Edit]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Makes the edits that ``speak`` yields for each match of ``pattern``.
-
-    ``digits``: whether ``pattern`` matches only texts with a digit; it isn't searched for in others.
-    """
-
-    pattern: re.Pattern[str]
-    speak: Speak
-    digits: bool = False
-
-    def edits(self, text: str) -> Iterator[Edit]:
-        """Yield the changes to ``text``, in order."""
-        for found in self.pattern.finditer(text):
-            yield from self.speak(found)
+Row = tuple[str, str | Mapping[str, str] | Speak]
+"""A pattern, and what is said for it: a template (`re.Match.expand`), or words for the only group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Rules for a language, and words that are added to the library's.
 
-    ``units``: symbol to singular, plural and, in German, gender. ``currencies``: symbol to the words
-    for one and several of the large and of the small coin.
+    ``units``: symbol to singular, plural (if it isn't regular) and, in German, gender. ``currencies``:
+    symbol to the words for one and several of the large and of the small coin.
     """
 
-    rules: Sequence[Rule]
+    rules: Sequence[Row]
     abbreviations: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     currencies: Mapping[str, tuple[tuple[str, str], tuple[str, str] | None]] = field(
@@ -79,28 +62,69 @@ class Vocabulary:
     )
 
 
-def rule(pattern: str, speak: str | Speak, *, digits: bool = False) -> Rule:
-    """Make a rule; if ``speak`` is a text, it is a template for `re.Match.expand`."""
-    made = put(speak) if isinstance(speak, str) else speak
-    return Rule(re.compile(pattern), made, digits)
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Makes the edits that ``speak`` yields for each match of ``pattern``."""
+
+    pattern: re.Pattern[str]
+    speak: Speak
+
+    @classmethod
+    def of(cls, row: Row) -> Rule:
+        """Make the rule of a table's row."""
+        pattern, said = row
+        if isinstance(said, str):
+            said = say(said)
+        elif isinstance(said, Mapping):
+            said = _look_up(said)
+        return cls(re.compile(pattern), said)
+
+    def edits(self, text: str) -> Iterator[Edit]:
+        """Yield the changes to ``text``, in order."""
+        for found in self.pattern.finditer(text):
+            yield from self.speak(found)
 
 
-def put(template: str) -> Speak:
-    """Put ``template`` (see `re.Match.expand`) in the place of the whole match."""
+def say(words: str | Callable[[str], str], group: int | str = 0) -> Speak:
+    """Put ``words`` in the place of a group: a template, or what the function makes of the group."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
-        yield Edit(*found.span(), found.expand(template))
+        said = found.expand(words) if isinstance(words, str) else words(found[group])
+        yield Edit(*found.span(group), said)
 
     return speak
 
 
-def each_digit(words: str, plus: str) -> Speak:
-    """Read the digits of the group ``digits`` one by one; ``words`` has those for 0 to 9."""
-    names = words.split()
+def everywhere(language: str, after_minutes: str, seconds: str, times: str) -> tuple[Row, ...]:
+    """Return the rows of figures that are written alike in all languages.
+
+    Args:
+        language: Of the words for 0 to 9.
+        after_minutes: What is said behind the hours and minutes of a timestamp.
+        seconds: What is said for its seconds, a template.
+        times: The word for a multiplication.
+    """
+    return (
+        (r"(?![0-9])\d", say(plain_digit)),
+        (r"(?<=\d)[⁻⁰¹²³⁴-⁹]+", say(_power)),
+        (_HEXADECIMAL, _each_sign(language)),
+        (_TIMESTAMP, _timestamp(after_minutes, seconds)),
+        (_SCIENTIFIC, rf"\1 {times} 10^\2\3"),
+    )
+
+
+@cache
+def numerals(language: str) -> Any:
+    """The library's `Language`: numbers in words. This module can be imported without the library."""
+    return importlib.import_module("normt2s.langs").get_language(language)
+
+
+def each_digit(language: str) -> Speak:
+    """Read the digits of the group ``digits`` one by one."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         start, end = found.span("digits")
-        text, spoken = found.string, False
+        text, spoken, names = found.string, False, numerals(language).digit_words
         for part in re.finditer(r"\d|\+|[^\d+]+", text[start:end]):
             at, to = start + part.start(), start + part.end()
             if part[0].isdecimal():
@@ -108,18 +132,18 @@ def each_digit(words: str, plus: str) -> Speak:
                 yield Edit(at, to, names[int(part[0])] + (" " if again else ""))
                 spoken = True
             elif part[0] == "+":
-                yield Edit(at, to, f"{plus} ")
+                yield Edit(at, to, "plus ")
             else:
                 yield Edit(at, to, ", " if spoken and to < end else "")
 
     return speak
 
 
-def each_sign(words: str) -> Speak:
-    """Read digits and letters one by one; ``words`` has those for 0 to 9."""
-    names = words.split()
+def _each_sign(language: str) -> Speak:
+    """Read digits and letters one by one."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
+        names = numerals(language).digit_words
         for at in range(*found.span()):
             sign = found.string[at]
             name = names[int(sign)] if sign.isdigit() else sign.upper()
@@ -128,7 +152,7 @@ def each_sign(words: str) -> Speak:
     return speak
 
 
-def timestamp(after: str, seconds: str) -> Speak:
+def _timestamp(after: str, seconds: str) -> Speak:
     """Separate the time of an ISO timestamp from its date; ``after`` follows hours and minutes."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
@@ -156,25 +180,25 @@ def fraction(joint: str) -> Speak:
     return speak
 
 
-def look_up(table: Mapping[str, str], group: str) -> Speak:
-    """Read the table's word for ``group``, with a space between it and a digit before it."""
+def _look_up(table: Mapping[str, str]) -> Speak:
+    """Read the table's word for the only group, with a space between it and a digit before it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
-        start, end = found.span(group)
+        start, end = found.span(1)
         after_digit = found.string[start - 1 : start].isdigit()
-        yield Edit(start, end, " " * after_digit + table[found[group].strip(" .")])
+        yield Edit(start, end, " " * after_digit + table[found[1].strip(" .")])
 
     return speak
 
 
-def plain_digit(found: re.Match[str]) -> Iterator[Edit]:
+def plain_digit(digit: str) -> str:
     """Turn a digit of another script, or a subscript, into one that the library knows."""
-    yield Edit(*found.span(), str(unicodedata.digit(found[0])))
+    return str(unicodedata.digit(digit))
 
 
-def power(found: re.Match[str]) -> Iterator[Edit]:
+def _power(superscript: str) -> str:
     """Turn a superscript, as in "10⁻³", into a power that the library knows."""
-    yield Edit(*found.span(), "^" + unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-"))
+    return "^" + unicodedata.normalize("NFKC", superscript).replace("\u2212", "-")
 
 
 _URL_END = r"[^\s<>\"]*[^\s<>\".,;:!?)\]'*]"
@@ -219,15 +243,6 @@ def _speakable(part: str) -> bool:
     if len(part) <= 2:
         return part in _WORDS_OF_TWO
     return not set(part).isdisjoint("aeiouy") or len(part) > 5
-
-
-def roman(words: Callable[[int], str]) -> Speak:
-    """Read the numeral in the group ``roman`` as ``words`` of its value."""
-
-    def speak(found: re.Match[str]) -> Iterator[Edit]:
-        yield Edit(*found.span("roman"), words(value_of(found["roman"])))
-
-    return speak
 
 
 def value_of(numeral: str) -> int:

@@ -1,6 +1,6 @@
-"""German ordinals in the form that their sentence asks for: "im 2. Quartal", "Ludwig XIV.", "die 80er".
+"""German numbers in the form that their sentence asks for: "im 2. Quartal", "Ludwig XIV.", "1 Klick".
 
-The article or preposition before an ordinal decides its ending.
+The article or preposition before an ordinal decides its ending. The words of numbers are the library's.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from collections.abc import Iterator
 
 from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_LEADS, ORDINAL_NOUNS
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_rules import value_of
+from specstream.pipeline.wording_rules import numerals, value_of
 
-__all__ = ["MONTHS", "cardinal", "decade", "in_words", "ordinal", "ruler"]
+__all__ = [
+    "MONTHS",
+    "ONE",
+    "RATIO",
+    "TIMES",
+    "cardinal",
+    "decade",
+    "indefinite",
+    "one",
+    "ordinal",
+    "ruler",
+    "times",
+]
 
 MONTHS = (
     "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split()
 )
-_ONES = (
-    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn"
-    " sechzehn siebzehn achtzehn neunzehn"
-).split()
-_TENS = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-_ODD_STEMS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
-
 # Which ending an article or a preposition before the ordinal asks for.
 _EN = frozenset("am im zum zur vom beim dem den des".split())
 _E = frozenset("das die ins ans".split())
@@ -53,33 +58,34 @@ _VERBS = frozenset({"stelle", "reihe"})  # in a list, "1. Stelle den Ofen an"
 _GOES_ON = re.compile(r"\s[a-zäöü]|,")
 _AT_END = re.compile(r"\s*$")
 
+ONE = (
+    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
+    r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))"
+)
+# "21:9" can't be a time, as times have two digits behind the colon, up to 59.
+RATIO = (
+    r"(?<![\w:.,])(\d{1,3}):"
+    r"(?=(?:\d|[6-9]\d|\d{3,6}|\d{1,3}(?:\.\d{3})+)(?![\w:]|[.,]\d)(?! Uhr))"
+)
+TIMES = r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})"
+
+_LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
+    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Stufe|Gruppe|Zimmer"
+    r"|Schritt|Band|Seite|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Artikel|Absatz|Heft)) $"
+)
+_AFTER_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen) $")
+# The endings of nine in ten feminine nouns; the gender of others is not known.
+_FEMININE = re.compile(r"\w+(?:e|ung|heit|keit|schaft|tät|ion|ik|in)")
+
 
 def cardinal(number: int) -> str:
-    """Return a number below a million in words; one is "eins"."""
-    high, low = divmod(number, 1000)
-    if high:
-        return _before(cardinal(high)) + "tausend" + (cardinal(low) if low else "")
-    hundreds, rest = divmod(number, 100)
-    if hundreds:
-        return _before(_ONES[hundreds]) + "hundert" + (cardinal(rest) if rest else "")
-    if rest < 20:
-        return _ONES[rest]
-    tens, ones = divmod(rest, 10)
-    return (_before(_ONES[ones]) + "und" if ones else "") + _TENS[tens]
-
-
-def _before(word: str) -> str:
-    """A number word as it stands within a longer one: "ein" for "eins"."""
-    return word[:-1] if word.endswith("eins") else word
+    """Return a number in words; one is "eins"."""
+    return str(numerals("de").cardinal(number))
 
 
 def _stem(number: int) -> str:
     """An ordinal without its ending."""
-    rest = number % 100
-    if not 0 < rest < 20:
-        return cardinal(number) + "st"
-    high = cardinal(number - rest) if number > rest else ""
-    return high + _ODD_STEMS.get(rest, _ONES[rest] + "t")
+    return str(numerals("de").ordinal(number)).removesuffix("e")
 
 
 def ordinal(found: re.Match[str]) -> Iterator[Edit]:
@@ -154,18 +160,40 @@ def ruler(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(found.start("roman"), end, said)
 
 
-def in_words(found: re.Match[str]) -> Iterator[Edit]:
-    """Read a number as it is counted."""
-    yield Edit(*found.span("number"), cardinal(int(found["number"])))
-
-
-def decade(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "2010er" and "90ern", and numbers such as that of a "6er-Pack"."""
-    number = int(found["number"])
+def decade(digits: str) -> str:
+    """Read the number of "2010er", "90ern" or "6er-Pack"."""
+    number = int(digits)
     hundreds, rest = divmod(number, 100)
-    said = cardinal(number)
     if 11 <= hundreds < 20:  # years
-        said = cardinal(hundreds) + "hundert" + (cardinal(rest) if rest else "")
-    elif number in (100, 1000):
-        said = said.removeprefix("ein")
-    yield Edit(*found.span("number"), said)
+        return cardinal(hundreds) + "hundert" + (cardinal(rest) if rest else "")
+    said = cardinal(number)
+    return said.removeprefix("ein") if number in (100, 1000) else said
+
+
+def one(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
+    before = found.string[max(0, found.start() - 30) : found.start()]
+    noun, adjective = found["noun"], found["adjective"] or ""
+    if noun != "Uhr" and _LABEL.search(before):
+        return  # "im Kapitel 1 Einleitung"
+    if noun == "Uhr":
+        word = "ein"
+    elif adjective and not adjective.endswith("n"):
+        word = "eine" if adjective.endswith("e") else "ein"
+    else:
+        word = indefinite(before, feminine=_FEMININE.fullmatch(noun) is not None)
+    yield Edit(*found.span("one"), word)
+
+
+def indefinite(before: str, *, feminine: bool) -> str:
+    """The indefinite article behind ``before``."""
+    if _AFTER_DATIVE.search(before):
+        return "einer" if feminine else "einem"
+    return "eine" if feminine else "ein"
+
+
+def times(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "3x täglich" as "3 mal täglich"."""
+    if found[1] == "1":
+        yield Edit(*found.span(1), "ein")
+    yield Edit(*found.span(2), " mal")
