@@ -26,7 +26,7 @@ from specstream.model.entry import Entered, common_depth, entered_states
 from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import Layer, layer_of, select
-from specstream.model.native.chain import NativeChain
+from specstream.model.native.chain import MOST_BYTES, NativeChain
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix, native_takes
@@ -85,7 +85,10 @@ class Decoder:
             on_gpu = weights.device.type == "cuda"
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
-        self._chain = NativeChain.of(native, self._whole, self._head, self.weights, rotary)
+        self._chain: NativeChain | None = None
+        if self._whole is not None and isinstance(self._head, NativeMatrix):
+            if weights.nbytes <= MOST_BYTES:
+                self._chain = NativeChain(self._whole, self._head, weights, rotary)
 
     @classmethod
     def of(

@@ -12,21 +12,23 @@ from specstream.model.attention.base import Batch
 from specstream.model.kv.base import RowCache
 from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
-from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix
 from specstream.model.stop import Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
 
-__all__ = ["NativeChain"]
+__all__ = ["MOST_BYTES", "NativeChain"]
 
-_MAX_WEIGHT_BYTES = 32 * 2**20  # a step of so small a model takes no longer than a Python call
+MOST_BYTES = 32 * 2**20
+"""The largest model for which chains pay: a step of it takes no longer than a Python call.
+
+Steps behind the end of a draft are wasted, which is cheap for small models only.
+"""
 
 
 class NativeChain:
     """Takes greedy decoding steps of one sequence, several in one native call.
 
     Args:
-        library: The native library.
         layers: The model's layers.
         head: The model's output head.
         weights: The model's weights, of which the embedding and the final norm are used.
@@ -35,35 +37,15 @@ class NativeChain:
 
     def __init__(
         self,
-        library: Library,
         layers: NativeLayers,
         head: NativeMatrix,
         weights: DecoderWeights,
         rotary: RotaryTable,
     ) -> None:
-        self._library, self._layers, self._head = library, layers, head
+        self._layers, self._head = layers, head
         self._embedding, self._rotary = weights.embedding.contiguous(), rotary
         self._norm = weights.norm.float().contiguous()
         self._logits = torch.empty(head.shape[0])
-
-    @classmethod
-    def of(
-        cls,
-        library: Library | None,
-        layers: NativeLayers | None,
-        head: object,
-        weights: DecoderWeights,
-        rotary: RotaryTable,
-    ) -> NativeChain | None:
-        """Make a chain; None if a part of the model isn't native, or the model is large.
-
-        Steps behind the end of a draft are wasted, which is cheap for small models only.
-        """
-        if library is None or layers is None or weights.nbytes > _MAX_WEIGHT_BYTES:
-            return None
-        if not isinstance(head, NativeMatrix):
-            return None
-        return cls(library, layers, head, weights, rotary)
 
     def __call__(
         self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop
@@ -87,37 +69,29 @@ class NativeChain:
         cache.reserve(end)
         x = F.embedding(tokens, self._embedding).float()
         ready = self._layers.prepared(x, self._rotary, Batch([cache], [count], [1]), upto=end)
-        ends = (ctypes.c_int64 * len(stop.ends))(*stop.ends)
         edges, chances, prices = (
-            (ctypes.c_double * len(one))(*one) for one in (stop.edges, stop.chances, stop.prices)
+            structs.array(ctypes.c_double, one) for one in (stop.edges, stop.chances, stop.prices)
         )
         chosen, confidences = torch.empty(steps, dtype=torch.int64), torch.empty(steps)
         chain = structs.Chain(
             self._head.struct,
-            self._norm.data_ptr(),
-            self._embedding.data_ptr(),
+            self._norm,
+            self._embedding,
             steps,
             min(choices, self._head.shape[0]),
-            self._logits.data_ptr(),
-            chosen.data_ptr(),
-            confidences.data_ptr(),
-            ctypes.addressof(ends),
-            ctypes.addressof(edges),
-            ctypes.addressof(chances),
-            ctypes.addressof(prices) if stop.prices else None,
-            len(ends),
-            len(edges),
+            self._logits,
+            chosen,
+            confidences,
+            structs.array(ctypes.c_int64, stop.ends),
+            edges,
+            chances,
+            prices if stop.prices else None,
+            len(stop.ends),
+            len(stop.edges),
             stop.survival,
             stop.ceiling,
         )
-        self._library.run_chain(
-            ctypes.byref(self._layers.sizes),
-            self._layers.structs,
-            self._layers.depth,
-            ctypes.byref(ready.given),
-            ctypes.byref(chain),
-            torch.get_num_threads(),
-        )
+        self._layers.run_chain(ready, chain)
         made = int(chain.made)
         cache.append_to(before + count + made - 1)
         return chosen[:made], confidences[:made]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,25 +20,13 @@ from specstream.model.rotations import positions
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
-__all__ = ["NativeLayers", "Prepared"]
+__all__ = ["NativeLayers"]
 
 _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _KINDS = {torch.float32: structs.FLOAT32, torch.bfloat16: structs.BFLOAT16}
 
 
 MatrixOf = Callable[[Tensor, Tensor | None], NativeMatrix]
-
-
-class Prepared(NamedTuple):
-    """The arguments of a native pass.
-
-    Attributes:
-        given: The structure that native code reads.
-        kept: The tensors and arrays that it points to, which must stay alive until the pass ends.
-    """
-
-    given: structs.Pass
-    kept: object
 
 
 class NativeLayers:
@@ -52,10 +40,9 @@ class NativeLayers:
 
     def __init__(self, library: Library, weights: DecoderWeights, matrix: MatrixOf) -> None:
         w = weights
-        self._library, self._matrix, self.depth = library, matrix, len(w.layers)
-        self._kept = list[object]()  # tensors and matrices that ``structs`` points to
-        self.structs = (structs.Layer * len(w.layers))(*map(self._layer, w.layers))
-        self.sizes = structs.Sizes(
+        self._library, self._depth = library, len(w.layers)
+        self._layers = structs.array(structs.Layer, [_layer(one, matrix) for one in w.layers])
+        self._sizes = structs.Sizes(
             w.hidden,
             w.heads,
             w.kv_heads,
@@ -90,24 +77,6 @@ class NativeLayers:
         """Whether native code can run this batch: no cache has a fixed capacity."""
         return all(cache.fixed_capacity is None for cache in batch.caches)
 
-    def _layer(self, layer: LayerWeights) -> structs.Layer:
-        matrices = (
-            self._matrix(layer.qkv, layer.qkv_bias),
-            self._matrix(layer.out, layer.out_bias),
-            self._matrix(layer.gate_up, None),
-            self._matrix(layer.down, None),
-        )
-        self._kept += matrices
-        norms = (layer.norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
-        return structs.Layer(*map(self._norm, norms), *(one.struct for one in matrices))
-
-    def _norm(self, weight: Tensor | None) -> int | None:
-        if weight is None:
-            return None
-        wide = weight.float().contiguous()
-        self._kept.append(wide)
-        return wide.data_ptr()
-
     def run(
         self,
         x: Tensor,
@@ -129,31 +98,31 @@ class NativeLayers:
             end: The layer after the last one; None: all layers.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
-        end = self.depth if end is None else end
+        end = self._depth if end is None else end
         self.run_on(self.prepared(x, rotary, batch, first, entry), first, end)
 
-    def run_on(self, ready: Prepared, first: int, end: int) -> None:
+    def run_on(self, ready: structs.Pass, first: int, end: int) -> None:
         """Run layers ``first`` to ``end`` of a prepared pass, for a pass that is run in parts."""
         if first == end:
             return
-        ready.given.first = first
-        start = ctypes.cast(ctypes.byref(self.structs[first]), ctypes.POINTER(structs.Layer))
-        given, threads = ctypes.byref(ready.given), torch.get_num_threads()
-        self._library.run_layers(ctypes.byref(self.sizes), start, end - first, given, threads)
-        ready.given.entry = None  # only the pass's first layer reads it
+        ready.first = first
+        start = ctypes.cast(ctypes.byref(self._layers[first]), ctypes.POINTER(structs.Layer))
+        given, threads = ctypes.byref(ready), torch.get_num_threads()
+        self._library.run_layers(ctypes.byref(self._sizes), start, end - first, given, threads)
+        ready.entry = None  # only the pass's first layer reads it
 
     def run_tapped(
-        self, ready: Prepared, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
+        self, ready: structs.Pass, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
     ) -> None:
         """As `run_on`, and give ``taps`` the states ``[n, hidden]`` at its depths, in ``dtype``."""
         wanted = [depth for depth in sorted(taps.depths) if first <= depth <= end]
         for until in taps.pauses(first, end):
             inside = [depth for depth in wanted if depth < until]
-            copies, places = x.new_empty(len(inside), *x.shape), (ctypes.c_void_p * self.depth)()
+            copies, places = x.new_empty(len(inside), *x.shape), (ctypes.c_void_p * self._depth)()
             each = list(copies)
             for depth, one in zip(inside, each, strict=True):
                 places[depth] = one.data_ptr()
-            ready.given.taps = ctypes.addressof(places) if each else None
+            ready.taps = ctypes.addressof(places) if each else None
             self.run_on(ready, first, until)
             for depth, one in zip(inside, each, strict=True):
                 taps.take(depth, one.to(dtype))
@@ -161,11 +130,16 @@ class NativeLayers:
                 taps.take(until, x.to(dtype, copy=True))
             first, wanted = until, [depth for depth in wanted if depth > until]
 
-    def run_level(self, ready: Prepared, level: structs.Level) -> None:
+    def run_level(self, ready: structs.Pass, level: structs.Level) -> None:
         """Run one level of an EAGLE head: the first layer and the steps around it; see ``level.h``."""
-        sizes, given = ctypes.byref(self.sizes), ctypes.byref(ready.given)
+        sizes, given, around = map(ctypes.byref, (self._sizes, ready, level))
+        self._library.run_level(sizes, self._layers, given, around, torch.get_num_threads())
+
+    def run_chain(self, ready: structs.Pass, chain: structs.Chain) -> None:
+        """Run a prepared pass over one sequence, then greedy steps; see ``chain.h``."""
+        sizes, given, steps = map(ctypes.byref, (self._sizes, ready, chain))
         threads = torch.get_num_threads()
-        self._library.run_level(sizes, self.structs, given, ctypes.byref(level), threads)
+        self._library.run_chain(sizes, self._layers, self._depth, given, steps, threads)
 
     def prepared(
         self,
@@ -175,47 +149,39 @@ class NativeLayers:
         first: int = 0,
         entry: Tensor | None = None,
         upto: int = 0,
-    ) -> Prepared:
+    ) -> structs.Pass:
         """Prepare a pass; for arguments see `run`. Later steps may reach positions below ``upto``."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
         at = positions(batch)
         cos, sin = rotary.wide(max(max(at) + 1, upto))
-        rows = (ctypes.c_int64 * count)(*at)
         scratch = torch.empty(count * self._scratch_row)
         trees = batch.trees or [None] * len(batch.caches)
-        masks = list[object]()
         each = [
-            _sequence(cast(ContiguousCache, cache), count, tree, masks)
+            _sequence(cast(ContiguousCache, cache), count, tree)
             for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True)
         ]
-        sequences = (structs.Sequence * len(each))(*each)
-        one = structs.Pass(
-            x.data_ptr(),
-            None if wide is None else wide.data_ptr(),
-            cos.data_ptr(),
-            sin.data_ptr(),
-            ctypes.addressof(rows),
-            ctypes.addressof(sequences),
-            scratch.data_ptr(),
-            count,
-            len(each),
-            first,
-        )
-        return Prepared(one, (x, wide, cos, sin, rows, scratch, masks, sequences))
+        rows, sequences = structs.array(ctypes.c_int64, at), structs.array(structs.Sequence, each)
+        return structs.Pass(x, wide, cos, sin, rows, sequences, scratch, count, len(each), first)
 
 
-def _sequence(
-    cache: ContiguousCache, count: int, tree: Tree | None, kept: list[object]
-) -> structs.Sequence:
-    """The structure of one sequence; buffers that it points to are appended to ``kept``."""
+def _layer(layer: LayerWeights, matrix: MatrixOf) -> structs.Layer:
+    norms = (layer.norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
+    return structs.Layer(
+        *(None if norm is None else norm.float().contiguous() for norm in norms),
+        matrix(layer.qkv, layer.qkv_bias).struct,
+        matrix(layer.out, layer.out_bias).struct,
+        matrix(layer.gate_up, None).struct,
+        matrix(layer.down, None).struct,
+    )
+
+
+def _sequence(cache: ContiguousCache, count: int, tree: Tree | None) -> structs.Sequence:
     before = cache.length
-    storage = cache.storage(before + count)
-    address, capacity = storage.data_ptr(), storage.shape[3]
-    if tree is None:
-        return structs.Sequence(address, capacity, before, count, before, None)
     end = before + count
+    rows = cache.storage(end)
+    if tree is None:
+        return structs.Sequence(rows, rows.shape[3], before, count, before, None)
     visible = end - max(count, len(tree.parents))
     seen = ctypes.create_string_buffer(tree.seen_bytes(before, count))
-    kept.append(seen)
-    return structs.Sequence(address, capacity, before, count, visible, ctypes.addressof(seen))
+    return structs.Sequence(rows, rows.shape[3], before, count, visible, seen)

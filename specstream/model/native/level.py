@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specstream.model.attention.base import Batch
+from specstream.model.attention.base import Batch, kept_rows
 from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.matrix import NativeMatrix
@@ -96,43 +94,31 @@ class NativeLevel:
             these tokens ``[kept, most]`` int64.
         """
         count, hidden = features.shape
-        kept = list(_kept(batch))
+        kept = kept_rows(batch.counts, batch.keeps)
         x, entry = torch.empty(count, hidden), torch.empty(count, 2 * hidden)
         ready = self._layers.prepared(x, self._rotary, batch, entry=entry)
-        wide, tokens = features.float().contiguous(), tokens.contiguous()
-        rows = (ctypes.c_int64 * len(kept))(*kept)
         logits = torch.empty(len(kept), self._output.shape[0])
         finals, states = torch.empty(2, len(kept), hidden)
         chances = torch.empty(len(kept), most)
         choices = torch.empty(len(kept), most, dtype=torch.int64)
-        embedding_norm, feature_norm, norm = self._norms
         self._layers.run_level(
             ready,
             structs.Level(
                 self._output.struct,
-                embedding_norm.data_ptr(),
-                feature_norm.data_ptr(),
-                norm.data_ptr(),
-                self._embedding.data_ptr(),
-                tokens.data_ptr(),
-                wide.data_ptr(),
-                ctypes.addressof(rows),
-                entry.data_ptr(),
-                finals.data_ptr(),
-                states.data_ptr(),
-                logits.data_ptr(),
-                chances.data_ptr(),
-                choices.data_ptr(),
+                *self._norms,
+                self._embedding,
+                tokens.contiguous(),
+                features.float().contiguous(),
+                structs.array(ctypes.c_int64, kept),
+                entry,
+                finals,
+                states,
+                logits,
+                chances,
+                choices,
                 len(kept),
                 most,
                 *self._flags,
             ),
         )
         return logits, states, chances, choices
-
-
-def _kept(batch: Batch) -> Iterator[int]:
-    """The indices of a pass's kept rows."""
-    ends = accumulate(batch.counts)
-    for end, keep in zip(ends, batch.keeps, strict=True):
-        yield from range(end - keep, end)

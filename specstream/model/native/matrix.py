@@ -50,24 +50,16 @@ class NativeMatrix:
     ) -> None:
         self._library = library
         self.shape = weight.shape
-        self._bias = None if bias is None else bias.float().contiguous()
-        self._scales: Tensor | None = None
+        scales: Tensor | None = None
         if scheme is None:
-            self._values = weight.contiguous()
+            values = weight.contiguous()
             kind = FLOAT32 if weight.dtype is torch.float32 else BFLOAT16
         elif scheme == "int8":
-            self._values, self._scales = _eight_bits(weight.float())
-            kind = INT8
+            (values, scales), kind = _eight_bits(weight.float()), INT8
         else:
-            self._values, self._scales = _four_bits(weight.float())
-            kind = INT4
-        self.struct = Matrix(
-            self._values.data_ptr(),
-            None if self._scales is None else self._scales.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
-            *weight.shape,
-            kind,
-        )
+            (values, scales), kind = _four_bits(weight.float()), INT4
+        wide = None if bias is None else bias.float().contiguous()
+        self.struct = Matrix(values, scales, wide, *weight.shape, kind)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply ``[…, columns]`` to ``[…, rows]``, in the dtype of x.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence as Items
+from typing import Any
+
+from torch import Tensor
 
 __all__ = [
     "BFLOAT16",
@@ -16,6 +20,7 @@ __all__ = [
     "Pass",
     "Sequence",
     "Sizes",
+    "array",
 ]
 
 FLOAT32, BFLOAT16, INT8, INT4 = range(4)
@@ -23,124 +28,98 @@ FLOAT32, BFLOAT16, INT8, INT4 = range(4)
 _address, _count, _small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class Matrix(ctypes.Structure):
-    """See ``products.h``."""
-
-    _fields_ = (
-        ("values", _address),
-        ("scales", _address),
-        ("bias", _address),
-        ("rows", _count),
-        ("columns", _count),
-        ("kind", _small),
-    )
+def array(kind: Any, items: Items[Any]) -> Any:
+    """Return a ctypes array of ``items``, which keeps them alive."""
+    made = (kind * len(items))(*items)
+    made.alive = items
+    return made
 
 
-class Sequence(ctypes.Structure):
+def _fields(*lines: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """The fields in the form that ctypes takes, from lines of a type and the names of the fields that have it."""
+    return [(name, kind) for kind, names in lines for name in names.split()]
+
+
+class _Struct(ctypes.Structure):
+    """A structure that keeps alive what it was made from.
+
+    A contiguous tensor or an array given for an address becomes its address; None becomes null.
+    """
+
+    def __init__(self, *values: object) -> None:
+        self.alive = values
+        super().__init__(*map(_plain, values))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
+
+
+class Matrix(_Struct):
+    """See ``matrix.h``."""
+
+    _fields_ = _fields((_address, "values scales bias"), (_count, "rows columns"), (_small, "kind"))
+
+
+class Sequence(_Struct):
     """See ``attention.h``."""
 
-    _fields_ = (
-        ("kv", _address),
-        ("capacity", _count),
-        ("before", _count),
-        ("count", _count),
-        ("visible", _count),
-        ("seen", _address),
+    _fields_ = _fields(
+        (_address, "kv"), (_count, "capacity before count visible"), (_address, "seen")
     )
 
 
-class Layer(ctypes.Structure):
+class Layer(_Struct):
     """See ``layers.h``."""
 
-    _fields_ = (
-        ("norm", _address),
-        ("query_norm", _address),
-        ("key_norm", _address),
-        ("mlp_norm", _address),
-        ("qkv", Matrix),
-        ("out", Matrix),
-        ("gate_up", Matrix),
-        ("down", Matrix),
+    _fields_ = _fields(
+        (_address, "norm query_norm key_norm mlp_norm"), (Matrix, "qkv out gate_up down")
     )
 
 
-class Sizes(ctypes.Structure):
+class Sizes(_Struct):
     """See ``layers.h``."""
 
-    _fields_ = (
-        ("hidden", _count),
-        ("heads", _count),
-        ("kv_heads", _count),
-        ("head_dim", _count),
-        ("intermediate", _count),
-        ("eps", ctypes.c_float),
-        ("activation", _small),
-        ("kind", _small),
+    _fields_ = _fields(
+        (_count, "hidden heads kv_heads head_dim intermediate"),
+        (ctypes.c_float, "eps"),
+        (_small, "activation kind"),
     )
 
 
-class Pass(ctypes.Structure):
+class Pass(_Struct):
     """See ``layers.h``."""
 
-    _fields_ = (
-        ("x", _address),
-        ("entry", _address),
-        ("cos", _address),
-        ("sin", _address),
-        ("positions", _address),
-        ("sequences", _address),
-        ("scratch", _address),
-        ("n", _count),
-        ("count", _count),
-        ("first", _count),
-        ("taps", _address),
+    _fields_ = _fields(
+        (_address, "x entry cos sin positions sequences scratch"),
+        (_count, "n count first"),
+        (_address, "taps"),
     )
 
 
-class Chain(ctypes.Structure):
+class Chain(_Struct):
     """See ``chain.h``."""
 
-    _fields_ = (
-        ("head", Matrix),
-        ("norm", _address),
-        ("embedding", _address),
-        ("steps", _count),
-        ("choices", _count),
-        ("logits", _address),
-        ("tokens", _address),
-        ("confidences", _address),
-        ("ends", _address),
-        ("edges", _address),
-        ("chances", _address),
-        ("prices", _address),
-        ("end_count", _count),
-        ("edge_count", _count),
-        ("survival", ctypes.c_double),
-        ("ceiling", ctypes.c_double),
-        ("made", _count),
+    _fields_ = _fields(
+        (Matrix, "head"),
+        (_address, "norm embedding"),
+        (_count, "steps choices"),
+        (_address, "logits tokens confidences ends edges chances prices"),
+        (_count, "end_count edge_count"),
+        (ctypes.c_double, "survival ceiling"),
+        (_count, "made"),
     )
 
 
-class Level(ctypes.Structure):
+class Level(_Struct):
     """See ``level.h``."""
 
-    _fields_ = (
-        ("output", Matrix),
-        ("embedding_norm", _address),
-        ("feature_norm", _address),
-        ("norm", _address),
-        ("embedding", _address),
-        ("tokens", _address),
-        ("features", _address),
-        ("kept", _address),
-        ("entry", _address),
-        ("finals", _address),
-        ("states", _address),
-        ("logits", _address),
-        ("chances", _address),
-        ("choices_of", _address),
-        ("keeps", _count),
-        ("choices", _count),
-        ("residual_normed", _small),
-        ("output_normed", _small),
+    _fields_ = _fields(
+        (Matrix, "output"),
+        (_address, "embedding_norm feature_norm norm embedding tokens features kept"),
+        (_address, "entry finals states logits chances choices_of"),
+        (_count, "keeps choices"),
+        (_small, "residual_normed output_normed"),
     )

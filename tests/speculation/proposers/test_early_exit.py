@@ -16,7 +16,8 @@ from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit, ExitWeights
-from specstream.model.native.layers import NativeLayers, Prepared
+from specstream.model.native.layers import NativeLayers
+from specstream.model.native.structs import Pass
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
 from specstream.speculation.proposers import build_proposer
@@ -74,9 +75,9 @@ def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_th
     read: list[int] = []
     run = NativeLayers.run_on
 
-    def count(self: NativeLayers, ready: Prepared, first: int, end: int) -> None:
+    def count(self: NativeLayers, ready: Pass, first: int, end: int) -> None:
         if first == 0 < end:
-            read.append(ready.given.n)
+            read.append(ready.n)
         run(self, ready, first, end)
 
     monkeypatch.setattr(NativeLayers, "run_on", count)
