@@ -15,7 +15,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.decoder_forward import decoder_forward
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
-from specstream.model.graphs import CapturePlan, CompiledPasses, compile_passes
+from specstream.model.graphs import CapturePlan, GraphedPasses, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
@@ -105,7 +105,7 @@ class ModelRunner:
         self.fixed_width = fixed_width
         self.forwards = 0
         self._captured = None if on_cpu else captured
-        self.compiled: CompiledPasses | None = None
+        self.compiled: GraphedPasses | None = None
         if self._captured is not None and quantize is not None:
             raise ModelUnsupported(
                 "compile: passes captured on a GPU are unquantised; choose compile or quantize"
@@ -130,7 +130,7 @@ class ModelRunner:
     def chain(
         self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Append ``token_ids [n]``, then greedy choices; results as in `CompiledPasses.chain`.
+        """Append ``token_ids [n]``, then greedy choices; results as in `GraphedPasses.chain`.
 
         About ``most`` steps are made in one call; there may be fewer, and a captured chain may also have
         more. ``stop`` says where the chain may end earlier; without it at most four steps are made, as

@@ -10,17 +10,16 @@ from torch import Tensor
 
 from specstream.errors import ConfigError
 from specstream.model.decoder import Decoder
-from specstream.model.graphs.cudagraphs import GraphedPasses, capture_on_gpu
-from specstream.model.graphs.passes import DRAFT, TARGET, CapturePlan, CompiledPasses
+from specstream.model.graphs.cudagraphs import (
+    DRAFT,
+    TARGET,
+    CapturePlan,
+    GraphedPasses,
+    capture_on_gpu,
+)
 from specstream.model.kv.base import RowCache
 
-__all__ = [
-    "DRAFT",
-    "TARGET",
-    "CapturePlan",
-    "CompiledPasses",
-    "compile_passes",
-]
+__all__ = ["DRAFT", "TARGET", "CapturePlan", "GraphedPasses", "compile_passes"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -35,7 +34,7 @@ def compile_passes(
     context_length: int,
     vocab_size: int | None = None,
     check: Callable[[], None] = lambda: None,
-) -> CompiledPasses:
+) -> GraphedPasses:
     """Capture passes of a model on a GPU, and compare each with the eager pass.
 
     A captured pass that differs by more than rounding is dropped, with a warning.
@@ -59,7 +58,7 @@ def compile_passes(
     return made
 
 
-def _drop_what_differs(decoder: Decoder, made: CompiledPasses, vocab: int) -> None:
+def _drop_what_differs(decoder: Decoder, made: GraphedPasses, vocab: int) -> None:
     """Compare every captured pass with the eager one, and drop those that differ."""
     allowed = _UNITS * torch.finfo(decoder.weights.dtype).eps
     for width in made.widths:
@@ -75,7 +74,7 @@ def _drop_what_differs(decoder: Decoder, made: CompiledPasses, vocab: int) -> No
 
 
 @torch.inference_mode()
-def _pass_is_off(decoder: Decoder, made: CompiledPasses, width: int, batch: int) -> float:
+def _pass_is_off(decoder: Decoder, made: GraphedPasses, width: int, batch: int) -> float:
     """The largest difference of logits, relative to the largest logit (at least 1)."""
     tokens, caches = _begun(decoder, width, 1 + batch)
     found = made([tokens] * batch, caches[1:], [width] * batch)
@@ -89,7 +88,7 @@ def _pass_is_off(decoder: Decoder, made: CompiledPasses, width: int, batch: int)
 
 
 @torch.inference_mode()
-def _chain_is_off(decoder: Decoder, made: CompiledPasses, width: int, vocab: int) -> float:
+def _chain_is_off(decoder: Decoder, made: GraphedPasses, width: int, vocab: int) -> float:
     """As `_pass_is_off` for a chain: checks its choices, their probabilities and the rows it wrote."""
     tokens, caches = _begun(decoder, width, 2)
     chained = made.chain(tokens, caches[1])

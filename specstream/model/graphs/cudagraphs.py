@@ -13,19 +13,32 @@ from torch import Tensor
 from specstream.model.attention.kernels import Ragged, flash
 from specstream.model.attention.pooled import PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
-from specstream.model.graphs.chain import greedy_steps
-from specstream.model.graphs.passes import CapturePlan, CompiledPasses
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
 from specstream.model.transfer import to_device
 
-__all__ = ["Capture", "GraphedPasses", "capture_on_gpu"]
+__all__ = ["DRAFT", "TARGET", "Capture", "CapturePlan", "GraphedPasses", "capture_on_gpu"]
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Captures work that always uses the same memory; returns the function that replays it."""
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
 _PADDED_ROWS = 4096  # longest sequence with the padded kernel, whose graph always reads the maximum
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlan:
+    """The passes of a model to capture."""
+
+    widths: tuple[int, ...]  # numbers of tokens that a pass reads per sequence
+    chain_widths: tuple[int, ...] = ()  # numbers of tokens that a greedy chain reads first
+    chain_steps: int = 0  # number of tokens that a chain chooses
+
+
+# Wider passes are rare, and with the library's matrix products as fast without a capture.
+TARGET = CapturePlan((1, 2, 3, 4, 5, 6, 8))
+# After a round one or two tokens are new to the draft: the bonus token and the last accepted one.
+DRAFT = CapturePlan((1, 2, 3), chain_widths=(1, 2), chain_steps=4)
 
 
 @dataclass(slots=True)
@@ -39,16 +52,23 @@ class _Graph:
     replay: Callable[[], None] = lambda: None
 
 
-class GraphedPasses(CompiledPasses):
-    """One graph per number of sequences and width. Smaller batches are filled up by a scratch slot.
+class GraphedPasses:
+    """A model's captured passes (`__call__`) and chains of greedy steps (`chain`).
+
+    There is one graph per number of sequences and width. A pass of a width that was not captured runs as
+    the next wider one, with junk behind its tokens; smaller batches are filled up by a scratch slot.
 
     Args:
         decoder: The model; its attention is pooled.
-        plan: See `CompiledPasses`.
-        vocab_size: See `CompiledPasses`.
+        plan: The passes to capture.
+        vocab_size: A chain chooses from this many first tokens of the vocabulary.
         capture: Captures a pass, see `capture_on_gpu`.
         longest: Rows up to which sequences are served.
-        batches: Numbers of sequences to capture passes for.
+        batches: Numbers of sequences to capture passes for, increasing.
+
+    Attributes:
+        widths: Captured numbers of tokens per sequence, increasing.
+        chains: Captured numbers of tokens that a chain reads in its first step.
     """
 
     def __init__(
@@ -60,9 +80,9 @@ class GraphedPasses(CompiledPasses):
         longest: int,
         batches: tuple[int, ...] = _BATCHES,
     ) -> None:
-        super().__init__(decoder, plan, vocab_size)
-        self.batches = batches
-        self._capture = capture
+        self._decoder, self._vocab_size, self._capture = decoder, vocab_size, capture
+        self.widths, self.batches = tuple(sorted(plan.widths)), batches
+        self.chains, self._steps = plan.chain_widths, plan.chain_steps
         self._attention = cast(PooledAttention, decoder.attention)
         if self._attention.kernel is not flash:
             longest = min(longest, _PADDED_ROWS)
@@ -80,18 +100,22 @@ class GraphedPasses(CompiledPasses):
                 check()
                 self._graph(*key)
 
-    def _serves(self, rows: int) -> bool:
-        return rows <= self._longest
-
-    def _pass(
+    def __call__(
         self,
         tokens: Sequence[Tensor],
         caches: Sequence[RowCache],
         keeps: Sequence[int],
-        width: int,
-    ) -> list[Tensor]:
+    ) -> list[Tensor] | None:
+        """Append int64 ``tokens [n]`` to each sequence; return logits of the last, ``[keep, V]`` each.
+
+        Returns None, with nothing done, if no captured pass fits.
+        """
         counts = [ids.shape[0] for ids in tokens]
-        batch = next(batch for batch in self.batches if batch >= len(caches))
+        width = next((width for width in self.widths if width >= max(counts)), 0)
+        batch = next((batch for batch in self.batches if batch >= len(caches)), 0)
+        longest = max(cache.length for cache in caches) + width
+        if not width or not batch or longest > self._longest:
+            return None
         graph = self._graph(batch, width, chain=False)
         self._fill(graph, torch.cat(list(tokens)), counts, caches, width, width)
         graph.replay()
@@ -99,15 +123,34 @@ class GraphedPasses(CompiledPasses):
         rows = [i * width + row for i, (n, keep) in each for row in range(n - keep, n)]
         # A copy: the next replay overwrites the results.
         kept = graph.results[0].index_select(0, to_device(rows, graph.tokens.device))
+        for cache, count in zip(caches, counts, strict=True):
+            cache.append_to(cache.length + count)
         return list(kept.split_with_sizes(list(keeps)))
 
-    def _chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
+    def chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor] | None:
+        """Append ``tokens [n]``, then greedy choices; return ``choices [steps], confidences [steps]``.
+
+        A confidence is the probability of the chosen token. The cache grows by n rows and one for each
+        choice but the last. Returns None, with nothing done, if no captured chain fits.
+        """
         width = tokens.shape[0]
+        end = cache.length + width + self._steps - 1
+        if width not in self.chains or end > self._longest:
+            return None
         graph = self._graph(1, width, chain=True)
         self._fill(graph, tokens, [width], [cache], width, width + self._steps - 1)
         graph.replay()
+        cache.append_to(end)
         found, confidences = graph.results
         return found.clone(), confidences.clone()
+
+    def drop(self, width: int) -> None:
+        """Drop the captured passes of a width; the next wider ones then serve it."""
+        self.widths = tuple(known for known in self.widths if known != width)
+
+    def drop_chain(self, width: int) -> None:
+        """Drop the captured chain that begins by reading ``width`` tokens."""
+        self.chains = tuple(known for known in self.chains if known != width)
 
     def _fill(
         self,
@@ -170,20 +213,25 @@ class GraphedPasses(CompiledPasses):
             angles = (cos.index_select(0, positions), sin.index_select(0, positions))
             return self._decoder.run(tokens, angles[0][:, None], angles[1][:, None], plan)
 
-        def logits_after(tokens: Tensor, step: int) -> Tensor:
-            before = made.places[1] + (width + step - 1 if step else 0)
-            hidden = run(tokens, before, tokens.shape[0])
-            return self._decoder.logits(hidden[-1:])[0].float()[: self._vocab_size]
+        def one_pass() -> None:
+            made.results = (self._decoder.logits(run(made.tokens, made.places[1], width)),)
 
-        def work() -> None:
-            if chain:
-                made.results = greedy_steps(made.tokens, self._steps, logits_after)
-            else:
-                hidden = run(made.tokens, made.places[1], width)
-                made.results = (self._decoder.logits(hidden),)
+        def greedy_steps() -> None:
+            """Each step reads the token of the step before, without the host."""
+            tokens, before = made.tokens, made.places[1]
+            chosen, confidences = [], []
+            for _ in range(self._steps):
+                hidden = run(tokens, before, tokens.shape[0])
+                logits = self._decoder.logits(hidden[-1:])[0].float()[: self._vocab_size]
+                before = before + tokens.shape[0]
+                top, token = logits.max(-1)
+                chosen.append(token)
+                confidences.append(torch.exp(logits - top).sum(-1).reciprocal())
+                tokens = token.reshape(1)
+            made.results = torch.stack(chosen), torch.stack(confidences)
 
-        made.work = work
-        made.replay = self._capture(work)
+        made.work = greedy_steps if chain else one_pass
+        made.replay = self._capture(made.work)
         return made
 
 

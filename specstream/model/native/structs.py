@@ -36,7 +36,7 @@ def array(kind: Any, items: Items[Any]) -> Any:
 
 
 def _fields(*lines: tuple[Any, str]) -> list[tuple[str, Any]]:
-    """The fields in the form that ctypes takes, from lines of a type and the names of the fields that have it."""
+    """The fields in the form that ctypes takes; a line is a type and the names of its fields."""
     return [(name, kind) for kind, names in lines for name in names.split()]
 
 
