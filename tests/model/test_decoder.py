@@ -90,9 +90,7 @@ def test_an_interrupted_pass_counts_for_nothing(
     def explode(*args: object) -> None:
         raise RuntimeError("out of memory")
 
-    broken: tuple[Any, str] = (
-        (NativeLayers, "run_on") if passes == "native" else (Heads, "attend_few")
-    )
+    broken: tuple[Any, str] = (NativeLayers, "run_on") if passes == "native" else (Heads, "fold")
     monkeypatch.setattr(*broken, explode)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner.forward([ForwardInput(text(4), cache)])

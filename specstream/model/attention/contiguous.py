@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -15,7 +14,6 @@ from specstream.model.attention.heads import Heads
 from specstream.model.attention.masks import SHORT, Masks
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.transfer import to_device
-from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["ContiguousAttention"]
@@ -24,7 +22,8 @@ __all__ = ["ContiguousAttention"]
 class ContiguousAttention(AttentionBackend):
     """Attention over one `ContiguousCache` per sequence.
 
-    Sequences of few new tokens share all operations but the copy into the cache and the kernel call.
+    If all sequences have few new tokens, they share all operations but the copy into the cache and the
+    kernel call.
     """
 
     def __init__(self, weights: DecoderWeights) -> None:
@@ -41,146 +40,64 @@ class ContiguousAttention(AttentionBackend):
 
     def plan(self, batch: Batch) -> AttentionPlan:
         """See `AttentionBackend.plan`."""
+        return _Plan(self._heads, self._masks, batch)
+
+
+class _Plan(AttentionPlan):
+    """The attention of one pass: per sequence and layer one copy and one kernel call."""
+
+    def __init__(self, heads: Heads, masks: Masks, batch: Batch) -> None:
+        self._heads, self._masks, self._batch = heads, masks, batch
+        self._counts = list(batch.counts)
         caches = cast("Sequence[ContiguousCache]", batch.caches)
-        counts, keeps, trees = batch.counts, batch.keeps, batch.trees
-        heads, masks = self._heads, self._masks
-        total = len(caches)
-        if total == 1:
-            tree = trees[0] if trees else None
-            return _One(heads, masks, caches[0], counts[0], keeps[0], tree)
-        short = 0
-        if trees is None:
-            short = sum(1 for _ in itertools.takewhile(lambda count: count <= SHORT, counts))
-            if short == total:
-                return _Several(heads, masks, caches, counts, keeps)
-        parts: list[_One | _Several] = []
-        if short > 1:
-            parts.append(_Several(heads, masks, caches[:short], counts[:short], keeps[:short]))
-        for i in range(short if short > 1 else 0, total):
-            tree = trees[i] if trees else None
-            parts.append(_One(heads, masks, caches[i], counts[i], keeps[i], tree))
-        return _Mixed(parts, masks.device)
-
-
-class _One(AttentionPlan):
-    """One sequence, whose last tokens may form a tree."""
-
-    def __init__(
-        self,
-        heads: Heads,
-        masks: Masks,
-        cache: ContiguousCache,
-        count: int,
-        keep: int,
-        tree: Tree | None,
-    ) -> None:
-        self._heads, self._masks, self._tree = heads, masks, tree
-        self.rows, self.kept = count, keep
-        self._end, self._fixed = cache.length + count, cache.fixed_capacity
-        self._fresh, self._shown = cache.views(count)
-        self._prepare(count)
-
-    def _prepare(self, count: int) -> None:
-        """Choose mask and kernel for the last ``count`` tokens as queries."""
-        before = self._end - count
-        if self._tree is None:
-            self._mask = self._masks.causal(count, before, self._fixed)
-        else:
-            self._mask = self._masks.tree(self._tree, count, before, self._fixed)
-        few = self._heads.attend_one if count == 1 else self._heads.attend_few
-        self._attend = few if count <= SHORT else self._heads.attend_many
-
-    def kept_rows(self) -> range:
-        """Rows of this part whose output is needed."""
-        return range(self.rows - self.kept, self.rows)
-
-    def narrow(self) -> slice:
-        """See `AttentionPlan.narrow`."""
-        self._prepare(self.kept)
-        return slice(self.rows - self.kept, None)
-
-    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """See `AttentionPlan.forward`."""
-        fresh = self._fresh[layer]
-        fresh.copy_(kv.view(fresh.shape))
-        return self._attend(queries, self._shown[2 * layer], self._shown[2 * layer + 1], self._mask)
-
-
-class _Several(AttentionPlan):
-    """Several chains of few tokens each: per sequence and layer one copy and one kernel call."""
-
-    def __init__(
-        self,
-        heads: Heads,
-        masks: Masks,
-        caches: Sequence[ContiguousCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-    ) -> None:
-        self._heads, self._masks = heads, masks
-        self._counts, self._keeps = list(counts), list(keeps)
-        self.rows, self.kept = sum(counts), sum(keeps)
-        self._ends = [cache.length + count for cache, count in zip(caches, counts, strict=True)]
-        self._fixed = [cache.fixed_capacity for cache in caches]
-        views = [cache.views(count) for cache, count in zip(caches, counts, strict=True)]
+        self._ends = [cache.length + n for cache, n in zip(caches, self._counts, strict=True)]
+        views = [cache.views(n) for cache, n in zip(caches, self._counts, strict=True)]
         self._fresh = list(zip(*(fresh for fresh, _ in views), strict=True))
         self._shown = list(zip(*(shown for _, shown in views), strict=True))
         self._prepare(self._counts)
 
-    def _prepare(self, counts: list[int]) -> None:
-        """Make masks for the last ``counts`` tokens of each sequence as queries."""
-        each = zip(counts, self._ends, self._fixed, strict=True)
-        self._seen = [self._masks.causal(count, end - count, fixed) for count, end, fixed in each]
-        self._asked = [count * self._heads.group for count in counts]
-
-    def kept_rows(self) -> list[int]:
-        """Rows of this part whose output is needed."""
-        return kept_rows(self._counts, self._keeps)
+    def _prepare(self, queries: list[int]) -> None:
+        """Make masks for the last ``queries`` tokens of each sequence."""
+        self._queries, self._seen = queries, list[Tensor | None]()
+        trees = self._batch.trees or [None] * len(queries)
+        each = zip(queries, self._ends, self._batch.caches, trees, strict=True)
+        for count, end, cache, tree in each:
+            seen = (count, end - count, cache.fixed_capacity)
+            mask = self._masks.tree(tree, *seen) if tree else self._masks.causal(*seen)
+            self._seen.append(mask)
+        self._folds = max(queries) <= SHORT
 
     def narrow(self) -> slice | Tensor:
         """See `AttentionPlan.narrow`."""
-        if self.kept == self.rows:
-            return slice(None)
-        self._prepare(self._keeps)
-        return to_device(self.kept_rows(), self._masks.device)
+        self._prepare(list(self._batch.keeps))
+        if len(self._counts) == 1:
+            return slice(self._counts[0] - self._queries[0], None)
+        return to_device(kept_rows(self._counts, self._queries), self._masks.device)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""
         heads = self._heads
-        rows = kv.view(-1, 2, heads.keys, heads.dim).split_with_sizes(self._counts)
+        rows = _split(kv.view(-1, 2, heads.keys, heads.dim), self._counts, 0)
         for fresh, new in zip(self._fresh[layer], rows, strict=True):
             fresh.copy_(new)
-        folded = heads.fold(queries).split_with_sizes(self._asked, 2)
-        keys, values = self._shown[2 * layer], self._shown[2 * layer + 1]
-        each = zip(folded, keys, values, self._seen, strict=True)
-        mixed = [F.scaled_dot_product_attention(q, k, v, attn_mask=mask) for q, k, v, mask in each]
-        return heads.unfold(torch.cat(mixed, 2))
+        shown = self._shown[2 * layer], self._shown[2 * layer + 1], self._seen
+        if self._folds:  # once for all sequences
+            sizes = [count * heads.group for count in self._queries]
+            each = zip(_split(heads.fold(queries), sizes, 2), *shown, strict=True)
+            mixed = [
+                F.scaled_dot_product_attention(q, k, v, attn_mask=mask) for q, k, v, mask in each
+            ]
+            return heads.unfold(_joined(mixed, 2))
+        parts = list[Tensor]()
+        for some, *rest in zip(_split(queries, self._queries, 0), *shown, strict=True):
+            attend = heads.attend_few if some.shape[0] <= SHORT else heads.attend_many
+            parts.append(attend(some, *rest))
+        return _joined(parts, 0)
 
 
-class _Mixed(AttentionPlan):
-    """A batch in parts: first the leading short sequences together, then the others one by one."""
+def _split(x: Tensor, sizes: list[int], dim: int) -> Sequence[Tensor]:
+    return x.split_with_sizes(sizes, dim) if len(sizes) > 1 else [x]
 
-    def __init__(self, parts: Sequence[_One | _Several], device: torch.device) -> None:
-        self._parts, self._device = parts, device
-        self._rows = [part.rows for part in parts]
-        self._asked = self._rows
 
-    def narrow(self) -> Tensor:
-        """See `AttentionPlan.narrow`."""
-        self._asked = [part.kept for part in self._parts]
-        rows, start = list[int](), 0
-        for part in self._parts:
-            rows += [start + row for row in part.kept_rows()]
-            start += part.rows
-            part.narrow()
-        return to_device(rows, self._device)
-
-    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """See `AttentionPlan.forward`."""
-        each = zip(
-            self._parts,
-            queries.split_with_sizes(self._asked),
-            kv.split_with_sizes(self._rows),
-            strict=True,
-        )
-        return torch.cat([part.forward(layer, q, fresh) for part, q, fresh in each])
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    return torch.cat(parts, dim) if len(parts) > 1 else parts[0]

@@ -36,14 +36,6 @@ class Heads:
         each = mixed.view(1, self.keys, -1, self.group, self.dim)
         return each.transpose(1, 2).reshape(-1, self.queries * self.dim)
 
-    def attend_one(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Attention of one query: a view folds its heads, which are in that order already."""
-        folded = queries.view(1, self.keys, self.group, self.dim)
-        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        return mixed.reshape(1, self.queries * self.dim)  # some kernels' results are not contiguous
-
     def attend_few(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:

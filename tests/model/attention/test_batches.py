@@ -186,7 +186,7 @@ def _interrupt(crowd: Crowd, counts: dict[int, int]) -> None:
     """A pass that breaks in its second layer counts for nothing."""
     lengths = [cache.length for cache in crowd.caches]
     with pytest.MonkeyPatch.context() as patch:
-        for plan in (contiguous._One, contiguous._Several, contiguous._Mixed, pooled.PooledPlan):
+        for plan in (contiguous._Plan, pooled.PooledPlan):
             patch.setattr(plan, "forward", _broken(plan.forward))
         with suppress(_Interrupted):
             crowd.mislead(counts) if counts else None
