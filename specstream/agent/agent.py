@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -162,22 +161,19 @@ class Agent:
         assert engine is not None
         session = await self._stack.enter_async_context(engine.session(self._system))
         self._session = session
-        hearing = None
-        if parts.ears is not None:
-            hearing = self._hearing = Hearing(parts.ears, self._sample_rate, self._listening)
         talking = self._talking = Talking(
-            session,
-            parts.pipeline,
-            self._playout if parts.speaks else None,
-            self._params,
-            parts.first,
-            self._ledger,
-            self._tell,
-            lambda: hearing is not None and bool(hearing.open),
+            session, parts, self._playout, self._params, self._ledger, self._tell
         )
-        if hearing is not None:
-            follow = partial(hearing.follow, lambda: talking.turn, self._tell, talking.questions)
-            self._begin(partial(follow, in_speech=self._ledger.in_speech))
+        if parts.ears is not None:
+            self._hearing = Hearing(
+                parts.ears,
+                self._sample_rate,
+                self._listening,
+                talking,
+                self._tell,
+                in_speech=self._ledger.settings.in_speech,
+            )
+            self._begin(self._hearing.run)
         self._begin(self._talk)
 
     async def __aexit__(self, *exc: object) -> None:

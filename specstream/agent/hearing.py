@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from specstream.agent.events import ReplyPaused, ReplyResumed
-from specstream.agent.questions import Guess, Question, Questions
+from specstream.agent.questions import Guess, Question
+from specstream.agent.talking import Talking
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerEvent,
@@ -23,89 +24,82 @@ from specstream.turn import Turn
 
 __all__ = ["Hearing"]
 
-_Tell = Callable[[str, object], Awaitable[None]]
-
-
 class Hearing:
-    """A listener, and the effect of its events on the reply under way.
+    """A listener, and the effect of its events on the reply under way and on the questions.
+
+    Args:
+        ears: Recogniser and turn detector.
+        sample_rate: Samples a second of the audio.
+        settings: How turns are cut and recognised.
+        talking: Gives the replies, and takes final transcripts as questions, partial ones as guesses.
+        tell: Called with the source and the item of each event to report.
+        in_speech: Let answers begin on any partial transcript, not only on those in a pause.
 
     Attributes:
         listener: Takes the audio.
-        open: Numbers of the user's turns for which it isn't known yet whether they contain words.
     """
 
-    def __init__(self, ears: Ears, sample_rate: int, settings: ListenerSettings | None) -> None:
-        self.listener = Listener(ears, sample_rate=sample_rate, settings=settings)
-        self.open: set[int] = set()
-
-    async def follow(
+    def __init__(
         self,
-        reply: Callable[[], Turn[Any] | None],
-        tell: _Tell,
-        questions: Questions,
+        ears: Ears,
+        sample_rate: int,
+        settings: ListenerSettings | None,
+        talking: Talking,
+        tell: Callable[[str, object], Awaitable[None]],
         *,
-        in_speech: bool = False,
+        in_speech: bool,
     ) -> None:
-        """Act on every event of the listener, then report it; return when the listener has finished.
+        self.listener = Listener(ears, sample_rate=sample_rate, settings=settings)
+        self._talking = talking
+        self._tell = tell
+        self._in_speech = in_speech
 
-        Args:
-            reply: Returns the reply under way, if any.
-            tell: Called with the source and the item of each event to report.
-            questions: Takes final transcripts as questions, and partial ones as guesses.
-            in_speech: Let answers begin on any partial transcript, not only on those in a pause.
-        """
+    async def run(self) -> None:
+        """Act on every event of the listener, then report it; return when the listener has finished."""
+        questions = self._talking.questions
         async with self.listener:
             async for event in self.listener:
-                done = self._act(event, reply())
-                _guess(event, questions, in_speech=in_speech)
-                await tell("ears", event)
+                done = self._act(event)
+                await self._tell("ears", event)
                 if done is not None:
-                    await tell("agent", done)
+                    await self._tell("agent", done)
                 if isinstance(event, TurnHeard) and event.transcript.has_words:
                     await questions.ask(Question(event.transcript.text, event.turn))
         questions.close()
 
-    def _act(self, event: ListenerEvent, reply: Turn[Any] | None) -> object:
-        """Pause the reply at a voice, interrupt it at a word, else resume it; return what to report."""
+    def _act(self, event: ListenerEvent) -> ReplyPaused | ReplyResumed | None:
+        """Pause the reply at a voice, interrupt it at a word, else resume it; return what to report.
+
+        Words so far are a guess at the next question; it is withdrawn if no words were said.
+        """
+        reply, questions = self._talking.turn, self._talking.questions
         match event:
-            case TurnStarted():
-                self.open.add(event.turn)
+            case TurnStarted(turn):
+                self._talking.unclear.add(turn)
                 if reply is not None and reply.outcome is None:
                     reply.pause()
                     return ReplyPaused(reply.played_ms)
-            case TurnPartial():
-                if reply is not None and event.transcript.has_words:
+            case TurnPartial(turn, said) | TurnPaused(turn, said) if said.has_words:
+                paused = isinstance(event, TurnPaused)
+                if reply is not None and not paused:
                     reply.interrupt()
-            case TurnHeard():
-                self.open.discard(event.turn)
-                if not event.transcript.has_words:
-                    return self._go_on(reply)
+                questions.said(Guess(said.text, turn, paused), worth=paused or self._in_speech)
+            case TurnHeard(turn, said) if said.has_words:
+                self._talking.unclear.discard(turn)
                 if reply is not None:
                     reply.interrupt()
-            case TurnLost():
-                self.open.discard(event.turn)
+            case TurnHeard(turn) | TurnLost(turn):
+                self._talking.unclear.discard(turn)
+                questions.silent(turn)
                 return self._go_on(reply)
             case ListeningFailed():
-                self.open.clear()
+                self._talking.unclear.clear()
+                questions.silent()
                 return self._go_on(reply)
         return None
 
-    def _go_on(self, reply: Turn[Any] | None) -> object:
-        if self.open or reply is None or reply.outcome is not None:
+    def _go_on(self, reply: Turn[Any] | None) -> ReplyResumed | None:
+        if self._talking.unclear or reply is None or reply.outcome is not None:
             return None
         reply.resume()
         return ReplyResumed(reply.played_ms)
-
-
-def _guess(event: ListenerEvent, questions: Questions, *, in_speech: bool) -> None:
-    """Pass on a partial transcript as a guess at the question; withdraw it if no words were said."""
-    match event:
-        case TurnPartial(turn, transcript) | TurnPaused(turn, transcript) if transcript.has_words:
-            paused = isinstance(event, TurnPaused)
-            questions.said(Guess(transcript.text, turn, paused), worth=paused or in_speech)
-        case TurnHeard(turn, transcript) if not transcript.has_words:
-            questions.silent(turn)
-        case TurnLost(turn):
-            questions.silent(turn)
-        case ListeningFailed():
-            questions.silent()

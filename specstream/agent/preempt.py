@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from dataclasses import dataclass
 
 import anyio
 
@@ -109,14 +109,14 @@ class Ledger:
     With ``settings`` None, no answer is begun early.
 
     Attributes:
+        settings: When to begin an answer.
         reused_s: Seconds of dropped answers' speech that later answers used (see `FirstPhrase`).
     """
 
     def __init__(self, settings: Preempt | None) -> None:
-        self._settings = settings
-        answers = ("starts", "hits", "nearly", "failed", "redrafted")
-        tokens = ("wasted_tokens", "redrafted_tokens", "accepted_tokens")
-        self._counts = dict.fromkeys((*answers, *tokens), 0)
+        self.settings = settings or Preempt(max_starts=0)
+        self._off = "not asked for" if settings is None else ""
+        self._counts: Counter[str] = Counter()  # by field of the report
         self._saved_ms = self._held_ms = self._dropped_s = self.reused_s = 0.0
         self._lately: deque[bool] = deque(maxlen=_LATELY)  # whether one was used, by turn
         self._skipped = 0  # turns since the last one that was tried
@@ -127,24 +127,12 @@ class Ledger:
         self._told = self._doubt  # as it was logged last
 
     @property
-    def max_tokens(self) -> int:
-        """See `Preempt`."""
-        return self._settings.max_tokens if self._settings is not None else 1
-
-    @property
-    def in_speech(self) -> bool:
-        """See `Preempt`."""
-        return self._settings is not None and self._settings.in_speech
-
-    @property
     def _doubt(self) -> str:
         """Why answers should not be begun early at present; empty if they should."""
-        if self._settings is None:
-            return "not asked for"
-        if not self._settings.max_starts:
-            return "max_starts is 0"
+        if not self.settings.max_starts:
+            return self._off or "max_starts is 0"
         many = len(self._lately) >= _ONE_IN
-        if many and sum(self._lately) < self._settings.min_hits * len(self._lately):
+        if many and sum(self._lately) < self.settings.min_hits * len(self._lately):
             return "too few are wanted; they are begun in one turn of eight"
         return ""
 
@@ -152,18 +140,23 @@ class Ledger:
     def report(self) -> PreemptReport:
         """The figures so far."""
         doubt = self._doubt
-        why = doubt or "enough are wanted"
-        figures = PreemptReport(not doubt, why, **self._counts, saved_ms=self._saved_ms)
-        return replace(figures, wasted_audio_s=max(0.0, self._dropped_s - self.reused_s))
+        return PreemptReport(
+            on=not doubt,
+            why=doubt or "enough are wanted",
+            wasted_audio_s=max(0.0, self._dropped_s - self.reused_s),
+            saved_ms=self._saved_ms,
+            **self._counts,
+        )
 
     def begins(self, guess: Guess) -> bool:
         """Decide whether to begin an answer on ``guess``; if so, count it."""
-        settings = self._settings
-        if settings is None or not settings.max_starts or ending(guess.text) == "unfinished":
+        most = self.settings.max_starts
+        if not most or ending(guess.text) == "unfinished":
             return False
         if guess.turn != self._turn:
             self._next_turn(guess.turn)
-        most = settings.max_starts if guess.paused else max(1, settings.max_starts - 1)
+        if not guess.paused:
+            most = max(1, most - 1)
         if not self._allowed or self._starts >= most:
             return False
         if not guess.paused:

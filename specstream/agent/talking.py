@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
-from specstream.agent.first_phrase import FirstPhrase
+from specstream.agent.parts import Parts
 from specstream.agent.preempt import Ledger
 from specstream.agent.questions import Guess, Question, Questions
 from specstream.conversation import Conversation
@@ -19,7 +19,6 @@ from specstream.errors import EngineClosed, SpecstreamError
 from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.spans import turn_span
-from specstream.pipeline.stage import Pipeline
 from specstream.turn import Turn
 from specstream.types import Chunk, Message, SamplingParams, Speech
 
@@ -33,41 +32,39 @@ class Talking:
 
     Args:
         session: The conversation.
-        pipeline: Makes speech, avatar cues and prompts of a reply's text.
-        playout: Plays the speech; None: nothing is spoken.
+        parts: Make speech, avatar cues and prompts of a reply's text.
+        playout: Plays the speech, if there is a voice.
         params: Sampling parameters of the replies.
-        voice: Keeps the first phrase of a dropped answer; None: nothing is kept.
         ledger: Decides which answers are begun early.
         tell: Called with the source and the item of each event.
-        paused: Returns whether the user is speaking, so that a reply begins paused.
 
     Attributes:
         questions: The questions to answer.
         turn: The reply under way; None while an answer is held back.
+        unclear: Numbers of the user's turns for which it isn't known yet whether they contain words;
+            a reply that begins meanwhile begins paused.
     """
 
     def __init__(
         self,
         session: Conversation[Any],
-        pipeline: Pipeline,
-        playout: Playout | None,
+        parts: Parts,
+        playout: Playout,
         params: SamplingParams | None,
-        voice: FirstPhrase | None,
         ledger: Ledger,
         tell: Callable[[str, object], Awaitable[None]],
-        paused: Callable[[], bool],
     ) -> None:
         self._session = session
-        self._parts = (pipeline, playout, params)
-        self._voice = voice
+        self._speaks, self._voice = parts.speaks, parts.first
+        self._made_with = (parts.pipeline, playout if parts.speaks else None, params)
         self._ledger = ledger
         self._tell = tell
-        self._paused = paused
         self._replies = 0
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
         self.questions = Questions()
         self.turn: Turn[Any] | None = None
+        self.unclear: set[int] = set()
 
     async def run(self) -> None:
         """Answer questions until the queue has ended."""
@@ -94,7 +91,7 @@ class Talking:
 
         Returns a question that was taken off the queue and needs another answer, else None.
         """
-        hold, again, turn = Hold(self._ledger.max_tokens), None, None
+        hold, again, turn = Hold(self._ledger.settings.max_tokens), None, None
         prompt = copy.deepcopy(self._session.messages)
         with turn_span(self._replies) as attributes, self._ahead():
             async with self._errors_told(hold):
@@ -113,7 +110,7 @@ class Talking:
         self, asked: Question | Guess, hold: Hold | None = None
     ) -> AbstractAsyncContextManager[Turn[Any]]:
         self._draft = self._dropped.text if asked.turn == self._dropped.turn else ""
-        return self._session.turn(asked.text, *self._parts, hold=hold, reference=self._draft)
+        return self._session.turn(asked.text, *self._made_with, hold=hold, reference=self._draft)
 
     @asynccontextmanager
     async def _errors_told(self, hold: Hold | None = None) -> AsyncGenerator[None, None]:
@@ -178,15 +175,14 @@ class Talking:
 
     async def _follow(self, turn: Turn[Any]) -> None:
         """Report the events of a reply that is wanted, until its end."""
-        speaks = self._parts[1] is not None
         ready = False
         try:
             self.turn = turn
-            if self._paused():
+            if self.unclear:
                 turn.pause()
             async for event in turn:
                 item = event.item
-                if not ready and (item.pcm if isinstance(item, Speech) else not speaks):
+                if not ready and (item.pcm if isinstance(item, Speech) else not self._speaks):
                     self._ledger.ready(event.t_ms)
                     ready = True
                 if self._draft and isinstance(item, Chunk):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from specstream.engine.request import Request
 from specstream.errors import RequestError, SpecstreamError
 from specstream.speculation.proposal import Proposal, Verdict
-from specstream.types import Chunk, FinishReason, Span, ToolCallDelta
+from specstream.types import Chunk, FinishReason, Span
 
 __all__ = ["closing_chunk", "commit"]
 
@@ -34,7 +35,7 @@ def commit(
     """
     began = time.perf_counter()
     sequence, output, stats = request.sequence, request.output, request.stats
-    before, chars, thought = len(sequence.token_ids), len(output.text), len(output.reasoning.text)
+    before, thought = len(sequence.token_ids), len(output.reasoning.text)
     draft_ms, verify_ms, sample_ms = spans_ms
     with request.lock:
         text, ends, error = _take(request, verdict, faults)
@@ -52,26 +53,38 @@ def commit(
     stats.rollback_ms += (time.perf_counter() - began) * 1e3
     if not ends:
         return None, error
-    first = before - sequence.prompt_length
-    chunk = Chunk(
-        text=text,
-        token_ids=tuple(sequence.token_ids[before:]),
-        tokens=Span(first, first + len(ends)),
-        chars=Span(chars, chars + len(text)),
+    chunk = _chunk(
+        request,
+        text,
+        before,
+        thought,
         ends=tuple(ends),
         round=stats.rounds - 1,
         drafted=proposal.length,
         accepted=accepted,
-        t_ms=request.elapsed_ms(),
         draft_ms=draft_ms,
         verify_ms=verify_ms,
+        proposer=proposer,
+    )
+    return chunk, error
+
+
+def _chunk(request: Request, text: str, before: int, thought: int, **figures: Any) -> Chunk:
+    """Make the chunk of all that is new: ``text``, and tokens and reasoning from an index on."""
+    sequence, output = request.sequence, request.output
+    first, chars = before - sequence.prompt_length, len(output.text)
+    return Chunk(
+        text=text,
+        token_ids=tuple(sequence.token_ids[before:]),
+        tokens=Span(first, sequence.generated),
+        chars=Span(chars - len(text), chars),
+        t_ms=request.elapsed_ms(),
         finish_reason=request.finish_reason,
         reasoning=output.reasoning.text[thought:],
         reasoning_end=output.aside_end,
         tool_calls=output.calls.log.take() if output.calls is not None else (),
-        proposer=proposer,
+        **figures,
     )
-    return chunk, error
 
 
 def _take(
@@ -148,26 +161,12 @@ def _criterion_met(request: Request) -> bool:
 
 def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
     """End a request between two rounds; return a chunk without tokens with the text still held back."""
-    at = chars = thought = end = 0
-    text = reasoning = ""
-    calls: tuple[ToolCallDelta, ...] = ()
-    if request.admitted is not None:
-        sequence, output = request.sequence, request.output
-        at, chars, thought = sequence.generated, len(output.text), len(output.reasoning.text)
-        text = output.finish()
-        output.text += text
-        reasoning, end = output.reasoning.text[thought:], output.aside_end
-        calls = output.calls.log.take() if output.calls is not None else ()
     request.finish_reason = reason
-    return Chunk(
-        text,
-        (),
-        Span(at, at),
-        Span(chars, chars + len(text)),
-        round=request.stats.rounds,
-        t_ms=request.elapsed_ms(),
-        finish_reason=reason,
-        reasoning=reasoning,
-        reasoning_end=end,
-        tool_calls=calls,
-    )
+    if request.admitted is None:
+        nowhere = Span(0, 0)
+        return Chunk("", (), nowhere, nowhere, t_ms=request.elapsed_ms(), finish_reason=reason)
+    output, before = request.output, len(request.token_ids)
+    thought = len(output.reasoning.text)
+    text = output.finish()
+    output.text += text
+    return _chunk(request, text, before, thought, round=request.stats.rounds)
