@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Generic, Never, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.generation import Generation
@@ -17,10 +17,19 @@ from specstream.pipeline.stage import Pipeline
 from specstream.turn import Interruption, Turn, speaking
 from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
 
-__all__ = ["Conversation", "Session"]
+__all__ = ["Conversation", "ReplyOptions", "Session"]
 
 
 ToolList: TypeAlias = Tools | Sequence[Tool | Callable[..., Any]]
+
+
+class ReplyOptions(TypedDict, total=False):
+    """Options of a reply, as in `Engine.generate`."""
+
+    reference: str
+    chat_template_kwargs: Mapping[str, Any] | None
+    tools: ToolList | None
+    learn: bool
 
 
 class _Reply(Protocol):
@@ -55,13 +64,9 @@ class _Engine(Protocol[R_co]):
         messages: Sequence[Message] | str,
         params: SamplingParams | None = None,
         *,
-        reference: str = "",
         session: str | None = None,
         speculate: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tools: ToolList | None = None,
-        learn: bool = True,
-        **wrong: Never,
+        **options: Unpack[ReplyOptions],
     ) -> AbstractAsyncContextManager[R_co]: ...
 
     def forget(self, session: str) -> None: ...
@@ -87,27 +92,15 @@ class Conversation(Generic[R]):
         messages: Sequence[Message] | str,
         params: SamplingParams | None = None,
         *,
-        reference: str = "",
         speculate: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tools: ToolList | None = None,
-        learn: bool = True,
-        **wrong: Never,
+        **options: Unpack[ReplyOptions],
     ) -> AsyncGenerator[R, None]:
         """Write a reply to any messages, with the conversation's KV cache but without its history.
 
         Leaving the block ends the reply, as in `Engine.generate`.
         """
         async with self._engine.generate(
-            messages,
-            params,
-            reference=reference,
-            session=self._key,
-            speculate=speculate,
-            chat_template_kwargs=chat_template_kwargs,
-            tools=tools,
-            learn=learn,
-            **wrong,
+            messages, params, session=self._key, speculate=speculate, **options
         ) as generation:
             yield generation
 
@@ -117,12 +110,8 @@ class Conversation(Generic[R]):
         text: str | None = None,
         params: SamplingParams | None = None,
         *,
-        reference: str = "",
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tools: ToolList | None = None,
-        learn: bool = True,
         hold: Hold | None = None,
-        **wrong: Never,
+        **options: Unpack[ReplyOptions],
     ) -> AsyncGenerator[R, None]:
         """Reply to ``text``, the user's next turn.
 
@@ -152,17 +141,10 @@ class Conversation(Generic[R]):
             self._say(said)
         else:
             hold.then(partial(self._say, said))
+            options["learn"] = False
         generation: R | None = None
         try:
-            async with self.reply(
-                asked,
-                params,
-                reference=reference,
-                chat_template_kwargs=chat_template_kwargs,
-                tools=tools,
-                learn=learn and hold is None,
-                **wrong,
-            ) as generation:
+            async with self.reply(asked, params, **options) as generation:
                 yield generation
         finally:
             self._talking = False

@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from specstream.errors import PromptError, SamplingError
+from specstream.tools import json_copy
 
 __all__ = [
     "Grammar",
@@ -262,13 +263,9 @@ def template_kwargs(value: object) -> dict[str, Any]:
     for name in value:
         if not isinstance(name, str) or not name.isidentifier() or name in _NOT_VARIABLES:
             raise PromptError(f"chat_template_kwargs: {name!r:.80} can't be a template's variable")
-    try:
-        text = json.dumps(dict(value), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"chat_template_kwargs must be JSON values: {error}") from None
-    if len(text) > _LONGEST_KWARGS:
+    copied = json_copy(value, "chat_template_kwargs")
+    if len(json.dumps(copied)) > _LONGEST_KWARGS:
         raise PromptError(f"chat_template_kwargs may have {_LONGEST_KWARGS} characters of JSON")
-    copied: dict[str, Any] = json.loads(text)
     return copied
 
 

@@ -145,13 +145,13 @@ class Engine:
         know, tools for a model that takes none, a full waiting line, and `ConsumerStalled` if nobody
         read the reply for ``max_parked_s`` while others waited.
         """
-        from specstream.engine.prompt import check_messages, check_reference
+        from specstream.engine.call_messages import checked_text
+        from specstream.engine.prompt import check_messages
         from specstream.engine.request import Request
 
         worker, bridge = self._host.running()
         params = checked_params(params, wrong)
         checked = check_messages(messages)
-        check_reference(reference)
         if session is not None:
             _check_session(session)
         generation = Generation(worker, bridge, self.config.max_unread_chunks)
@@ -160,7 +160,7 @@ class Engine:
             params,
             generation._delivery,
             session=session,
-            reference=reference,
+            reference=checked_text(reference, "reference"),
             proposer=self.config.proposer.kind if speculate else "off",
             template_kwargs=template_kwargs(chat_template_kwargs or {}),
             tools=Tools.of(tools),

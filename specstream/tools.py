@@ -1,4 +1,4 @@
-"""Tools that a model may call, and the calls it makes: plain values, no torch."""
+"""Messages, tools that a model may call, and the calls it makes: plain values, no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Never, TypedDict
+from typing import Any, Literal, Never, NotRequired, TypedDict
 
 from specstream.errors import PromptError
 
@@ -14,11 +14,13 @@ __all__ = [
     "CallMessage",
     "CallProblem",
     "FunctionMessage",
+    "Message",
     "Tool",
     "ToolCall",
     "ToolCallDelta",
     "Tools",
     "arguments_problem",
+    "json_copy",
 ]
 
 MAX_TOOLS = 128
@@ -41,11 +43,25 @@ class FunctionMessage(TypedDict):
 
 
 class CallMessage(TypedDict):
-    """A call in a `specstream.types.Message` of the assistant, as in the OpenAI API."""
+    """A call in a `Message` of the assistant, as in the OpenAI API."""
 
     id: str
     type: Literal["function"]
     function: FunctionMessage
+
+
+class Message(TypedDict):
+    """One turn of the conversation, in the shape that chat templates take.
+
+    An assistant's message may have ``tool_calls``; a tool's message is the result of the call
+    ``tool_call_id``, and ``name`` the tool.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: NotRequired[list[CallMessage]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +92,10 @@ class Tool:
             raise PromptError(f"a tool can't be called {self.name!r}: that is a choice of tools")
         if not isinstance(self.description, str):
             raise PromptError(f"the description of tool {self.name} must be a text")
-        given = self.parameters
+        given, what = self.parameters, f"the parameters of tool {self.name}"
         if not isinstance(given, Mapping) or given.get("type", "object") != "object":
-            raise PromptError(f"the parameters of tool {self.name} must be a schema of an object")
-        try:
-            copied = json.loads(json.dumps(dict(given), allow_nan=False))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise PromptError(
-                f"the parameters of tool {self.name} must be JSON values: {error}"
-            ) from None
-        object.__setattr__(self, "parameters", copied)
+            raise PromptError(f"{what} must be a schema of an object")
+        object.__setattr__(self, "parameters", json_copy(given, what))
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Tool:
@@ -235,6 +245,19 @@ class ToolCall:
         """The call in a message of the assistant."""
         function: FunctionMessage = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
+
+
+def json_copy(value: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a deep copy of ``value`` as plain JSON data.
+
+    Raises:
+        PromptError: ``what``, the name of the value, isn't JSON.
+    """
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"{what} must be JSON values: {error}") from None
+    return copied
 
 
 def arguments_problem(text: str) -> CallProblem:

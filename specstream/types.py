@@ -9,10 +9,10 @@ visible can be followed back to the tokens that it came from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NotRequired, TypedDict
+from typing import Literal, NamedTuple
 
 from specstream.params import Grammar, SamplingParams, template_kwargs
-from specstream.tools import CallMessage, CallProblem, Tool, ToolCall, ToolCallDelta, Tools
+from specstream.tools import CallProblem, Message, Tool, ToolCall, ToolCallDelta, Tools
 
 __all__ = [
     "PAUSE",
@@ -45,20 +45,6 @@ __all__ = [
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 PAUSE = "_"
 """The text of a phoneme mark that is silence."""
-
-
-class Message(TypedDict):
-    """One turn of the conversation, in the shape that chat templates take.
-
-    An assistant's message may have ``tool_calls``; a tool's message is the result of the call
-    ``tool_call_id``, and ``name`` the tool.
-    """
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-    tool_calls: NotRequired[list[CallMessage]]
-    tool_call_id: NotRequired[str]
-    name: NotRequired[str]
 
 
 class Span(NamedTuple):

@@ -24,6 +24,7 @@ from specstream.turn import Turn
 
 __all__ = ["Hearing"]
 
+
 class Hearing:
     """A listener, and the effect of its events on the reply under way and on the questions.
 

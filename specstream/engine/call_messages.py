@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specstream.errors import PromptError
-from specstream.tools import CallMessage
+from specstream.tools import CallMessage, json_copy
 from specstream.types import Message
 
-__all__ = ["checked_calls", "for_template", "texts_of"]
+__all__ = ["checked_calls", "checked_text", "for_template", "texts_of"]
 
 
 def checked_calls(given: Mapping[str, Any], number: int, before: Sequence[Message]) -> Message:
@@ -31,10 +31,10 @@ def checked_calls(given: Mapping[str, Any], number: int, before: Sequence[Messag
         message["tool_calls"] = [_call(call, number) for call in given["tool_calls"]]
     if given["role"] == "tool":
         if (call_id := given.get("tool_call_id")) is not None:
-            message["tool_call_id"] = _text(call_id, f"message {number}: tool_call_id")
+            message["tool_call_id"] = checked_text(call_id, f"message {number}: tool_call_id")
         name = given.get("name") or _name_of(call_id, before)
         if name:
-            message["name"] = _text(name, f"message {number}: name")
+            message["name"] = checked_text(name, f"message {number}: name")
     return message
 
 
@@ -45,24 +45,27 @@ def _call(given: Any, number: int) -> CallMessage:
             f"message {number}: a tool call needs an id and a function with name and arguments"
         )
     arguments = function.get("arguments", {})
+    what = f"message {number}: arguments"
     if isinstance(arguments, Mapping):
-        try:
-            arguments = json.loads(json.dumps(dict(arguments), allow_nan=False))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise PromptError(f"message {number}: arguments must be JSON: {error}") from None
+        arguments = json_copy(arguments, what)
     else:
-        arguments = _text(arguments, f"message {number}: arguments")
+        arguments = checked_text(arguments, what)
     return {
-        "id": _text(given.get("id"), f"message {number}: the id of a call"),
+        "id": checked_text(given.get("id"), f"message {number}: the id of a call"),
         "type": "function",
         "function": {
-            "name": _text(function.get("name"), f"message {number}: the name of a call"),
+            "name": checked_text(function.get("name"), f"message {number}: the name of a call"),
             "arguments": arguments,
         },
     }
 
 
-def _text(value: Any, what: str) -> str:
+def checked_text(value: object, what: str) -> str:
+    """Return ``value`` if it is a text that a tokenizer can encode.
+
+    Raises:
+        PromptError: ``what``, the name of the value, is no text, or not valid Unicode.
+    """
     if not isinstance(value, str):
         raise PromptError(f"{what} must be a text, not {value!r:.80}")
     try:

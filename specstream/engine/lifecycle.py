@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.config import EngineConfig
 from specstream.engine.admission import Admission
 from specstream.engine.commit import closing_chunk
+from specstream.engine.prefill import PrefillBudget
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.scheduler import Scheduler
@@ -18,6 +19,7 @@ from specstream.engine.slots import Slots, free_memory
 from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
+from specstream.speculation.proposers.parts import DraftWeights
 from specstream.types import Chunk
 
 if TYPE_CHECKING:
@@ -33,7 +35,13 @@ _STALLED = (
 
 
 class Lifecycle:
-    """Manages requests from `submit` to their last chunk or error, on the engine's thread."""
+    """The parts of an engine, and its requests from `submit` to their last chunk or error.
+
+    Belongs to the engine's thread.
+
+    Raises:
+        ModelUnsupported: see `Proposing`.
+    """
 
     def __init__(
         self,
@@ -42,10 +50,10 @@ class Lifecycle:
         tokenizer: PreTrainedTokenizerBase,
         proposer: Proposer,
         eos_ids: frozenset[int],
-        now: Callable[[], float],
-        free_bytes: Callable[[], int] | None,
+        now: Callable[[], float] = time.monotonic,
+        free_bytes: Callable[[], int] | None = None,
     ) -> None:
-        self.target = target
+        self.config, self.target = config, target
         self.proposing = Proposing(proposer, target)
         free_bytes = free_bytes or free_memory(target)
         self.slots = Slots(
@@ -55,8 +63,9 @@ class Lifecycle:
         self.scheduler = Scheduler(
             config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
         )
+        self.prefill = PrefillBudget()
         self.learner: Learner | None = None  # set by `build_engine`
-        self._stalled = _STALLED.format(config.max_parked_s)
+        self.draft_weights = DraftWeights()  # for reports; set by `build_engine`
 
     @property
     def learned(self) -> LearningReport | None:
@@ -100,7 +109,7 @@ class Lifecycle:
             stalled = self.scheduler.stalled()
             if stalled is None:
                 return None
-            self.fail(stalled, ConsumerStalled(self._stalled))
+            self.fail(stalled, ConsumerStalled(_STALLED.format(self.config.max_parked_s)))
             self.scheduler.short = False
         return request
 

@@ -10,14 +10,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from specstream.config import meant
-from specstream.engine.call_messages import checked_calls, for_template
+from specstream.engine.call_messages import checked_calls, checked_text, for_template
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
 from specstream.errors import PromptError
 from specstream.tools import Tools
 from specstream.types import Message
 
-__all__ = ["Prompt", "PromptEncoder", "check_messages", "check_reference", "template_variables"]
+__all__ = ["Prompt", "PromptEncoder", "check_messages", "template_variables"]
 
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -46,28 +46,11 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
             raise PromptError(
                 f"message {number} needs a role ({', '.join(_ROLES)}) and a text content"
             )
-        try:
-            content.encode()
-        except UnicodeEncodeError:
-            raise PromptError(f"message {number} is not valid Unicode: half a surrogate") from None
+        checked_text(content, f"message {number}")
         checked.append(checked_calls(given, number, checked))
     if not any(message["content"].strip() for message in checked if message["role"] != "system"):
         raise PromptError("the prompt is empty: say something")
     return checked
-
-
-def check_reference(reference: object) -> None:
-    """Refuse a reference that the tokenizer can't encode.
-
-    Raises:
-        PromptError: no text, or not valid Unicode.
-    """
-    if not isinstance(reference, str):
-        raise PromptError(f"reference must be a text, not {reference!r:.80}")
-    try:
-        reference.encode()
-    except UnicodeEncodeError:
-        raise PromptError("reference is not valid Unicode: half a surrogate") from None
 
 
 class Prompt(NamedTuple):

@@ -14,6 +14,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway
 from specstream.model.runner import ModelRunner
+from specstream.model.tree_check import check_trees
 from specstream.speculation.checking import checked, marked
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import (
@@ -44,19 +45,28 @@ class Proposing:
         proposer: The proposer.
         depths: Depths (numbers of target layers) whose hidden states the proposer reads; () for none.
         predictions: Whether the proposer wants `Verdict.predictions`.
+
+    Raises:
+        ModelUnsupported: the proposer makes trees that the target can't verify, or needs hidden states
+            that the target can't give.
     """
 
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
+        offered = proposer.capabilities
         self.proposer = proposer
-        self.predictions = proposer.capabilities.predictions
+        self.predictions = offered.predictions
         self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
-        self.depths = (
-            proposer.capabilities.hidden_states if isinstance(proposer, StateReader) else ()
-        )
-        self._reader = proposer if isinstance(proposer, StateReader) and self.depths else None
+        self._reader = proposer if isinstance(proposer, StateReader) else None
+        self.depths = offered.hidden_states if self._reader is not None else ()
         self._selective = proposer if isinstance(proposer, SelectiveReader) else None
         self._midway = proposer if isinstance(proposer, MidwayProposer) else None
         self._passenger = proposer if isinstance(proposer, Passenger) else None
+        if offered.trees:
+            check_trees(target)
+        if offered.hidden_states:
+            target.check_states(offered.hidden_states)
+        if self._midway is not None:
+            target.check_states((self._midway.midway_depth,))
         self._device, self._vocab_size = target.device, target.vocab_size
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
         self._logged: set[type[Exception]] = set()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
-from specstream.config import EngineConfig
 from specstream.engine.commit import commit
 from specstream.engine.lifecycle import Lifecycle
-from specstream.engine.prefill import Part, Pass, PrefillBudget, plan_step
+from specstream.engine.prefill import Part, Pass, plan_step
 from specstream.engine.preview import preview
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
@@ -19,13 +16,10 @@ from specstream.engine.stopwatch import Stopwatch
 from specstream.engine.verifier import verify
 from specstream.errors import EngineBusy
 from specstream.model.forward import ForwardInput
-from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
-from specstream.model.tree_check import check_trees
 from specstream.speculation.explanation import Explanation
-from specstream.speculation.optional import MidwayProposer, StepTimes
+from specstream.speculation.optional import StepTimes
 from specstream.speculation.proposal import Proposal, Proposer
-from specstream.speculation.proposers.parts import DraftWeights
 
 __all__ = ["EngineCore"]
 
@@ -36,35 +30,7 @@ _NO_MEMORY = (
 
 
 class EngineCore(Lifecycle):
-    """Serves requests step by step, all on one thread.
-
-    Raises:
-        ModelUnsupported: the proposer makes trees that the target can't verify, or needs hidden states
-            that the target can't give.
-    """
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        target: ModelRunner,
-        tokenizer: PreTrainedTokenizerBase,
-        proposer: Proposer,
-        eos_ids: frozenset[int],
-        now: Callable[[], float] = time.monotonic,
-        free_bytes: Callable[[], int] | None = None,
-    ) -> None:
-        if proposer.capabilities.trees:
-            check_trees(target)
-        if proposer.capabilities.hidden_states:
-            target.check_states(proposer.capabilities.hidden_states)
-        if isinstance(proposer, MidwayProposer):
-            target.check_states((proposer.midway_depth,))
-        super().__init__(config, target, tokenizer, proposer, eos_ids, now, free_bytes)
-        self.draft_weights = DraftWeights()  # for reports
-        self._rule = config.rule
-        self._prefill = PrefillBudget()
-        # A fixed width is the width of every pass, prefill included.
-        self._chunk = target.fixed_width or config.prefill_chunk
+    """Serves requests step by step, all on one thread."""
 
     def step(self) -> bool:
         """Advance every request that isn't parked by one round; False if there was nothing to do.
@@ -91,7 +57,9 @@ class EngineCore(Lifecycle):
         try:
             done = self._forward(parts)
             watch.mark()
-            verdicts, faults = verify(done, self._rule, predictions=self.proposing.predictions)
+            verdicts, faults = verify(
+                done, self.config.rule, predictions=self.proposing.predictions
+            )
             watch.mark()
             self.proposing.observe(done, verdicts)  # queues its device work before the host commits
             spans_ms = watch.spans_ms()
@@ -113,12 +81,14 @@ class EngineCore(Lifecycle):
 
     def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
         """Decide which requests take a round, and how many prompt tokens the others read."""
-        budget = self._chunk * len(ready)
+        # A fixed width is the width of every pass, prefill included.
+        chunk = self.target.fixed_width or self.config.prefill_chunk
+        budget = chunk * len(ready)
         if proposals and self.target.fixed_width is None:
             proposed = sum(proposal.length for proposal in proposals)
-            budget = self._prefill.tokens(self._chunk, proposed)
+            budget = self.prefill.tokens(chunk, proposed)
         empty = Proposal.empty(self.target.device)
-        return plan_step(ready, proposals, chunk=self._chunk, budget=budget, empty=empty)
+        return plan_step(ready, proposals, chunk=chunk, budget=budget, empty=empty)
 
     def _show(self, parts: list[Part]) -> None:
         """Send previews of the proposals, before verification, to consumers that asked for them."""
@@ -167,7 +137,7 @@ class EngineCore(Lifecycle):
         committed = sum(part.tokens for part in done.parts)
         read = committed - decoding
         draft_ms, verify_ms, _ = spans_ms
-        self._prefill.observe(verify_ms, read, beside=decoding > 0)
+        self.prefill.observe(verify_ms, read, beside=decoding > 0)
         # A pass that also prefills is no sample of a round's cost, so that it is reported with 0 rows.
         rows = 0 if read else len(done.rounds)
         tokens = committed + sum(proposal.length for proposal in done.proposals)
