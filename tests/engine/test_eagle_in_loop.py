@@ -109,7 +109,7 @@ class Watched(EagleProposer):
         super().read(requests, states)
         for request, new in zip(requests, states, strict=True):
             kept = self._sequences[request.slot]
-            assert kept.end == new.start + new.states.shape[0]
+            assert kept.told == new.start + new.states.shape[0]
             self.checked += 1
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specstream.model.attention.base import Batch as Rows
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead, load
 from specstream.model.runner import ModelRunner
@@ -45,7 +46,7 @@ def served(head: EagleHead, text: torch.Tensor, origin: int, steps: int) -> list
     found, tokens = list[torch.Tensor](), text[1 : origin + 2]
     for step in range(steps):
         count = tokens.shape[0]
-        logits, features = head(tokens, features, [cache], [count], [1])[:2]
+        logits, features = head(tokens, features, Rows([cache], [count], [1]))[:2]
         found.append(logits[0])
         tokens = text[origin + 2 + step : origin + 3 + step]
     return found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from specstream.errors import ModelUnsupported
-from specstream.model.kv.base import RowCache
+from specstream.model.attention.base import Batch
+from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.native.sampling import native_spread
-from specstream.model.tree import Tree
 
-__all__ = ["FeatureHead", "Head", "Level", "check_made_for", "spread"]
+__all__ = ["Context", "FeatureHead", "Head", "Level", "spread"]
 
 
 class Head(Protocol):
@@ -29,6 +28,24 @@ class Head(Protocol):
     kind: str
     parameters: int
     nbytes: int
+
+
+@dataclass(slots=True)
+class Context:
+    """A head's cached rows of one sequence.
+
+    Attributes:
+        cache: Keys and values, one row for each token.
+        start: Position of the first row's token.
+    """
+
+    cache: ContiguousCache
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        """The position after the last row."""
+        return self.start + self.cache.length
 
 
 class Level(NamedTuple):
@@ -76,7 +93,7 @@ class FeatureHead(Head, Protocol):
     width: int
     ids: Tensor | None
 
-    def new_cache(self) -> RowCache:
+    def new_cache(self) -> ContiguousCache:
         """An empty cache of one sequence; row t is made from token t's feature and token t + 1."""
         ...
 
@@ -88,10 +105,7 @@ class FeatureHead(Head, Protocol):
         self,
         tokens: Tensor,
         features: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None = None,
+        batch: Batch,
         most: int = 1,
     ) -> Level:
         """Append rows to each sequence, and return the results of the kept rows.
@@ -100,34 +114,11 @@ class FeatureHead(Head, Protocol):
             tokens: ``[N]`` int64 ids of the target, the sequences' rows concatenated.
             features: ``[N, width]``, of the token before each of these: from the target's states, or
                 returned by the head.
-            caches: One per sequence; each grows by its count.
-            counts: New rows of each sequence, at least 1.
-            keeps: The number of last rows of each sequence whose results are returned.
-            trees: Per sequence the tree that its last rows form, those of earlier passes included, or
-                None for a chain.
+            batch: The sequences' caches, each of which grows by its count. Results of the last rows are
+                returned, as many as it keeps; trees include rows of earlier passes.
             most: How many of the likeliest tokens to return for each row.
         """
         ...
-
-
-def check_made_for(title: str, *facts: tuple[str, int, int]) -> None:
-    """Refuse a head whose sizes show that it was made for another target.
-
-    Equal sizes don't prove that the head was made for this target.
-
-    Args:
-        title: The head's name in the message.
-        facts: Each a thing that the head reads, the head's number for it, and the target's.
-
-    Raises:
-        ModelUnsupported: two numbers differ; names the first such fact.
-    """
-    for what, made, found in facts:
-        if made != found:
-            raise ModelUnsupported(
-                f"{title} was made for another target: it reads {what} {made}, and this target has "
-                f"{found}; choose a head of this target"
-            )
 
 
 def spread(rows: Tensor, ids: Tensor | None, size: int, rest: float = -torch.inf) -> Tensor:

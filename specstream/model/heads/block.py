@@ -8,7 +8,6 @@ that are made from the target's hidden states, one row for each token that the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,39 +18,21 @@ from torch import Tensor
 
 from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import AttentionPlan
+from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.heads import Heads
-from specstream.model.heads.base import check_made_for
+from specstream.model.heads.base import Context
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.layer import head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import layer_of, rotated
 from specstream.model.norms import Norm, rms_norm
-from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
-from specstream.model.weights import DecoderWeights
 
-__all__ = ["BlockHead", "Context", "load"]
-
-
-@dataclass(slots=True)
-class Context:
-    """The head's rows of one sequence.
-
-    Attributes:
-        cache: Keys and values, one row for each token.
-        first: Position of the first row's token.
-    """
-
-    cache: ContiguousCache
-    first: int = 0
-
-    @property
-    def end(self) -> int:
-        """The position after the last row."""
-        return self.first + self.cache.length
+__all__ = ["BlockHead", "load"]
 
 
 class BlockHead:
@@ -76,34 +57,33 @@ class BlockHead:
         decoder, hidden = target.decoder, shape.hidden
         take = Placed(tensors, decoder.weights.embedding)
 
-        def named(name: str, *sizes: int) -> Tensor:
-            return take((name, f"model.{name}"), *sizes)
-
-        norms = partial(rms_norm, eps=shape.eps)
+        norms: Callable[..., Norm] = partial(rms_norm, eps=shape.eps)
         products = decoder.products
-        self._fc = products(named("fc.weight", hidden, len(shape.depths) * hidden))
-        self._feature_norm = norms(named("hidden_norm.weight", hidden))
+        self._fc = products(take("fc.weight", hidden, len(shape.depths) * hidden))
+        self._feature_norm = norms(take("hidden_norm.weight", hidden))
         each = [
             layer_weights(
-                lambda name, *sizes, at=index: named(f"layers.{at}.{name}", *sizes),
+                lambda name, *sizes, at=index: take(f"layers.{at}.{name}", *sizes),
                 shape,
                 lambda name: shape.bias or not name.endswith("bias"),
             )
             for index in range(shape.layers)
         ]
         self._weights = sizes = head_weights(shape, decoder.weights, each)
-        self._norm = norms(named("norm.weight", hidden))
+        self._norm = norms(take("norm.weight", hidden))
         self.parameters, self.nbytes = take.parameters, take.nbytes
         self._layers = [layer_of(sizes, one, norms, products) for one in each]
-        self._rows = _RowsOf(sizes, norms, products)
+        first = sizes.heads * sizes.head_dim  # of a layer's keys and values, behind its queries
+        biases = [one.qkv_bias[first:] for one in each if one.qkv_bias is not None]
+        joint = torch.cat([one.qkv[first:] for one in each])
+        self._keys_values = products(joint, torch.cat(biases) if biases else None)
+        self._key_norms = [norms(one.key_norm) for one in each]
         self._rotary = rotary_of(shape, sizes.embedding)
         self._heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
 
-    def new_context(self) -> Context:
-        """An empty context."""
-        w = self._weights
-        shape = len(w.layers), w.kv_heads, w.head_dim
-        return Context(ContiguousCache(*shape, w.dtype, w.device))
+    def new_cache(self) -> ContiguousCache:
+        """The empty cache of a context."""
+        return ContiguousAttention(self._weights).new_cache()
 
     def read(self, contexts: Sequence[Context], states: Sequence[Tensor]) -> None:
         """Append rows to each context, made from the target's states ``[n, depths, hidden]`` for it."""
@@ -112,8 +92,12 @@ class BlockHead:
         features = self._feature_norm(self._fc(joint.flatten(1)))
         spans = [slice(one.end, one.end + n) for one, n in zip(contexts, counts, strict=True)]
         cos, sin = self._angles(spans)
-        for index, each in enumerate(self._rows(features, cos, sin)):
-            for one, rows in zip(contexts, each.split_with_sizes(counts), strict=True):
+        keys, dim = self._weights.kv_heads, self._weights.head_dim
+        made = self._keys_values(features).view(-1, len(self._key_norms), 2 * keys, dim)
+        for index, norm in enumerate(self._key_norms):
+            turned = rotated(norm(made[:, index, :keys]), cos, sin)
+            whole = torch.cat([turned, made[:, index, keys:]], 1)
+            for one, rows in zip(contexts, whole.split_with_sizes(counts), strict=True):
                 fresh = one.cache.views(rows.shape[0])[0][index]
                 fresh.copy_(rows.view(fresh.shape))
         for one, count in zip(contexts, counts, strict=True):
@@ -145,32 +129,6 @@ class BlockHead:
             torch.cat([cos[span] for span in spans]).unsqueeze(1),
             torch.cat([sin[span] for span in spans]).unsqueeze(1),
         )
-
-
-class _RowsOf:
-    """Makes all layers' keys and values from features: ``[n, 2 * kv_heads, head_dim]`` each."""
-
-    def __init__(
-        self,
-        sizes: DecoderWeights,
-        norms: Callable[..., Norm],
-        products: Callable[[Tensor, Tensor | None], Product],
-    ) -> None:
-        w, first = sizes, sizes.heads * sizes.head_dim
-        biases = [one.qkv_bias[first:] for one in w.layers if one.qkv_bias is not None]
-        joint = torch.cat([one.qkv[first:] for one in w.layers])
-        self._product = products(joint, torch.cat(biases) if biases else None)
-        self._norms = [norms(one.key_norm) for one in w.layers]
-        self._keys, self._dim = w.kv_heads, w.head_dim
-
-    def __call__(self, features: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
-        keys, dim = self._keys, self._dim
-        joint = self._product(features).view(-1, len(self._norms), 2 * keys, dim)
-        found = list[Tensor]()
-        for index, norm in enumerate(self._norms):
-            turned = rotated(norm(joint[:, index, :keys]), cos, sin)
-            found.append(torch.cat([turned, joint[:, index, keys:]], 1))
-        return found
 
 
 class _BlockPlan(AttentionPlan):
@@ -231,8 +189,8 @@ class _BlockPlan(AttentionPlan):
 def load(folder: Path, target: ModelRunner) -> BlockHead:
     """Load the head of a folder; see `specstream.model.heads.recognise.load_head`."""
     shape = BlockShape.of(read_head_config(folder))
-    _check(shape, target)
-    return BlockHead(shape, Tensors.read(folder), target)
+    tensors = Tensors.read(folder).renamed(lambda name: name.removeprefix("model."))
+    return BlockHead(shape, tensors, target)
 
 
 def _check(shape: BlockShape, target: ModelRunner) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.heads.shape import LayerShape
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.shape import LayerShape, reading
 
 __all__ = ["MOST_BLOCK", "MOST_LAYERS", "BlockShape"]
 
@@ -60,15 +60,10 @@ class BlockShape(LayerShape):
             ModelBroken: a field is missing or out of range.
             ModelUnsupported: the head needs an extension that isn't supported.
         """
-        own = config.get("dflash_config") or {}
-        if not isinstance(own, Mapping):
-            raise ModelBroken("dflash_config of the block head is no JSON object")
-        joint = {**config, **own}
-        try:
+        with reading("the block head"):
+            joint = {**config, **(config.get("dflash_config") or {})}
             _refuse_extensions(joint)
             return cls._read(joint)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelBroken(f"the config.json of the block head is damaged: {error!r}") from None
 
     @classmethod
     def _read(cls, joint: Mapping[str, Any]) -> BlockShape:

@@ -7,7 +7,8 @@ head's own output takes the feature's place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.heads.base import Level, check_made_for
+from specstream.errors import ModelBroken
+from specstream.model.attention.base import Batch
+from specstream.model.heads.base import Level
 from specstream.model.heads.eagle_format import EagleShape, read_shape
 from specstream.model.heads.layer import FeatureLayer, head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import RowCache
+from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.native.level import LevelWeights, NativeLevel
 from specstream.model.norms import Norm, rms_norm
 from specstream.model.runner import ModelRunner
-from specstream.model.tree import Tree
 
 __all__ = ["EagleHead", "load"]
 
@@ -63,7 +65,7 @@ class EagleHead:
             self._fc_norm = norms(take("input_norm.weight", taps * s.target_hidden))
 
         def of_layer(name: str, *sizes: int) -> Tensor:
-            return take([f"midlayer.{name}", f"layers.0.{name}"], *sizes)
+            return take(f"midlayer.{name}", *sizes)
 
         embedding_norm = of_layer("input_layernorm.weight", s.hidden)
         norm = take("norm.weight", s.hidden)
@@ -71,7 +73,13 @@ class EagleHead:
         self.ids = _vocabulary(shape, tensors, self.device)
         self._embedding = _embedding(take, like.embedding)
         self._output = products(_head(shape, take, like.head, self.ids))
-        layer = layer_weights(of_layer, s, self._has, norm="hidden_norm.weight", wide=2)
+        layer = layer_weights(
+            of_layer,
+            s,
+            lambda name: s.bias and name == "self_attn.q_proj.bias",
+            norm="hidden_norm.weight",
+            wide=2,
+        )
         weights = head_weights(s, like, [layer])
         self._layer = FeatureLayer(weights, norms, target.decoder, rotary_of(s, like.embedding))
         around = LevelWeights(
@@ -85,10 +93,6 @@ class EagleHead:
         self._level = NativeLevel.of(self._layer.native, self._output, around, self._layer.rotary)
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
-    def _has(self, name: str) -> bool:
-        """Which optional tensors the layer has: only biases of queries, keys and values."""
-        return self.shape.bias and name == "self_attn.q_proj.bias"
-
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights by others of the same names and shapes; to be called between two passes.
 
@@ -100,7 +104,7 @@ class EagleHead:
         made = EagleHead(self.shape, Tensors("the head that learns", values), self._target)
         vars(self).update(vars(made))
 
-    def new_cache(self) -> RowCache:
+    def new_cache(self) -> ContiguousCache:
         """See `FeatureHead`."""
         return self._layer.new_cache()
 
@@ -118,15 +122,11 @@ class EagleHead:
         self,
         tokens: Tensor,
         features: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None = None,
+        batch: Batch,
         most: int = 1,
     ) -> Level:
         """See `FeatureHead`."""
         if self._level is not None:
-            batch = self._layer.begin(caches, counts, keeps, trees)
             most = min(most, self.shape.draft_vocab_size)
             level = Level(*self._level(tokens, features, batch, most))
             self._layer.end(batch)
@@ -134,7 +134,7 @@ class EagleHead:
         normed = self._layer.norm(features)
         read = self._embedding_norm(F.embedding(tokens, self._embedding))
         x = normed.clone() if self.shape.norm_before_residual else features.clone()
-        x = self._layer(x, caches, counts, keeps, trees, torch.cat([read, normed], -1))
+        x = self._layer(x, batch, torch.cat([read, normed], -1))
         final = self._norm(x)
         returned = final if self.shape.norm_output else x
         return Level.of(self._output(final), returned, self.ids, most)
@@ -144,18 +144,9 @@ def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Te
     """``[draft vocabulary]`` int64: each draft token's id in the target; None: the ids are the same."""
     if "t2d" in tensors:
         tensors.take("t2d", (shape.vocab_size,))
-    if "d2t" not in tensors:
-        if shape.draft_vocab_size != shape.vocab_size:
-            raise ModelBroken(f"{tensors.folder}: the tensor d2t is missing")
+    if "d2t" not in tensors and shape.draft_vocab_size == shape.vocab_size:
         return None
-    offsets = tensors.take("d2t", (shape.draft_vocab_size,))
-    if offsets.is_floating_point() or offsets.dtype is torch.bool:
-        raise ModelBroken(f"{tensors.folder}: d2t holds {offsets.dtype}, no offsets of ids")
-    ids = offsets.to(torch.int64) + torch.arange(shape.draft_vocab_size)
-    if int(ids.min()) < 0 or int(ids.max()) >= shape.vocab_size:
-        raise ModelBroken(f"{tensors.folder}: d2t leads outside of the {shape.vocab_size} tokens")
-    if int(ids.bincount().max()) > 1:  # its probabilities could not be told
-        raise ModelBroken(f"{tensors.folder}: d2t names a token twice")
+    ids = tensors.take_ids("d2t", shape.draft_vocab_size, shape.vocab_size, offsets=True)
     if torch.equal(ids, torch.arange(shape.vocab_size)):
         return None
     return ids.to(device)
@@ -166,8 +157,7 @@ def _embedding(take: Placed, lent: Tensor) -> Tensor:
     size = take.tensors.size("embed_tokens.weight")
     if size is not None and size[0] < lent.shape[0]:
         raise ModelBroken(f"{take.tensors.folder}: embed_tokens.weight has too few rows")
-    own = take.own("embed_tokens.weight", lent, None)
-    return lent if own is None else own
+    return take.own("embed_tokens.weight", lent, None)
 
 
 def _head(shape: EagleShape, take: Placed, lent: Tensor, ids: Tensor | None) -> Tensor:
@@ -189,24 +179,17 @@ def load(folder: str | Path, target: ModelRunner) -> EagleHead:
         ModelUnsupported: it was made for another target, it is a variant that is not supported, or the
             target gives no hidden states.
     """
-    model = target.model.config.get_text_config()
-    hidden, layers, vocabulary = model.hidden_size, model.num_hidden_layers, model.vocab_size
-    shape = read_shape(read_head_config(folder), hidden=hidden, layers=layers)
-    title = f"the head in {folder}"
+    target.check_states(())
+    sizes = target.decoder.weights
+    shape = read_shape(read_head_config(folder), hidden=sizes.hidden, layers=len(sizes.layers))
     check_made_for(
-        title,
-        ("hidden states of size", shape.target_hidden, hidden),
-        ("a vocabulary of", shape.vocab_size, vocabulary),
+        f"the head in {folder}",
+        ("hidden states of size", shape.target_hidden, sizes.hidden),
+        ("a vocabulary of", shape.vocab_size, sizes.vocab_size),
+        ("embeddings of size", shape.hidden, sizes.hidden),
     )
-    if shape.hidden != hidden:
-        raise ModelUnsupported(f"{title} is {shape.hidden} wide, its target {hidden}")
-    if max(shape.depths) > layers or shape.draft_vocab_size > vocabulary:
-        raise ModelUnsupported(
-            f"{title} was made for another target: it reads states after {max(shape.depths)} layers, "
-            f"and this target has {layers}"
-        )
     target.check_states(shape.depths)
-    tensors = Tensors.read(folder)
+    tensors = Tensors.read(folder).renamed(lambda name: re.sub(r"^layers\.0\.", "midlayer.", name))
     head = EagleHead(shape, tensors, target)
     if tensors.left:
         raise ModelBroken(f"{folder}: these tensors belong to no known head: {tensors.left}")

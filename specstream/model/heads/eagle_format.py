@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.heads.shape import LayerShape
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.shape import LayerShape, reading
 
 __all__ = ["EagleShape", "default_depths", "is_eagle", "read_shape"]
 
@@ -93,10 +93,8 @@ def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleS
         ModelBroken: a field is missing or out of range.
         ModelUnsupported: the head is of a variant that is not supported.
     """
-    try:
+    with reading("the EAGLE head"):
         return _shape(config, hidden, layers)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ModelBroken(f"the config.json of the EAGLE head is damaged: {error}") from None
 
 
 def _shape(config: Mapping[str, Any], hidden: int, layers: int) -> EagleShape:
@@ -120,12 +118,9 @@ def _shape(config: Mapping[str, Any], hidden: int, layers: int) -> EagleShape:
 def _depths(config: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[int, ...]:
     entering = config.get("eagle_aux_hidden_state_layer_ids")
     leaving = more.get("eagle_aux_hidden_state_layer_ids")
-    try:
-        if entering:
-            return tuple(int(one) for one in entering)
-        return tuple(int(one) + 1 for one in leaving or ())
-    except (TypeError, ValueError, OverflowError):
-        raise ModelBroken("eagle_aux_hidden_state_layer_ids must be a list of numbers") from None
+    if entering:
+        return tuple(int(one) for one in entering)
+    return tuple(int(one) + 1 for one in leaving or ())
 
 
 def _refuse(config: Mapping[str, Any], layer: Mapping[str, Any]) -> None:

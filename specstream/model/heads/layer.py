@@ -12,17 +12,16 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.decoder import Decoder
-from specstream.model.heads.shape import LayerShape
-from specstream.model.kv.base import RowCache
+from specstream.model.heads.shape import LayerShape, reading
+from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import layer_of
 from specstream.model.native.layers import NativeLayers
 from specstream.model.norms import Norm
 from specstream.model.rotations import rotations
-from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["FeatureLayer", "head_weights", "layer_weights", "rotary_of"]
@@ -101,7 +100,7 @@ def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
     Raises:
         ModelBroken: these parameters make no sense.
     """
-    try:
+    with reading(f"the head with rope_parameters {dict(sizes.rope)}"):
         config = LlamaConfig(
             hidden_size=sizes.hidden,
             num_attention_heads=sizes.heads,
@@ -110,10 +109,6 @@ def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
             rope_parameters=dict(sizes.rope),
         )
         rotary = LlamaRotaryEmbedding(config).to(like.device)
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise ModelBroken(
-            f"the rope_parameters of the head's config.json are damaged: {dict(sizes.rope)} ({error})"
-        ) from None
     return RotaryTable.by(rotary, like[:1], sizes.head_dim)
 
 
@@ -142,24 +137,15 @@ class FeatureLayer:
         self.norm, self.rotary = norms(layer.norm), rotary
         self._attention = ContiguousAttention(weights)
 
-    def new_cache(self) -> RowCache:
+    def new_cache(self) -> ContiguousCache:
         """An empty cache of one sequence."""
         return self._attention.new_cache()
 
-    def __call__(
-        self,
-        x: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None,
-        entry: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, entry: Tensor | None = None) -> Tensor:
         """Append rows ``x [N, hidden]``, which are overwritten; return the layer's output of kept rows.
 
-        See `FeatureHead` for the other arguments, `Layer` for ``entry``.
+        See `FeatureHead` for ``batch``, `Layer` for ``entry``.
         """
-        batch = self.begin(caches, counts, keeps, trees)
         if self.native is not None:
             wide = x.float().contiguous()
             self.native.run(wide, self.rotary, batch, entry=entry)
@@ -167,23 +153,11 @@ class FeatureLayer:
         else:
             assert self._layer is not None
             plan = self._attention.plan(batch)
-            kept = plan.narrow() if sum(keeps) < x.shape[0] else None
+            kept = plan.narrow() if sum(batch.keeps) < x.shape[0] else None
             cos, sin = rotations(self.rotary, batch, x.device)
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
         self.end(batch)
         return x
-
-    def begin(
-        self,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None,
-    ) -> Batch:
-        """The batch of a pass; `end` makes its rows valid."""
-        if trees is not None and not any(trees):
-            trees = None
-        return Batch(caches, counts, keeps, trees)
 
     def end(self, batch: Batch) -> None:
         """Declare the rows of a finished pass valid in their caches."""

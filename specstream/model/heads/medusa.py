@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken
 from specstream.model.heads.base import spread
-from specstream.model.heads.medusa_format import MedusaShape, names
+from specstream.model.heads.medusa_format import MedusaShape, plain_name
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.products import Product
@@ -19,6 +19,7 @@ from specstream.model.runner import ModelRunner
 __all__ = ["MedusaHead", "load"]
 
 _MOST_HEADS = 32
+_FIRST_OUTPUT = "lm_heads.0.weight"
 
 
 class MedusaHead:
@@ -30,7 +31,7 @@ class MedusaHead:
 
     Args:
         shape: Sizes.
-        tensors: The weights; all that have known names are taken.
+        tensors: The weights, with the names of `plain_name`; all that are known are taken.
         target: The model that is drafted for.
 
     Raises:
@@ -44,20 +45,22 @@ class MedusaHead:
         sizes = target.decoder.weights
         self.depth = len(sizes.layers)
         target.check_states((self.depth,))
-        self.shape, self._decoder, self._tensors = shape, target.decoder, tensors
+        self.shape, self._decoder = shape, target.decoder
         self.device, self.dtype = target.device, sizes.dtype
-        self._take = take = Placed(tensors, sizes.embedding)
+        take = Placed(tensors, sizes.embedding)
         self._blocks = list[list[Product]]()
-        while len(self._blocks) < _MOST_HEADS and self._has(len(self._blocks)):
-            self._blocks.append([self._block(len(self._blocks), at) for at in range(shape.layers)])
-        if not self._blocks:
-            raise ModelBroken(
-                f"{tensors.folder}: the tensor {self._block_names(0, 0)[0]} is missing"
-            )
-        self.ids = self._vocabulary()
-        self._outputs = self._output_heads(sizes.head)
+        while len(self._blocks) < _MOST_HEADS and (
+            not self._blocks or f"blocks.{len(self._blocks)}.layers.0.weight" in tensors
+        ):
+            head = f"blocks.{len(self._blocks)}.layers"
+            self._blocks.append([self._block(take, f"{head}.{at}") for at in range(shape.layers)])
+        self.ids: Tensor | None = None
+        pruned = shape.draft_vocab_size < shape.vocab_size and _FIRST_OUTPUT not in tensors
+        if pruned or "token_map" in tensors:
+            ids = tensors.take_ids("token_map", shape.draft_vocab_size, shape.vocab_size)
+            self.ids = ids.to(self.device)
+        self._outputs = self._output_heads(take, sizes.head)
         self.parameters, self.nbytes = take.parameters, take.nbytes
-        del self._tensors, self._take
 
     @property
     def heads(self) -> int:
@@ -88,72 +91,34 @@ class MedusaHead:
         """Spread logits ``[..., draft vocabulary]`` over the target's: -inf for all other tokens."""
         return spread(logits, self.ids, self.shape.vocab_size)
 
-    def _block_names(self, head: int, at: int) -> list[str]:
-        return names(f"{head}.{at}.linear.weight", f"blocks.{head}.layers.{at}.weight")
-
-    def _has(self, head: int) -> bool:
-        return any(name in self._tensors for name in self._block_names(head, 0))
-
-    def _block(self, head: int, at: int) -> Product:
-        hidden, wanted = self.shape.hidden, self._block_names(head, at)
-        weight, bias = self._take(wanted, hidden, hidden), None
-        biases = [name.removesuffix("weight") + "bias" for name in wanted]
-        if any(name in self._tensors for name in biases):
-            bias = self._take(biases, hidden)
+    def _block(self, take: Placed, name: str) -> Product:
+        hidden = self.shape.hidden
+        weight, bias = take(f"{name}.weight", hidden, hidden), None
+        if f"{name}.bias" in take.tensors:
+            bias = take(f"{name}.bias", hidden)
         return self._decoder.products(weight, bias)
 
-    def _vocabulary(self) -> Tensor | None:
-        """Each draft token's id in the target; None: the ids are the same."""
-        wanted, count, folder = (
-            names("token_map"),
-            self.shape.draft_vocab_size,
-            self._tensors.folder,
-        )
-        if not any(name in self._tensors for name in wanted):
-            if self.shape.draft_vocab_size < self.shape.vocab_size and self._own(0) is None:
-                raise ModelBroken(f"{folder}: the tensor token_map is missing")
-            return None
-        ids = self._tensors.take(wanted, (count,))
-        if ids.is_floating_point() or ids.dtype is torch.bool:
-            raise ModelBroken(f"{folder}: token_map holds {ids.dtype}, no ids")
-        ids = ids.to(torch.int64)
-        if int(ids.min()) < 0 or int(ids.max()) >= self.shape.vocab_size:
-            raise ModelBroken(f"{folder}: token_map leads outside of the target's vocabulary")
-        if int(ids.bincount().max()) > 1:
-            raise ModelBroken(f"{folder}: token_map names a token twice")
-        return ids.to(self.device)
-
-    def _own(self, head: int) -> list[str] | None:
-        """The names that a head's own output head may have; None: it has none."""
-        wanted = names(f"{head}.{self.shape.layers}.weight", f"lm_heads.{head}.weight")
-        return wanted if any(name in self._tensors for name in wanted) else None
-
-    def _output_heads(self, lent: Tensor) -> list[Product] | None:
+    def _output_heads(self, take: Placed, lent: Tensor) -> list[Product] | None:
         """One output head for each head, or one for all; None: the target's whole output head."""
-        shared = next((n for n in names("lm_head.weight") if n in self._tensors), None)
-        first = self._own(0)
-        if self.shape.shared or first is None:
-            if shared is None and first is None:
-                if self.ids is None:
-                    return None
-                rows = lent[self.ids]
-                self._take.nbytes += rows.nbytes
-                return [self._decoder.products(rows, None)]
-            return [self._output([shared] if shared is not None else first or [])]
-        every = [self._own(head) for head in range(self.heads)]
-        return [
-            self._output(one or names(f"{i}.{self.shape.layers}.weight"))
-            for i, one in enumerate(every)
-        ]
+        if _FIRST_OUTPUT in take.tensors and not self.shape.shared:
+            return [self._output(take, f"lm_heads.{head}.weight") for head in range(self.heads)]
+        for name in ("lm_head.weight", _FIRST_OUTPUT):
+            if name in take.tensors:
+                return [self._output(take, name)]
+        if self.ids is None:
+            return None
+        rows = lent[self.ids]
+        take.nbytes += rows.nbytes
+        return [self._decoder.products(rows, None)]
 
-    def _output(self, wanted: list[str]) -> Product:
-        rows = self._take(wanted, None, self.shape.hidden)
+    def _output(self, take: Placed, name: str) -> Product:
+        rows = take(name, None, self.shape.hidden)
         if self.ids is not None and rows.shape[0] > self.ids.shape[0]:
             rows = rows[self.ids]
         limit = self.shape.vocab_size if self.ids is None else self.ids.shape[0]
         if rows.shape[0] > limit or (self.ids is not None and rows.shape[0] < limit):
             raise ModelBroken(
-                f"{self._tensors.folder}: {wanted[0]} has {rows.shape[0]} rows for {limit} tokens"
+                f"{take.tensors.folder}: {name} has {rows.shape[0]} rows for {limit} tokens"
             )
         return self._decoder.products(rows, None)
 
@@ -165,12 +130,10 @@ def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
         ModelUnsupported: they were made for another target, or the target gives no hidden states.
     """
-    model = target.model.config.get_text_config()
-    hidden, size = int(model.hidden_size), int(model.vocab_size)
-    target.check_states((int(model.num_hidden_layers),))
-    config = read_head_config(folder)
-    shape = MedusaShape.of(config, hidden=hidden, vocab_size=size)
-    tensors = Tensors.read(folder, "medusa_lm_head.pt")
+    target.check_states(())
+    config, sizes = read_head_config(folder), target.decoder.weights
+    shape = MedusaShape.of(config, hidden=sizes.hidden, vocab_size=sizes.vocab_size)
+    tensors = Tensors.read(folder, "medusa_lm_head.pt").renamed(plain_name)
     head = MedusaHead(shape, tensors, target)
     told = config.get("num_heads", config.get("medusa_num_heads"))
     if isinstance(told, int) and told > head.heads:  # published folders may hold more than that

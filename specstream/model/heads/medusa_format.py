@@ -8,17 +8,18 @@ Three layouts are read: those of the original repository and of text-generation-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.heads.shape import check_made_for, number
 
-__all__ = ["MedusaShape", "is_medusa", "names"]
+__all__ = ["MedusaShape", "is_medusa", "plain_name"]
 
 _MAX_BLOCKS = 32  # residual blocks of a head
 _LOSSY = {"posterior_alpha", "posterior_threshold", "typical_acceptance"}
-_PREFIXES = ("", "medusa_head.", "medusa_heads.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +53,21 @@ class MedusaShape:
             ModelBroken: a size isn't a positive whole number, or is out of range.
             ModelUnsupported: the heads were made for a target of other sizes.
         """
-
-        def number(*keys: str, default: int) -> int:
-            found = next((config[key] for key in keys if config.get(key) is not None), default)
-            if type(found) is not int or found < 1:
-                raise ModelBroken(
-                    f"{keys[0]} of the Medusa heads is {found!r}, not a positive whole number"
-                )
-            return found
-
         if lossy := sorted(_LOSSY & config.keys()):
             raise ModelUnsupported(
                 f"the Medusa heads ask for typical acceptance ({lossy[0]}), which changes the "
                 "distribution of the text and is not offered; take it out of their config.json"
             )
-        told = number("hidden_size", default=hidden)
-        if told != hidden:
-            raise ModelUnsupported(
-                f"the Medusa heads were made for another target: they read hidden states of size "
-                f"{told}, and this target has {hidden}"
-            )
-        whole = number("vocab_size", default=vocab_size)
-        if whole > vocab_size:
-            raise ModelUnsupported(
-                f"the Medusa heads were made for another target: they draft among {whole} tokens, and "
-                f"this target has {vocab_size}"
-            )
-        layers = number("medusa_num_layers", "num_hidden_layers", default=1)
+        title = "the Medusa heads"
+        told = number(config, "hidden_size", default=hidden)
+        check_made_for(title, ("hidden states of size", told, hidden))
+        whole = number(config, "vocab_size", default=vocab_size)
+        if whole > vocab_size:  # fewer are no reason: a target's vocabulary may be padded
+            check_made_for(title, ("a vocabulary of", whole, vocab_size))
+        layers = number(config, "medusa_num_layers", "num_hidden_layers", default=1)
         if layers > _MAX_BLOCKS:
             raise ModelBroken(f"Medusa heads with {layers} blocks each; {_MAX_BLOCKS} at most")
-        drafted = number("truncated_vocab_size", default=whole)
+        drafted = number(config, "truncated_vocab_size", default=whole)
         if drafted > whole:
             raise ModelBroken(f"truncated_vocab_size {drafted} is more than vocab_size {whole}")
         return cls(hidden, vocab_size, drafted, layers, bool(config.get("original_lm_head")))
@@ -107,6 +93,8 @@ def is_medusa(config: Mapping[str, Any]) -> bool:
     return named or "medusa_num_heads" in config or config.get("model_type") == "medusa"
 
 
-def names(*meant: str) -> list[str]:
-    """All names that a tensor may have: each of ``meant`` with the prefixes of all layouts."""
-    return [prefix + name for name in meant for prefix in _PREFIXES]
+def plain_name(name: str) -> str:
+    """The name in vLLM's layout of a tensor in any layout."""
+    name = re.sub(r"^medusa_heads?\.", "", name)
+    name = re.sub(r"^(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2.", name)
+    return re.sub(r"^(\d+)\.\d+\.weight$", r"lm_heads.\1.weight", name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -17,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.attention.base import Batch
 from specstream.model.heads.base import Level
 from specstream.model.heads.layer import FeatureLayer, layer_weights
 from specstream.model.heads.mtp_format import MtpTensors, read_modules
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import RowCache
+from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product
 from specstream.model.runner import ModelRunner
-from specstream.model.tree import Tree
 
 __all__ = ["MtpHead", "find", "load"]
 
@@ -68,10 +67,9 @@ class MtpHead:
         own = dataclasses.replace(sizes, layers=(layer_weights(take, sizes, tensors.__contains__),))
         self._layer = FeatureLayer(own, norms, self._decoder, self._decoder.rotary)
         self._norm = norms(take("norm.weight", sizes.hidden))
-        embedding = take.own("embed_tokens.weight", sizes.embedding, sizes.vocab_size)
-        self._embedding = sizes.embedding if embedding is None else embedding
+        self._embedding = take.own("embed_tokens.weight", sizes.embedding, sizes.vocab_size)
         head = take.own("head.weight", sizes.head, sizes.vocab_size)
-        self._output: Product = self._decoder.logits if head is None else products(head)
+        self._output: Product = self._decoder.logits if head is sizes.head else products(head)
         self.parameters, self.nbytes = take.parameters, take.nbytes
         if tensors.left:
             raise ModelBroken(
@@ -79,7 +77,7 @@ class MtpHead:
                 f"{tensors.left}"
             )
 
-    def new_cache(self) -> RowCache:
+    def new_cache(self) -> ContiguousCache:
         """See `FeatureHead`."""
         return self._layer.new_cache()
 
@@ -92,16 +90,13 @@ class MtpHead:
         self,
         tokens: Tensor,
         features: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int],
-        trees: Sequence[Tree | None] | None = None,
+        batch: Batch,
         most: int = 1,
     ) -> Level:
         """See `FeatureHead`."""
         read = self._enorm(F.embedding(tokens, self._embedding))
         x = self._project(torch.cat([read, self._hnorm(features)], -1))
-        final = self._norm(self._layer(x, caches, counts, keeps, trees))
+        final = self._norm(self._layer(x, batch))
         return Level.of(self._output(final), final, self.ids, most)
 
 

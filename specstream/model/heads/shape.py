@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from specstream.errors import ModelBroken
+from specstream.errors import ModelBroken, ModelUnsupported
 
-__all__ = ["LayerShape", "number"]
+__all__ = ["LayerShape", "check_made_for", "number", "reading"]
 
 
-def number(config: Mapping[str, Any], name: str) -> int:
-    """Read a size from a head's ``config.json``.
+@contextmanager
+def reading(title: str) -> Iterator[None]:
+    """Read the ``config.json`` of a head, which is called ``title`` in messages.
 
     Raises:
-        ModelBroken: it is missing, or not a positive whole number.
+        ModelBroken: a field is missing, or the block could not compute with it.
     """
-    found = config.get(name)
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise ModelBroken(f"the config.json of {title} is damaged: {error!r}") from None
+
+
+def number(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """Read a size from a head's ``config.json``: the first of ``names`` that it has.
+
+    Raises:
+        ModelBroken: it is missing and has no default, or is not a positive whole number.
+    """
+    found = next((config[name] for name in names if config.get(name) is not None), default)
     if type(found) is not int or found < 1:
-        raise ModelBroken(f"the head's config.json should have a number {name!r}, not {found!r}")
+        raise ModelBroken(
+            f"the head's config.json should have a number {names[0]!r}, not {found!r}"
+        )
     return found
+
+
+def check_made_for(title: str, *facts: tuple[str, int, int]) -> None:
+    """Refuse a head whose sizes show that it was made for another target.
+
+    Equal sizes don't prove that the head was made for this target.
+
+    Args:
+        title: The head's name in the message.
+        facts: Each a thing that the head reads, the head's number for it, and the target's.
+
+    Raises:
+        ModelUnsupported: two numbers differ; names the first such fact.
+    """
+    for what, made, found in facts:
+        if made != found:
+            raise ModelUnsupported(
+                f"{title} was made for another target: it reads {what} {made}, and this target has "
+                f"{found}; choose a head of this target"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from torch import Tensor
 from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import AttentionPlan, Batch
 from specstream.model.attention.heads import Heads
-from specstream.model.heads.base import check_made_for
 from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
@@ -229,9 +229,7 @@ def _seen(first: int, nodes: int, count: int, end: int, device: torch.device) ->
 
 def load(folder: Path, target: ModelRunner) -> StreamingHead:
     """Load the head of a folder; see `specstream.model.heads.recognise.load_head`."""
-    shape = StreamingShape.of(read_head_config(folder))
-    _check(shape, target)
-    return StreamingHead(shape, Tensors.read(folder), target)
+    return StreamingHead(StreamingShape.of(read_head_config(folder)), Tensors.read(folder), target)
 
 
 def _check(shape: StreamingShape, target: ModelRunner) -> None:

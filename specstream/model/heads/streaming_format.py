@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specstream.errors import ModelBroken
+from specstream.model.heads.shape import reading
 
 __all__ = ["MODEL_TYPE", "MOST_RANK", "MOST_STREAMS", "PRODUCTS", "StreamingShape"]
 
@@ -61,12 +62,8 @@ class StreamingShape:
         Raises:
             ModelBroken: a field is missing or out of range.
         """
-        try:
+        with reading("the streaming head"):
             return cls(**{name: int(config[name]) for name in cls.__dataclass_fields__})
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ModelBroken(
-                f"the config.json of the streaming head is damaged: {error!r}"
-            ) from None
 
     @property
     def config(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -63,24 +63,48 @@ class Tensors:
         found = self._values.get(name)
         return None if found is None else tuple(found.shape)
 
-    def take(self, names: str | Sequence[str], shape: Sequence[int | None]) -> Tensor:
-        """Take the tensor of the first of ``names`` that exists, and check its shape (None: any size).
+    def renamed(self, name: Callable[[str], str]) -> Tensors:
+        """The same tensors, with the names that ``name`` returns for theirs."""
+        return Tensors(self.folder, {name(old): value for old, value in self._values.items()})
+
+    def take(self, name: str, shape: Sequence[int | None]) -> Tensor:
+        """Take a tensor, and check its shape (None: any size).
 
         Raises:
             ModelBroken: it is missing, or of another shape.
         """
-        wanted = [names] if isinstance(names, str) else list(names)
-        found = next((name for name in wanted if name in self._values), None)
-        if found is None:
-            raise ModelBroken(f"{self.folder}: the tensor {' or '.join(wanted)} is missing")
-        tensor = self._values.pop(found)
+        tensor = self._values.pop(name, None)
+        if tensor is None:
+            raise ModelBroken(f"{self.folder}: the tensor {name} is missing")
         sizes = zip(tensor.shape, shape, strict=False)
         if tensor.ndim != len(shape) or any(b is not None and a != b for a, b in sizes):
             meant = [size if size is not None else "any" for size in shape]
             raise ModelBroken(
-                f"{self.folder}: {found} has shape {list(tensor.shape)} and should have {meant}"
+                f"{self.folder}: {name} has shape {list(tensor.shape)} and should have {meant}"
             )
         return tensor
+
+    def take_ids(self, name: str, count: int, size: int, *, offsets: bool = False) -> Tensor:
+        """Take ``[count]`` int64: different token ids below ``size``.
+
+        Args:
+            name: The tensor.
+            count: Its number of ids.
+            size: Size of the vocabulary.
+            offsets: Whether each of them is stored less its own index.
+
+        Raises:
+            ModelBroken: it is missing, of another shape, holds no such ids, or one of them twice.
+        """
+        found = self.take(name, (count,))
+        if found.is_floating_point() or found.dtype is torch.bool:
+            raise ModelBroken(f"{self.folder}: {name} holds {found.dtype}, no ids")
+        ids = found.to(torch.int64) + (torch.arange(count) if offsets else 0)
+        if int(ids.min()) < 0 or int(ids.max()) >= size:
+            raise ModelBroken(f"{self.folder}: {name} leads outside of the {size} tokens")
+        if int(ids.bincount().max()) > 1:  # its probabilities could not be told
+            raise ModelBroken(f"{self.folder}: {name} names a token twice")
+        return ids
 
     @property
     def left(self) -> list[str]:
@@ -104,32 +128,30 @@ class Placed:
         self.tensors, self._like = tensors, like
         self.parameters = self.nbytes = 0
 
-    def __call__(self, names: str | Sequence[str], *shape: int | None) -> Tensor:
+    def __call__(self, name: str, *shape: int | None) -> Tensor:
         """As `Tensors.take`.
 
         Raises:
             ModelBroken: it is missing, of another shape, or holds no floats.
         """
-        found = self.tensors.take(names, shape)
-        self._check_floats(names if isinstance(names, str) else names[0], found)
-        return self._counted(found.to(self._like))
+        return self._counted(self._placed(name, shape))
 
-    def own(self, name: str, lent: Tensor, rows: int | None) -> Tensor | None:
-        """Take a matrix of ``rows`` rows; None if it is missing or equal to the target's, ``lent``.
+    def own(self, name: str, lent: Tensor, rows: int | None) -> Tensor:
+        """Take a matrix of ``rows`` rows; the target's, ``lent``, if it is missing or equal to that.
 
         Raises:
             ModelBroken: it has another shape, or holds no floats.
         """
         if name not in self.tensors:
-            return None
-        found = self.tensors.take(name, (rows, lent.shape[1]))
-        self._check_floats(name, found)
-        found = found.to(self._like)
-        return None if torch.equal(found, lent) else self._counted(found)
+            return lent
+        found = self._placed(name, (rows, lent.shape[1]))
+        return lent if torch.equal(found, lent) else self._counted(found)
 
-    def _check_floats(self, name: str, found: Tensor) -> None:
+    def _placed(self, name: str, shape: Sequence[int | None]) -> Tensor:
+        found = self.tensors.take(name, shape)
         if not found.is_floating_point():
             raise ModelBroken(f"{self.tensors.folder}: {name} holds {found.dtype}, not floats")
+        return found.to(self._like)
 
     def _counted(self, made: Tensor) -> Tensor:
         self.parameters += made.numel()

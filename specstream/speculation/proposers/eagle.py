@@ -3,101 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.attention.base import Batch
 from specstream.model.heads.base import FeatureHead
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
-from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
-from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
-from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth, widest
+from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth
 from specstream.speculation.proposers.parts import Parts
+from specstream.speculation.proposers.state_rows import REHEARSED, RowProposer, StateRows
 
 __all__ = ["EagleProposer", "build"]
 
 # Rows that the head makes in one round even if the target's prefill chunk is smaller: one layer reads
 # many rows in about the time of a few.
 _MIN_CHUNK = 64
-_REHEARSED = 128  # cached rows behind which `EagleProposer.rehearse` drafts
 _BREADTH_WEIGHT = 0.1  # of the latest tree, in the moving average of nodes a level
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """The head's cached rows of one slot, and the target's hidden states that have no row yet.
-
-    A row is made from a feature (fused hidden states of one token) and the token after it. After a
-    rollback to an earlier turn the last remaining row may have been made with a token that was replaced
-    since; that lowers acceptance at one position only.
-
-    Attributes:
-        cache: Keys and values of the head's layer.
-        start: Position of the first row.
-        unread: The number of states without a row.
-        parts: Those states, ``[n, depths, hidden]`` each. They are joined and fused only when the head
-            drafts, as in many rounds another method does.
-    """
-
-    cache: RowCache
-    start: int = 0
-    unread: int = 0
-    parts: list[Tensor] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        """The position after the last state."""
-        return self.start + self.cache.length + self.unread
-
-    def add(self, start: int, states: Tensor, window: int) -> None:
-        """Append the states of the tokens from position ``start`` on, replacing any from there on."""
-        if not self.start <= start <= self.end:
-            self._restart(start)
-        rows = start - self.start
-        if rows < self.cache.length:
-            self.cache.rollback_to(rows)
-        if start < self.end:
-            before = self.take(self.unread)[: rows - self.cache.length]
-            self.parts, self.unread = [before], before.shape[0]
-        self.parts.append(states.clone())  # a view would keep the states of the whole pass alive
-        self.unread += states.shape[0]
-        if self.unread > 2 * window:  # so that a long reply drafted by others seldom copies states
-            self.trim(window)
-
-    def trim(self, window: int) -> None:
-        """If more than ``window`` states have no row, keep the last ``window`` and drop all rows."""
-        if self.unread > window:
-            start, kept = self.end - window, self.take(self.unread)[-window:].clone()
-            self._restart(start)
-            self.parts, self.unread = [kept], window
-
-    def take(self, count: int) -> Tensor:
-        """Remove and return the first ``count`` states without a row."""
-        whole = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
-        self.parts, self.unread = [whole[count:]], self.unread - count
-        return whole[:count]
-
-    def _restart(self, start: int) -> None:
-        self.start, self.unread, self.parts = start, 0, []
-        self.cache.rollback_to(0)
-
-
-class EagleProposer(TaskProposer):
+class EagleProposer(RowProposer):
     """Drafts chains (``top_k`` 1) or dynamic trees with an EAGLE head; one head pass a level for all.
 
     Rows of drafted tokens are rolled back after each round; rows of accepted tokens are made anew from
-    the target's own features. A prompt's rows are made when its request drafts for the first time, at
-    most one chunk a round. On a GPU, trees and chains with a ``go_on`` rule make the host wait for the
-    device at each level, drawn trees at each node.
+    the target's own features. A row is made from a feature (fused hidden states of one token) and the
+    token after it: after a rollback to an earlier turn the last remaining row may have been made with a
+    token that was replaced since, which lowers acceptance at one position only. A prompt's rows are
+    made when its request drafts for the first time, at most one chunk a round. On a GPU, trees and
+    chains with a ``go_on`` rule make the host wait for the device at each level, drawn trees at each
+    node.
     """
+
+    _head: FeatureHead
 
     def __init__(
         self,
@@ -112,15 +56,15 @@ class EagleProposer(TaskProposer):
         self._chunk, self.most = max(prefill_chunk, _MIN_CHUNK), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, StateRows] = {}
         self._breadth = float(config.top_k)  # nodes a level, a moving average over trees
         self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
         self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``depth`` levels, once the states of all tokens but the last were read."""
-        found = self._sequences.get(request.slot)
-        if found is None or found.end != len(request.token_ids) - 1:
+        found = self.known(request)
+        if found is None:
             return Offer(0)
         levels = min(budget, self.most)
         nodes: Sequence[int] = ()
@@ -128,12 +72,8 @@ class EagleProposer(TaskProposer):
             sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
             nodes = [max(n, size) for n, size in enumerate(sizes, 1)]
         return Offer(
-            levels, behind=self._behind(min(found.unread, self._config.window)), nodes=nodes
+            levels, behind=self.behind(min(found.unread, self._config.window)), nodes=nodes
         )
-
-    def _behind(self, unread: int) -> int:
-        """How many tokens lack rows, beyond those that a round drafted by this head leaves anyway."""
-        return max(0, unread - self.most - 1)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow the tasks' chains or trees in lockstep."""
@@ -148,14 +88,14 @@ class EagleProposer(TaskProposer):
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """Draft one level behind `_REHEARSED` rows of context, and wait for the device."""
+        """Draft one level behind `REHEARSED` rows of context, and wait for the device."""
         head, width = self._head, self._config.top_k
         cache = head.new_cache()
-        cache.reserve(_REHEARSED)
-        cache.append_to(_REHEARSED)
+        cache.reserve(REHEARSED)
+        cache.append_to(REHEARSED)
         tokens = torch.zeros(width, dtype=torch.int64, device=head.device)
         features = torch.zeros(width, head.width, dtype=head.dtype, device=head.device)
-        head(tokens, features, [cache], [width], [width], most=width).chances[0, 0].item()
+        head(tokens, features, Batch([cache], [width], [width]), width).chances[0, 0].item()
 
     @torch.inference_mode()
     def grow(self, growths: Sequence[Chain | TreeGrowth]) -> int:
@@ -183,11 +123,12 @@ class EagleProposer(TaskProposer):
         counts = [front.tokens.shape[0] for front in fronts]
         keeps = [1] * len(counts) if first else counts
         trees = [front.tree for front in fronts]
+        batch = Batch(caches, counts, keeps, trees if any(trees) else None)
         tokens, features, _ = fronts[0]
         if len(fronts) > 1:
             tokens = torch.cat([front.tokens for front in fronts])
             features = torch.cat([front.features for front in fronts])
-        level = self._head(tokens, features, caches, counts, keeps, trees, widest(active))
+        level = self._head(tokens, features, batch, max(one.choices for one in active))
         told = None
         if self._looks or any(one.go_on is not None for one in active):
             told = level.chances.tolist(), level.choices.tolist()
@@ -207,14 +148,14 @@ class EagleProposer(TaskProposer):
         """
         left, caches = self._chunk, list[RowCache]()
         for growth in growths:
-            request, found = growth.request, self._sequences.get(growth.request.slot)
-            if growth.count < 1 or found is None or found.end != len(request.token_ids) - 1:
+            request, found = growth.request, self.known(growth.request)
+            if growth.count < 1 or found is None:
                 continue
             found.trim(self._config.window)
-            first, count = found.start + found.cache.length, found.unread
+            first, count = found.end, found.unread
             if count < 1:
                 continue
-            growth.read = self._behind(count)
+            growth.read = self.behind(count)
             whole = count <= max(left, _MIN_CHUNK)
             if not whole:
                 count = growth.read = left
@@ -227,7 +168,7 @@ class EagleProposer(TaskProposer):
                 growth.frontier = Frontier(tokens, features)
                 caches.append(found.cache)
             else:
-                self._head(tokens, features, [found.cache], [count], [1])
+                self._head(tokens, features, Batch([found.cache], [count], [1]))
         return caches
 
     def _growth(self, task: Task) -> Chain | TreeGrowth:
@@ -241,21 +182,10 @@ class EagleProposer(TaskProposer):
         """The most nodes of a tree of ``depth`` levels."""
         return min(self._config.nodes, self._config.top_k * depth)
 
-    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
-        """Keep the states of committed tokens; rows are made from them when the head drafts."""
-        window = self._config.window
-        for request, one in zip(requests, states, strict=True):
-            found = self._sequences.get(request.slot)
-            if found is None:
-                found = self._sequences[request.slot] = _Sequence(self._head.new_cache())
-            start, last = one.start, one.states
-            if last.shape[0] > window:
-                start, last = start + last.shape[0] - window, last[-window:].clone()
-            found.add(start, last, window)
-
-    def release(self, slot: int) -> None:
-        """Drop the slot's rows."""
-        self._sequences.pop(slot, None)
+    def bound(self, kept: StateRows) -> None:
+        """Trim to the window, but seldom, because that copies states."""
+        if kept.unread > 2 * self._config.window:
+            kept.trim(self._config.window)
 
 
 def build(config: EagleProposerConfig, parts: Parts) -> EagleProposer:

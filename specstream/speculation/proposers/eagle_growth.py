@@ -7,7 +7,7 @@ here decide which tokens the next level reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -239,8 +239,3 @@ class TreeGrowth(Growth):
         parents = tuple(place[self.parents[node]] for node in kept)
         tokens = torch.tensor([self.tokens[node] for node in kept], device=self.head.device)
         return Proposal(tokens, None, parents, source=self.head.kind)
-
-
-def widest(growths: Sequence[Growth]) -> int:
-    """How many of each row's likeliest tokens a joint head pass has to return."""
-    return max(one.choices for one in growths)

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
+from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting
 
-__all__ = ["stop_below", "take_chain"]
+__all__ = ["draft_ready", "stop_below", "take_chain"]
+
+
+_Ready = TypeVar("_Ready")
+
+
+def draft_ready(
+    tasks: Sequence[Task],
+    ready: Callable[[SpecRequest], _Ready | None],
+    draft: Callable[[Sequence[tuple[Task, _Ready]]], Sequence[Drafted]],
+    device: torch.device,
+) -> list[Drafted]:
+    """Draft in one pass for all tasks whose request is ready, and nothing for the others.
+
+    Args:
+        tasks: The tasks, one for each request.
+        ready: What a request is drafted from; None: nothing can be drafted for it now.
+        draft: Drafts for at least one task.
+        device: Device of the empty proposals.
+    """
+    asked = [(task, ready(task.request)) for task in tasks if task.count > 0]
+    known = [(task, found) for task, found in asked if found is not None]
+    made = draft(known) if known else ()
+    drafted = {task.request.id: one for (task, _), one in zip(known, made, strict=True)}
+    return [drafted.get(task.request.id, Drafted(Proposal.empty(device))) for task in tasks]
 
 
 def stop_below(least: float) -> Callable[[float], bool] | None:

@@ -12,9 +12,9 @@ from specstream.methods import MedusaProposerConfig
 from specstream.model.heads.medusa import MedusaHead
 from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
-from specstream.speculation.proposers.marginals import take_chain
+from specstream.speculation.proposers.marginals import draft_ready, take_chain
 from specstream.speculation.proposers.medusa_tree import grow
 from specstream.speculation.proposers.parts import Parts
 
@@ -68,21 +68,16 @@ class MedusaProposer(TaskProposer):
     @torch.inference_mode()
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Run the heads once for all tasks, then make each one's chain or tree."""
-        made = [Drafted(Proposal.empty(self._head.device)) for _ in tasks]
-        states = dict[int, Tensor]()
-        for index, task in enumerate(tasks):
-            state = self._state(task.request)
-            if state is not None and task.count > 0:
-                states[index] = state
-        if not states:
-            return made
-        deepest = min(self.most, max(tasks[index].count for index in states))
-        normed = self._head.normed(torch.stack(list(states.values())))
-        logits = self._head(normed, deepest)
-        for place, index in enumerate(states):
-            task, rows = tasks[index], logits[: tasks[index].count, place]
-            made[index] = self._chosen(task, rows)
-        return made
+        return draft_ready(tasks, self._state, self._chains_or_trees, self._head.device)
+
+    def _chains_or_trees(self, known: Sequence[tuple[Task, Tensor]]) -> list[Drafted]:
+        deepest = min(self.most, max(task.count for task, _ in known))
+        normed = self._head.normed(torch.stack([state for _, state in known]))
+        each = self._head(normed, deepest).unbind(1)
+        return [
+            self._chosen(task, rows[: task.count])
+            for (task, _), rows in zip(known, each, strict=True)
+        ]
 
     def _chosen(self, task: Task, rows: Tensor) -> Drafted:
         if not self._tree:

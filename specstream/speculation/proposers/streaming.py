@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -10,10 +10,9 @@ from torch import Tensor
 
 from specstream.methods import StreamingProposerConfig
 from specstream.model.heads.streaming import StreamingHead, Streams
-from specstream.speculation.policy.records import Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Task
-from specstream.speculation.proposers.marginals import stop_below, take_chain
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.speculation.proposers.marginals import draft_ready, stop_below, take_chain
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["StreamingProposer", "build"]
@@ -33,7 +32,7 @@ class _Next(NamedTuple):
     states: Tensor
 
 
-class StreamingProposer:
+class StreamingProposer(TaskProposer):
     """Drafts from the streams of the last accepted token, which the verifying pass has computed.
 
     A stream predicts its token without knowing the drafted tokens between, so a token's q is the
@@ -46,32 +45,34 @@ class StreamingProposer:
 
     def __init__(self, config: StreamingProposerConfig, head: StreamingHead) -> None:
         self._config, self._head = config, head
-        self._most = min(config.num_tokens, head.shape.streams)
+        self.most = min(config.num_tokens, head.shape.streams)
         self._looks = head.device.type == "cpu"
         self._next: dict[int, _Next] = {}
         self._pass: Streams | None = None
         self._on_board: list[int] = []  # slots of the requests that have streams in that pass
 
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Propose for each request at most as many tokens as there are streams."""
-        least, empty = self._config.min_confidence, Proposal.empty(self._head.device)
-        tasks = dict[int, Task]()
-        states = list[Tensor]()
-        for number, (request, most) in enumerate(zip(requests, budget, strict=True)):
-            found, count = self._next.get(request.slot), min(most, self._most)
-            if found is None or count < 1:
-                continue
-            if (found.request_id, found.length) == (request.id, len(request.token_ids)):
-                tasks[number] = Task(request, count, Offer(count), stop_below(least))
-                states.append(found.states[:count])
-        made = [empty] * len(requests)
-        if tasks:
-            rows = self._head.logits(torch.cat(states))
-            each = rows.split_with_sizes([task.count for task in tasks.values()])
-            for (number, task), logits in zip(tasks.items(), each, strict=True):
-                taken = take_chain(task, logits, looks=self._looks, source=self.name)
-                made[number] = taken.proposal
-        return made
+    def go_on(self) -> Callable[[float], bool] | None:
+        """See `TaskProposer.go_on`: end the chain once it is less likely than ``min_confidence``."""
+        return stop_below(self._config.min_confidence)
+
+    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+        """Draft for each task at most as many tokens as there are streams."""
+        return draft_ready(tasks, self._streams, self._chains, self._head.device)
+
+    def _streams(self, request: SpecRequest) -> Tensor | None:
+        """The streams behind the request's tokens, ``[streams, hidden]``; None: there are none."""
+        found = self._next.get(request.slot)
+        if found is None or found[:2] != (request.id, len(request.token_ids)):
+            return None
+        return found.states
+
+    def _chains(self, known: Sequence[tuple[Task, Tensor]]) -> list[Drafted]:
+        rows = self._head.logits(torch.cat([states[: task.count] for task, states in known]))
+        each = rows.split_with_sizes([task.count for task, _ in known])
+        return [
+            take_chain(task, logits, looks=self._looks, source=self.name)
+            for (task, _), logits in zip(known, each, strict=True)
+        ]
 
     def ride(
         self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]

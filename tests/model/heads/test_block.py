@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
+from specstream.model.heads.base import Context
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.runner import ModelRunner
@@ -53,7 +54,7 @@ def test_service_computes_what_training_computes(windows: bool) -> None:
     ids = torch.randint(2, 64, (12,), generator=torch.Generator().manual_seed(1))
     item = ForwardInput(ids[:-1], RUNNER.new_cache())
     (states,) = RUNNER.forward([item], Extras(head.depths)).states
-    context, other = head.new_context(), head.new_context()
+    context, other = Context(head.new_cache()), Context(head.new_cache())
     head.read([context, other], [states[:4], states[:3]])
     head.read([context], [states[4:]])
     both = head.block([other, context], [7, int(ids[-1])], [1, SIZE - 1])
@@ -64,7 +65,7 @@ def test_service_computes_what_training_computes(windows: bool) -> None:
         module.layers = module.layers[1:]
         tensors = {k: v for k, v in tensors.items() if not k.startswith("layers.0.")}
         full = block_head(RUNNER, **TAPS)
-        full.read([rows := full.new_context()], [states])
+        full.read([rows := Context(full.new_cache())], [states])
         differs = full.block([rows], [int(ids[-1])], [SIZE - 1])
         assert not torch.allclose(differs, both[1:])
         return
@@ -81,7 +82,7 @@ def test_a_sliding_layer_is_causal_and_sees_its_window_only() -> None:
     head, module = block_head(RUNNER, **changes), module_of(config, tensors_of(config))
     item = ForwardInput(ids[:-1], RUNNER.new_cache())
     (states,) = RUNNER.forward([item], Extras(head.depths)).states
-    head.read([context := head.new_context()], [states])
+    head.read([context := Context(head.new_cache())], [states])
     found = head.block([context], [int(ids[-1])], [SIZE - 1])
     gaps = torch.arange(11, 11 + SIZE).unsqueeze(1) - torch.arange(11 + SIZE)
     seen = ((gaps >= 0) & (gaps < 4))[None, None]
@@ -105,7 +106,7 @@ def test_the_weights_take_the_targets_dtype(tmp_path: Path) -> None:
     half = {name: one.to(torch.bfloat16) for name, one in tensors_of(config).items()}
     head: Any = load_head(save_block(tmp_path, config, half), RUNNER)
     with torch.inference_mode():
-        assert head.block([head.new_context()], [3], [2]).dtype == torch.float32
+        assert head.block([Context(head.new_cache())], [3], [2]).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

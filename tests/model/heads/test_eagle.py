@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.recognise import kind_of, load_head
@@ -126,7 +127,7 @@ def test_each_published_layout_is_read(layout: Callable[..., Path], tmp_path: Pa
 def drafted(head: EagleHead, text: Tensor) -> tuple[Tensor, Tensor]:
     item = ForwardInput(text, RUNNER.new_cache())
     (states,) = RUNNER.forward([item], Extras(head.depths)).states
-    return head(text[1:], head.fuse(states[:-1]), [head.new_cache()], [9], [4])[:2]
+    return head(text[1:], head.fuse(states[:-1]), Batch([head.new_cache()], [9], [4]))[:2]
 
 
 def test_where_a_config_names_no_layers_the_usual_three_are_tapped(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def change(values: dict[str, Any]) -> Callable[[Path], Path]:
     [
         ({"target_hidden_size": 64}, "another target: it reads hidden states of size 64"),
         ({"vocab_size": 61}, "another target: it reads a vocabulary of 61"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 9]}, "after 9 layers"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3, 9]}, "no states at 9"),
         ({"mask_token_id": 5}, "P-EAGLE"),
         ({"num_hidden_layers": 2}, "one layer"),
         ({"model_type": "qwen3"}, "qwen3"),
@@ -177,7 +178,7 @@ def test_a_target_that_gives_no_states_is_refused(tmp_path: Path) -> None:
         ("d2t", None, "d2t is missing"),
         ("d2t", torch.full((len(PRUNED),), 2 * V), "leads outside"),
         ("d2t", -torch.arange(len(PRUNED)), "names a token twice"),
-        ("d2t", torch.zeros(len(PRUNED)), "no offsets"),
+        ("d2t", torch.zeros(len(PRUNED)), "no ids"),
         ("surprise", torch.ones(2), "surprise"),
         ("embed_tokens.weight", torch.ones(3, H), "too few rows"),
         ("embed_tokens.weight", torch.ones(V, H, dtype=torch.int8), "int8, not floats"),
@@ -243,14 +244,14 @@ def test_a_tree_grown_level_by_level_is_its_paths() -> None:
     tokens = torch.randint(0, V, (8,), generator=torch.Generator().manual_seed(5))
     (states,) = RUNNER.forward([ForwardInput(text, RUNNER.new_cache())], Extras(head.depths)).states
     cache = head.new_cache()
-    root = head(text[1:], head.fuse(states[:-1]), [cache], [8], [1]).features
+    root = head(text[1:], head.fuse(states[:-1]), Batch([cache], [8], [1])).features
     found, features, start = list[Tensor](), {-1: root[0]}, 0
     for stop in (3, 6, 8):
         level = range(start, stop)
         before = torch.stack([features[parents[node]] for node in level])
         tree = Tree(parents[:stop])
         count = [len(level)]
-        logits, after = head(tokens[start:stop], before, [cache], count, count, [tree])[:2]
+        logits, after = head(tokens[start:stop], before, Batch([cache], count, count, [tree]))[:2]
         found += list(logits)
         features |= dict(zip(level, after, strict=True))
         start = stop
@@ -258,7 +259,7 @@ def test_a_tree_grown_level_by_level_is_its_paths() -> None:
         cache.rollback_to(8)
         feature = root
         for step in path:
-            logits, feature = head(tokens[step : step + 1], feature, [cache], [1], [1])[:2]
+            logits, feature = head(tokens[step : step + 1], feature, Batch([cache], [1], [1]))[:2]
         torch.testing.assert_close(found[node], logits[0], rtol=0, atol=1e-4)
 
 
@@ -269,7 +270,7 @@ def test_the_likeliest_tokens_come_with_their_log_probabilities(native: bool) ->
     head = eagle_head(random_eagle(MODEL, vocabulary=PRUNED), runner)
     tokens, features = torch.arange(6), torch.randn(6, H)
     for most in (1, 5, V):
-        level = head(tokens, features, [head.new_cache()], [6], [3], most=most)
+        level = head(tokens, features, Batch([head.new_cache()], [6], [3]), most=most)
         wanted = level.logits.log_softmax(-1).topk(min(most, len(PRUNED)))
         torch.testing.assert_close(level.chances, wanted.values, rtol=0, atol=1e-5)
         assert torch.equal(level.choices, PRUNED[wanted.indices])
@@ -278,7 +279,7 @@ def test_the_likeliest_tokens_come_with_their_log_probabilities(native: bool) ->
 @torch.inference_mode()
 def test_of_damaged_weights_nothing_is_likely() -> None:
     head = eagle_head(random_eagle(MODEL, scale=float("nan")), RUNNER)
-    level = head(torch.arange(2), torch.randn(2, H), [head.new_cache()], [2], [2], most=3)
+    level = head(torch.arange(2), torch.randn(2, H), Batch([head.new_cache()], [2], [2]), most=3)
     assert not bool((level.chances > -torch.inf).any())
     assert bool(((0 <= level.choices) & (level.choices < V)).all())
 
@@ -291,7 +292,9 @@ def test_a_head_of_bfloat16_is_read_as_eight_bits() -> None:
     exact = eagle_head(random_eagle(MODEL), RUNNER)
     short = eagle_head(random_eagle(MODEL), runner)
     tokens, features = torch.arange(6), torch.randn(6, H)
-    each = [one(tokens, features, [one.new_cache()], [6], [6]).logits for one in (exact, short)]
+    each = [
+        one(tokens, features, Batch([one.new_cache()], [6], [6])).logits for one in (exact, short)
+    ]
     assert float((each[0] - each[1]).abs().max()) < 0.05 * float(each[0].abs().max())
     assert isinstance(short._output, NativeMatrix)
     assert short._output.struct.kind == INT8

@@ -107,7 +107,7 @@ def test_fewer_rows_than_the_target_has_tokens(tmp_path: Path) -> None:
     [
         ({"hidden_size": 64}, "another target"),
         ({"vocab_size": 99}, "another target"),
-        ({"num_hidden_layers": "two"}, "not a positive whole number"),
+        ({"num_hidden_layers": "two"}, "should have a number"),
         ({"num_hidden_layers": 2}, "missing"),
         ({"truncated_vocab_size": 31}, "more than"),
     ],

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import MtpModel
 
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported
+from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads import mtp_format
 from specstream.model.heads.mtp import MtpHead, find, load
@@ -86,8 +87,8 @@ def drafted(head: MtpHead, runner: ModelRunner = RUNNER) -> tuple[Tensor, Tensor
     """Of all rows, read in two passes."""
     (states,) = runner.forward([ForwardInput(TEXT, runner.new_cache())], Extras(head.depths)).states
     features, cache = head.fuse(states[:-1]), head.new_cache()
-    first = head(TEXT[1:8], features[:7], [cache], [7], [7])
-    later = head(TEXT[8:], features[7:], [cache], [4], [4])
+    first = head(TEXT[1:8], features[:7], Batch([cache], [7], [7]))
+    later = head(TEXT[8:], features[7:], Batch([cache], [4], [4]))
     return torch.cat([first[0], later[0]]), torch.cat([first[1], later[1]])
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.methods import BlockProposerConfig
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.heads.block import BlockHead, Context
+from specstream.model.heads.base import Context
+from specstream.model.heads.block import BlockHead
 from specstream.model.runner import ModelRunner
 from specstream.speculation.optional import States
 from specstream.speculation.proposers import block
@@ -72,7 +73,7 @@ def test_a_gap_in_the_states_begins_anew_and_release_forgets() -> None:
     assert proposer.offer(text, 9).tokens == SIZE - 1
     proposer.release(text.slot)
     proposer.release(text.slot)
-    assert not proposer._slots
+    assert not proposer._sequences
     assert proposer.offer(text, 9).tokens == 0
 
 
@@ -109,7 +110,7 @@ def test_states_that_wait_keep_no_pass_alive_and_a_broken_head_loses_them(
     proposer, text = block_proposer(MODEL), Text([3, 9, 4, 8, 2])
     whole = states_of([1] * 200, proposer.capabilities.hidden_states)
     proposer.read([text], [States(0, whole[10:14])])
-    (kept,) = proposer._slots[text.slot].states
+    (kept,) = proposer._sequences[text.slot].parts
     assert kept.untyped_storage().nbytes() == kept.nbytes
     with monkeypatch.context() as patch:
         patch.setattr(proposer._head, "read", lambda *_: 1 / 0)
@@ -180,9 +181,9 @@ def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
     run_until_idle(core)
     assert three.token_ids == plain_greedy(longer, 12, None)
-    assert len(proposer._slots) == 1
+    assert len(proposer._sequences) == 1
     core.slots.forget("s")
-    assert not proposer._slots
+    assert not proposer._sequences
 
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:

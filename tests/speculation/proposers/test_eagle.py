@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
+from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.base import Level
 from specstream.model.heads.eagle import EagleHead
@@ -104,7 +105,7 @@ def test_several_requests_are_served_by_one_pass_a_level() -> None:
     run = EagleHead.__call__
 
     def count(self: EagleHead, *args: Any) -> Level:
-        passes.append(len(args[2]))
+        passes.append(len(args[2].caches))
         return run(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -138,9 +139,9 @@ def levels(request: Text, depth: int) -> dict[tuple[int, ...], float]:
             cache = HEAD.new_cache()
             count = len(request.token_ids) - 1
             tokens = torch.tensor(request.token_ids[1:])
-            logits, feature = HEAD(tokens, features, [cache], [count], [1])[:2]
+            logits, feature = HEAD(tokens, features, Batch([cache], [count], [1]))[:2]
             for token in path:
-                logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])[:2]
+                logits, feature = HEAD(torch.tensor([token]), feature, Batch([cache], [1], [1]))[:2]
             row = logits[0].log_softmax(-1).tolist()
             for token, chance in zip(ids, row, strict=True):
                 found[(*path, token)] = chances[path] + chance
@@ -196,9 +197,9 @@ def levels_after(request: Text, paths: Sequence[list[int]]) -> list[Tensor]:
     for path in paths:
         cache, count = HEAD.new_cache(), len(request.token_ids) - 1
         tokens = torch.tensor(request.token_ids[1:])
-        logits, feature = HEAD(tokens, features, [cache], [count], [1])[:2]
+        logits, feature = HEAD(tokens, features, Batch([cache], [count], [1]))[:2]
         for token in path:
-            logits, feature = HEAD(torch.tensor([token]), feature, [cache], [1], [1])[:2]
+            logits, feature = HEAD(torch.tensor([token]), feature, Batch([cache], [1], [1]))[:2]
         made.append(torch.full((V,), -math.inf).index_copy(0, PRUNED, logits[0]))
     return made
 
@@ -263,7 +264,7 @@ def test_of_a_long_prompt_the_last_part_is_read() -> None:
     found = proposer.propose([request], [3])[0]
     assert found.length == 3
     assert proposer._sequences[0].cache.length == 32
-    assert proposer._sequences[0].end == 99
+    assert proposer._sequences[0].told == 99
 
 
 def test_a_later_turn_goes_on_where_the_texts_part() -> None:
@@ -275,7 +276,7 @@ def test_a_later_turn_goes_on_where_the_texts_part() -> None:
     later.id = 7
     tell(proposer, later, 20)  # the target kept 20 rows
     (found,) = proposer.propose([later], [3])
-    assert proposer._sequences[0].end == proposer._sequences[0].cache.length == 39
+    assert proposer._sequences[0].told == proposer._sequences[0].cache.length == 39
     # Only the row before the place where the texts differ was made with the old token.
     mended = eagle(depth=3)
     old = replace(later, token_ids=[*later.token_ids[:20], request.token_ids[20]])
