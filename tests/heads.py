@@ -73,7 +73,7 @@ def eagle_head(
     tensors = {name: one.detach() for name, one in trainee.module.state_dict().items()}
     shape = trainee.module.shape
     if shape.draft_vocab_size < shape.vocab_size:
-        tensors["d2t"] = trainee.vocabulary - torch.arange(shape.draft_vocab_size)
+        tensors["d2t"] = trainee.vocabulary.ids - torch.arange(shape.draft_vocab_size)
     if output is not None:
         tensors["lm_head.weight"] = output
     return EagleHead(shape, Tensors(Path(), tensors), runner)

@@ -39,8 +39,8 @@ def trained_medusa(model: PreTrainedModel, steps: int = 40) -> MedusaTrainee:
 def medusa_head(trainee: MedusaTrainee, runner: ModelRunner) -> MedusaHead:
     """The trainee's heads in service, without files."""
     tensors = {name: one.detach() for name, one in trainee.module.state_dict().items()}
-    if trainee.vocabulary is not None:
-        tensors["token_map"] = trainee.vocabulary
+    if trainee.vocabulary.pruned:
+        tensors["token_map"] = trainee.vocabulary.ids
     return MedusaHead(trainee.shape, Tensors(Path(), tensors), runner)
 
 

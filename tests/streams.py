@@ -23,7 +23,7 @@ def trainee_of(model: PreTrainedModel, noise: float = 0.0, **options: Any) -> St
     settings = {"streams": STREAMS, "stream_layers": 1, "rank": 4, **options}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = StreamingTrainee(model, **settings)
+        made = StreamingTrainee(ModelRunner(model), **settings)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for one in made.module.parameters():

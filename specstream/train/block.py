@@ -16,15 +16,16 @@ from specstream.engine.build import end_ids
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.block_format import MOST_BLOCK, BlockShape
 from specstream.model.heads.layer import rotary_of
+from specstream.model.heads.shape import LayerShape
 from specstream.model.runner import ModelRunner
 from specstream.train.block_module import BlockModule
 from specstream.train.folders import read_written, write_head
-from specstream.train.loss import distance
+from specstream.train.loss import losses_at, random_places
 from specstream.train.options import TrainOptions
 from specstream.train.settings import depths, positive, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["BlockTrainee", "random_places", "trainee"]
+__all__ = ["BlockTrainee", "trainee"]
 
 
 def trainee(
@@ -98,8 +99,6 @@ class BlockTrainee:
             positions are reached less often.
     """
 
-    kind = "block"
-
     def __init__(
         self,
         target: PreTrainedModel,
@@ -119,23 +118,14 @@ class BlockTrainee:
         self.depths = tuple(depths or _spread(count))
         self._anchors, self._decay = anchors, decay
         self.shape = shape = BlockShape(
-            hidden=int(config.hidden_size),
-            intermediate=int(config.intermediate_size),
+            **LayerShape.read(config.to_dict()) | {"bias": False},
             layers=layers,
-            heads=int(config.num_attention_heads),
-            kv_heads=int(config.num_key_value_heads),
-            head_dim=int(inner.layers[-1].self_attn.head_dim),
-            vocab_size=self._head.shape[0],
             block_size=block_size,
             mask_token_id=mask_token_id,
             depths=self.depths,
             target_layers=count,
             causal=(False,) * layers,
             windows=(None,) * layers,
-            eps=float(config.rms_norm_eps),
-            max_positions=int(config.max_position_embeddings),
-            activation=str(config.hidden_act),
-            rope=dict(config.rope_parameters),
         )
         self._rotary = rotary_of(shape, self._embedding)
         self.module: BlockModule = BlockModule(shape).to(self._embedding.device)
@@ -154,21 +144,8 @@ class BlockTrainee:
         states = batch.states.float()
         out = self.module(states, x.flatten(1, 2), rotary, positions.flatten(1), seen)
         out = out.unflatten(1, positions.shape[1:])[:, :, 1:]
-        ahead = positions[:, :, 1:].clamp_max(wanted.shape[1] - 1)
-        inside = positions[:, :, 1:] < wanted.shape[1]
-        each = torch.arange(wanted.shape[0], device=device)[:, None, None]
-        # A position counts only if all positions before it in the block belong to the reply as well.
-        valid = (real.unsqueeze(-1) & inside & wanted[each, ahead]).long().cumprod(-1).bool()
-        with torch.no_grad():
-            final = batch.final[each, ahead - 1][valid].float()
-            log_p = F.linear(final, self._head).log_softmax(-1)
-        loss, overlap = distance(F.linear(out[valid], self._head), log_p, acceptance)
-        at = offsets[:-1].expand(valid.shape)[valid]
-        weights = torch.exp(-at / self._decay)
-        total = (weights * loss).sum() / weights.sum().clamp_min(1e-6)
-        sums = torch.zeros(size - 1, device=device).index_add_(0, at, overlap)
-        counts = at.bincount(minlength=size - 1)
-        return Losses(total, sums.tolist(), counts.tolist())
+        weights = torch.exp(-offsets[:-1] / self._decay)
+        return losses_at(anchors + 1, real, out, batch, self._head, weights, acceptance)
 
     def _blocks(self, tokens: Tensor, anchors: Tensor) -> Tensor:
         """Return the embeddings ``[b, blocks, size, hidden]`` of anchors and the masks after them."""
@@ -189,20 +166,6 @@ def _spread(layers: int) -> tuple[int, ...]:
     if steps < 2:
         return (last,)
     return tuple(sorted({round(first + i * (last - first) / (steps - 1)) for i in range(steps)}))
-
-
-def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Choose up to ``most`` random True positions in each row of ``able [b, t]`` bool.
-
-    Returns positions ``[b, n]`` and a mask ``[b, n]``, which is False for padding.
-    """
-    if not able.any():  # return one position of padding: the texts are too short
-        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=able.device)
-        return nothing, nothing.bool()
-    scores = torch.rand(able.shape, device=able.device).masked_fill_(~able, -1.0)
-    count = min(most, int(able.sum(1).max()))
-    chosen, anchors = scores.topk(count, 1)
-    return anchors, chosen >= 0.0
 
 
 def _seen(anchors: Tensor, length: int, size: int) -> Tensor:
@@ -226,9 +189,8 @@ def _begin(module: BlockModule, inner: Any) -> None:
     module.norm.weight.copy_(inner.norm.weight)
     mine: Any = module.layers
     for ours, theirs in zip(mine, layers[len(layers) - shape.layers :], strict=True):
-        ours.input_layernorm.weight.copy_(theirs.input_layernorm.weight)
-        ours.post_attention_layernorm.weight.copy_(theirs.post_attention_layernorm.weight)
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            ours.self_attn[name].weight.copy_(getattr(theirs.self_attn, name).weight)
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            ours.mlp[name].weight.copy_(getattr(theirs.mlp, name).weight)
+        found = theirs.state_dict()
+        norms = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+        ours.load_state_dict(
+            {n: found[n] for n in ours.state_dict() if n not in norms}, strict=False
+        )

@@ -142,7 +142,6 @@ def _read(
 class DraftTrainee:
     """A draft model in training; see `specstream.train.trainee.Trainee`."""
 
-    kind = "draft"
     depths: tuple[int, ...] = ()
 
     def __init__(

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
 from specstream.model.heads.eagle_format import EagleShape, default_depths, read_shape
+from specstream.model.heads.shape import LayerShape
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
 from specstream.train.eagle_module import EagleModule, Rows, begin_like
@@ -22,12 +23,11 @@ from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
 from specstream.train.settings import depths, flag, number, settings_of, whole
 from specstream.train.trainee import Batch, Losses
+from specstream.train.vocabulary import DraftVocabulary, pruned_size
 
-__all__ = ["EagleTrainee", "frequent_tokens", "trainee"]
+__all__ = ["EagleTrainee", "trainee"]
 
 _DECAY = 0.8  # weight of each further draft step relative to the one before, as in the paper's code
-_SLICE = 512  # rows of the target's logits over the whole vocabulary that are in memory at once
-_LARGE, _PRUNED = 16384, 8192  # by default, a vocabulary above the first is pruned to the second
 _UNROLLED = ((0.5, 1), (0.7, 2))  # a new head: (up to this part of the training, draft steps)
 _VARIANTS = ("fc_norm", "norm_before_fc", "norm_before_residual", "norm_output")
 
@@ -60,29 +60,34 @@ def trainee(
     given = settings_of(options, known, kept=("steps", "places"))
     if options.init is not None:
         return _read(options.init, target, **given)
-    kept = given.pop("vocabulary", _PRUNED if size > _LARGE else 0)
+    prune = pruned_size(given, size)
     variants = {name: given.pop(name) for name in _VARIANTS if name in given}
-    return EagleTrainee(target.model, variants=variants, prune=kept % size, **given)
+    return EagleTrainee(target.model, variants=variants, prune=prune, **given)
+
+
+def _sizes(target: PreTrainedModel) -> dict[str, Any]:
+    """Return the fields of `EagleShape` that a head has from its target."""
+    sizes, attention = LayerShape.read(target.config.to_dict()), target.model.layers[-1].self_attn
+    bias = attention.q_proj.bias is not None
+    return sizes | {"target_hidden": sizes["hidden"], "bias": bias}
 
 
 def _read(folder: Path, target: ModelRunner, **given: Any) -> EagleTrainee:
-    before, model = read_written(folder, "eagle", target), target.model.config
-    hidden, layers = int(model.hidden_size), int(model.num_hidden_layers)
-    shape = read_shape(before.config, hidden=hidden, layers=layers)
-    made = EagleTrainee(
+    before, sizes = read_written(folder, "eagle", target), _sizes(target.model)
+    layers = len(target.decoder.weights.layers)
+    shape = read_shape(before.config, hidden=sizes["hidden"], layers=layers)
+    if any(getattr(shape, n) != size for n, size in sizes.items() if n != "kv_heads"):
+        raise ModelUnsupported(f"--init {folder} has a layer unlike the target's: not trained here")
+    return EagleTrainee(
         target.model,
         vocabulary=_vocabulary(before, shape),
         depths=shape.depths,
         own_head="lm_head.weight" in before,
         kv_heads=shape.kv_heads,
         variants={name: getattr(shape, name) for name in _VARIANTS},
+        before=before,
         **given,
     )
-    if made.module.shape != shape:
-        raise ModelUnsupported(f"--init {folder} has a layer unlike the target's: not trained here")
-    before.into(made.module)
-    made.begun = True
-    return made
 
 
 def _vocabulary(before: Written, shape: EagleShape) -> Tensor | None:
@@ -115,9 +120,8 @@ class EagleTrainee:
         places: Origins of each sequence in a training step; more while fewer steps are unrolled, so that
             a step's work stays the same.
         prune: How many tokens can be drafted once `choose` has selected them; 0: all of ``vocabulary``.
+        before: A saved head whose weights are taken instead of the target's last layer.
     """
-
-    kind = "eagle"
 
     def __init__(
         self,
@@ -131,49 +135,34 @@ class EagleTrainee:
         variants: Mapping[str, bool] | None = None,
         prune: int = 0,
         places: int = 64,
+        before: Written | None = None,
     ) -> None:
-        config, inner = target.config, target.model
-        layers = int(config.num_hidden_layers)
-        self.depths = tuple(depths or default_depths(layers))
+        inner: Any = target.model
+        self.depths = tuple(depths or default_depths(len(inner.layers)))
         self.steps = self._now = steps
-        self._places, self.begun = places, False
+        self._places, self.begun = places, before is not None
         self._embedding = inner.embed_tokens.weight.detach().float()
         output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
-        self._head = output.weight.detach().float()
-        size = self._head.shape[0]
-        self.chooses = prune > 0
-        if prune:
-            vocabulary = torch.arange(prune)  # a placeholder until `choose`
-        self.vocabulary = torch.arange(size) if vocabulary is None else vocabulary
-        self._rows = self._head if vocabulary is None else self._head[vocabulary]
-        attention = inner.layers[-1].self_attn
+        self.vocabulary = DraftVocabulary(output.weight, vocabulary, prune)
+        self.chooses = self.vocabulary.chooses
+        sizes = _sizes(target) | dict(variants or {})
         shape = EagleShape(
-            target_hidden=int(config.hidden_size),
-            hidden=int(config.hidden_size),
-            intermediate=int(config.intermediate_size),
-            heads=int(config.num_attention_heads),
-            kv_heads=kv_heads or int(config.num_key_value_heads),
-            head_dim=int(attention.head_dim),
-            eps=float(config.rms_norm_eps),
-            vocab_size=size,
-            draft_vocab_size=self.vocabulary.shape[0],
+            **sizes | {"kv_heads": kv_heads or sizes["kv_heads"]},
+            draft_vocab_size=len(self.vocabulary.ids),
             depths=self.depths,
-            max_positions=int(config.max_position_embeddings),
-            activation=str(config.hidden_act),
-            rope=dict(config.rope_parameters),
-            bias=attention.q_proj.bias is not None,
-            **dict(variants or {}),
         )
         self._rotary = RotaryTable(target, shape.head_dim)
-        self.module: EagleModule = EagleModule(shape, self._rows if own_head else None)
-        begin_like(self.module, inner)
+        self.module: EagleModule = EagleModule(shape, self.vocabulary.rows if own_head else None)
+        if before is None:
+            begin_like(self.module, inner)
+        else:
+            before.into(self.module)
 
     def choose(self, counts: Tensor) -> None:
         """See `ChoosesTokens.choose`."""
-        self.vocabulary = frequent_tokens(counts, len(self.vocabulary))
-        self._rows = self._head[self.vocabulary]
+        self.vocabulary.choose(counts)
         if self.module.lm_head is not None:
-            self.module.lm_head.weight.data.copy_(self._rows)
+            self.module.lm_head.weight.data.copy_(self.vocabulary.rows)
 
     def unroll(self, done: float) -> None:
         """See `Unrolls.unroll`; a head loaded from ``options.init`` unrolls all steps from the start.
@@ -187,22 +176,20 @@ class EagleTrainee:
         """See `Trainee.losses`; ``accepted`` has one entry for each unrolled step.
 
         While gradients are on, the target's distribution is normalised over the tokens that can be
-        drafted, as in the paper's code, since logits of the others would cost more than the head. While
-        they are off (measuring), it is exact.
+        drafted, as in the paper's code; while they are off (measuring), it is exact.
         """
         tokens, replies = batch.token_ids, batch.replies & batch.present
         wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
-        log_p, row_of = self._target(batch.final[:, :-1], wanted)
+        learning = torch.is_grad_enabled()
+        log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], wanted, exact=not learning)
         steps, most = self.steps, None
-        if torch.is_grad_enabled():
+        if learning:
             steps, most = self._now, self._places * self.steps // self._now
         origins, valid = _origins(wanted, most)
         module, each = self.module, torch.arange(tokens.shape[0]).unsqueeze(1)
         embeddings = F.embedding(tokens, self._embedding)
         features = module.fuse(batch.states.float())
-        cos, sin = (
-            one.float().unsqueeze(1) for one in self._rotary.upto(tokens.shape[1] + self.steps)
-        )
+        cos, sin = (one.unsqueeze(1) for one in self._rotary.wide(tokens.shape[1] + self.steps))
         true = tokens.shape[1] - 1
         prefix = module.prefix(embeddings[:, 1:], features[:, :-1], cos[:true], sin[:true])
         after = torch.arange(true) > origins.unsqueeze(-1)
@@ -218,9 +205,8 @@ class EagleTrainee:
                 break
             x = module.step(embeddings[each, read], x, cos[at], sin[at], seen, prefix, own)
             states = module.norm(x[valid])
-            logits = (
-                F.linear(states, self._rows) if module.lm_head is None else module.lm_head(states)
-            )
+            head = self.vocabulary.rows if module.lm_head is None else module.lm_head.weight
+            logits = F.linear(states, head)
             loss, overlap = distance(logits, log_p[row_of[each, read][valid]], acceptance)
             total = total + _DECAY**step * loss.sum()
             weight += _DECAY**step * loss.shape[0]
@@ -229,45 +215,17 @@ class EagleTrainee:
             x, own = module.fed_back(x), rows
         return Losses(total / max(weight, 1.0), accepted, counted)
 
-    def _target(self, final: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target's log probabilities ``[n, V]`` of the draft's vocabulary at wanted places.
-
-        Also returns ``[b, t]``: for each place of ``wanted``, its row in them.
-        """
-        exact = not torch.is_grad_enabled()
-        with torch.no_grad():
-            states = final[wanted].float()
-            parts = list[Tensor]()
-            for some in torch.split(states, _SLICE):
-                if exact:
-                    whole = F.linear(some, self._head)
-                    parts.append((whole - whole.logsumexp(-1, keepdim=True))[:, self.vocabulary])
-                else:
-                    parts.append(F.linear(some, self._rows).log_softmax(-1))
-            row_of = torch.zeros(wanted.shape, dtype=torch.int64)
-            row_of[wanted] = torch.arange(states.shape[0])
-        return torch.cat(parts) if parts else states.new_zeros(0, len(self.vocabulary)), row_of
-
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, in the layout of the original repository and of SpecForge."""
         shape = self.module.shape
         more = {}
         if shape.draft_vocab_size != shape.vocab_size:
             allowed = torch.zeros(shape.vocab_size, dtype=torch.bool)
-            allowed[self.vocabulary] = True
-            more = {"t2d": allowed, "d2t": self.vocabulary - torch.arange(shape.draft_vocab_size)}
+            allowed[self.vocabulary.ids] = True
+            offsets = self.vocabulary.ids - torch.arange(shape.draft_vocab_size)
+            more = {"t2d": allowed, "d2t": offsets}
         config = shape.config | {"torch_dtype": "bfloat16"}
         write_head(folder, "EAGLE-3 head", self.module, config, card, more=more)
-
-
-def frequent_tokens(counts: Tensor, most: int) -> Tensor:
-    """Return the ids of the ``most`` most frequent tokens, ascending; ties go to the lowest ids.
-
-    Args:
-        counts: ``[V]``: how often each token was seen.
-        most: How many ids to return.
-    """
-    return counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
 def _origins(wanted: Tensor, most: int | None) -> tuple[Tensor, Tensor]:

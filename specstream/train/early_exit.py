@@ -87,8 +87,6 @@ class EarlyExitTrainee:
         ModelUnsupported: the target gives no hidden states there, or has no such inner layer.
     """
 
-    kind = "early-exit"
-
     def __init__(self, target: ModelRunner, layers: int, width: int | None = None) -> None:
         target.check_states((layers,))
         sizes = target.decoder.weights

@@ -1,11 +1,14 @@
-"""Losses of a draft distribution q against the target's p, token by token."""
+"""Losses of a draft distribution q against the target's p: token by token, and of drafts at places."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["distance"]
+from specstream.train.trainee import Batch, Losses
+
+__all__ = ["distance", "losses_at", "random_places"]
 
 _FLOOR = 1e-6  # least acceptance in the logarithm, which keeps it finite
 
@@ -33,3 +36,58 @@ def distance(
     if acceptance > 0.0:
         loss = loss - acceptance * overlap.clamp_min(_FLOOR).log()
     return loss, overlap.detach()
+
+
+def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Choose up to ``most`` random True positions in each row of ``able [b, t]`` bool.
+
+    Returns positions ``[b, n]`` and a mask ``[b, n]``, which is False for padding.
+    """
+    if not able.any():  # return one position of padding: the texts are too short
+        nothing = torch.zeros(len(able), 1, dtype=torch.int64, device=able.device)
+        return nothing, nothing.bool()
+    scores = torch.rand(able.shape, device=able.device).masked_fill_(~able, -1.0)
+    count = min(most, int(able.sum(1).max()))
+    chosen, places = scores.topk(count, 1)
+    return places, chosen >= 0.0
+
+
+def losses_at(
+    first: Tensor,
+    real: Tensor,
+    out: Tensor,
+    batch: Batch,
+    head: Tensor,
+    weights: Tensor,
+    acceptance: float,
+) -> Losses:
+    """Compute the losses of k drafted tokens at each of n places of a sequence.
+
+    A token counts only if it and all drafted ones before it belong to the reply.
+
+    Args:
+        first: ``[b, n]``: at each place, the position of the first token that is drafted.
+        real: ``[b, n]`` bool: False for padding.
+        out: ``[b, n, k, hidden]``: inputs of the output head for the drafted tokens.
+        batch: The sequences.
+        head: ``[V, hidden]`` float32: the target's output head.
+        weights: ``[k]``: weight of the loss by draft position.
+        acceptance: See `distance`.
+    """
+    wanted, count = batch.replies & batch.present, out.shape[2]
+    length, device = wanted.shape[1], wanted.device
+    drafted = torch.arange(count, device=device)
+    positions = first.unsqueeze(-1) + drafted
+    inside = positions.clamp_max(length - 1)
+    each = torch.arange(wanted.shape[0], device=device)[:, None, None]
+    valid = real.unsqueeze(-1) & (positions < length) & wanted[each, inside]
+    valid = valid.long().cumprod(-1).bool()
+    with torch.no_grad():
+        final = batch.final[each, inside - 1][valid].float()
+        log_p = F.linear(final, head).log_softmax(-1)
+    loss, overlap = distance(F.linear(out[valid], head), log_p, acceptance)
+    at = drafted.expand(valid.shape)[valid]
+    shares = weights[at]
+    total = (shares * loss).sum() / shares.sum().clamp_min(1e-6)
+    sums = torch.zeros(count, device=device).index_add_(0, at, overlap)
+    return Losses(total, sums.tolist(), at.bincount(minlength=count).tolist())

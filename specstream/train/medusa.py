@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.medusa_format import MedusaShape
 from specstream.model.runner import ModelRunner
-from specstream.train.eagle import frequent_tokens
 from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
 from specstream.train.settings import settings_of, whole
 from specstream.train.trainee import Batch, Losses
+from specstream.train.vocabulary import DraftVocabulary, pruned_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MedusaModule", "MedusaTrainee", "trainee"]
 
-_LARGE, _PRUNED = 16384, 8192  # by default, a vocabulary above the first is pruned to the second
 _MOST = 32  # largest number of heads, and of residual blocks in each
-
 _DECAY = 0.8  # weight of each further head relative to the one before
-_SLICE = 512  # rows of the target's logits that are in memory at once
 
 
 def trainee(
@@ -50,9 +47,8 @@ def trainee(
     counts = whole(1, _MOST)
     given = settings_of(options, {"heads": counts, "layers": counts, "vocabulary": whole(0, size)})
     if options.init is None:
-        kept = given.pop("vocabulary", _PRUNED if size > _LARGE else 0)
-        return MedusaTrainee(target, prune=kept % size, **given)
-    before = read_written(options.init, MedusaTrainee.kind, target)
+        return MedusaTrainee(target, prune=pruned_size(given, size), **given)
+    before = read_written(options.init, "medusa", target)
     hidden = target.decoder.weights.hidden
     shape = MedusaShape.of(before.config, hidden=hidden, vocab_size=size)
     heads = before.config.get("num_heads")
@@ -117,7 +113,6 @@ class MedusaTrainee:
         ModelUnsupported: the target gives no hidden states.
     """
 
-    kind = "medusa"
     depths: tuple[int, ...] = ()
 
     def __init__(
@@ -134,34 +129,27 @@ class MedusaTrainee:
         sizes = target.decoder.weights
         target.check_states((len(sizes.layers),))
         self.heads = heads
-        self._head = sizes.head.detach().float()
-        self.chooses = prune > 0
-        if prune:
-            vocabulary = torch.arange(prune, device=sizes.device)  # a placeholder until `choose`
-        self.vocabulary = vocabulary
-        self._rows = self._head if vocabulary is None else self._head[vocabulary]
-        size = self._rows.shape[0]
+        self.vocabulary = DraftVocabulary(sizes.head, vocabulary, prune)
+        self.chooses = self.vocabulary.chooses
+        size = len(self.vocabulary.ids)
         self.shape = MedusaShape(sizes.hidden, sizes.vocab_size, size, layers, shared=True)
         self.module: MedusaModule = MedusaModule(sizes.hidden, heads, layers).to(sizes.device)
 
     def choose(self, counts: Tensor) -> None:
         """See `ChoosesTokens.choose`."""
-        if self.vocabulary is not None:
-            found = frequent_tokens(counts, len(self.vocabulary))
-            self.vocabulary = found.to(self._head.device)
-            self._rows = self._head[self.vocabulary]
+        self.vocabulary.choose(counts)
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each head.
 
-        A state counts only if the token after it belongs to the reply, as in service. While gradients
-        are on, the target's distribution is normalised over the tokens that can be drafted; while they
-        are off (measuring), it is exact.
+        A state counts only if the token after it belongs to the reply, as in service. The target's
+        distribution is exact while gradients are off (measuring); see `DraftVocabulary.log_p`.
         """
         wanted = batch.replies & batch.present
         length = wanted.shape[1]
         given = wanted[:, 1:]  # [b, t]: token t + 1 is the reply's
-        log_p, row_of = self._target(batch.final[:, :-1], given)
+        exact = not torch.is_grad_enabled()
+        log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], given, exact=exact)
         total, weight = batch.final.new_zeros((), dtype=torch.float32), 0.0
         accepted, counted = list[float](), list[int]()
         reached = given.clone()
@@ -174,7 +162,7 @@ class MedusaTrainee:
             if not count:
                 continue
             states = batch.final[:, : reached.shape[1]][reached].float()
-            logits = F.linear(self.module(states, head), self._rows)
+            logits = F.linear(self.module(states, head), self.vocabulary.rows)
             rows = row_of[:, ahead : ahead + reached.shape[1]][reached]
             loss, overlap = distance(logits, log_p[rows], acceptance)
             total = total + _DECAY**head * loss.sum()
@@ -182,24 +170,10 @@ class MedusaTrainee:
             accepted[-1] = float(overlap.sum())
         return Losses(total / max(weight, 1.0), accepted, counted)
 
-    def _target(self, final: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target's log probabilities ``[n, size]`` of draftable tokens; each place's row."""
-        exact = not torch.is_grad_enabled() and self.vocabulary is not None
-        parts = [self._rows.new_zeros(0, self._rows.shape[0])]
-        with torch.no_grad():
-            for some in final[wanted].float().split(_SLICE):  # type: ignore[no-untyped-call]
-                if exact:
-                    whole = F.linear(some, self._head).log_softmax(-1)
-                    parts.append(whole[:, self.vocabulary])
-                else:
-                    parts.append(F.linear(some, self._rows).log_softmax(-1))
-            row_of = wanted.flatten().cumsum(0).view(wanted.shape) - 1
-        return torch.cat(parts), row_of
-
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, vLLM's layout without output heads, which are the target's."""
         more = dict[str, Tensor]()
-        if self.vocabulary is not None:
-            more["token_map"] = self.vocabulary.to("cpu", torch.int64)
+        if self.vocabulary.pruned:
+            more["token_map"] = self.vocabulary.ids.to("cpu", torch.int64)
         config = self.shape.config(self.heads)
         write_head(folder, "Medusa heads", self.module, config, card, more=more)

@@ -55,12 +55,10 @@ class Trainee(Protocol):
     """A draft or a head in training.
 
     Attributes:
-        kind: The drafting method.
         depths: The depths (numbers of target layers) whose hidden states it reads; () for none.
         module: The trainable weights, without weights of the target.
     """
 
-    kind: str
     depths: tuple[int, ...]
     module: nn.Module
 

@@ -13,9 +13,11 @@ from specstream.model.attention.base import Batch as Rows
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.eagle import EagleHead, load
 from specstream.model.runner import ModelRunner
-from specstream.train.eagle import EagleTrainee, frequent_tokens
+from specstream.train.eagle import EagleTrainee
 from specstream.train.trainee import Batch
+from specstream.train.vocabulary import frequent_tokens
 from tests.heads import batch_of, eagle_head, random_eagle
+from tests.model.families import build
 from tests.tiny import tiny_model
 
 V, PROMPT, LENGTH = 60, 5, 16
@@ -71,11 +73,17 @@ def test_the_overlaps_told_are_those_of_the_head_in_service(
             steps = min(3, LENGTH - 2 - origin)
             for step, row in enumerate(served(head, text, origin, steps)):
                 q = torch.zeros(V)
-                q[trainee.vocabulary] = row.float().softmax(-1)
+                q[trainee.vocabulary.ids] = row.float().softmax(-1)
                 wanted[step] += float(torch.minimum(p[origin + 1 + step], q).sum())
                 counted[step] += 1
     assert list(told.counted) == counted
     assert list(told.accepted) == pytest.approx(wanted, abs=1e-4 * max(counted))
+
+
+def test_the_layer_has_the_targets_activation() -> None:
+    model = build("llama", hidden_act="gelu")
+    module, x = EagleTrainee(model).module, torch.randn(3, 32)
+    torch.testing.assert_close(module.midlayer.mlp(x), model.model.layers[-1].mlp(x))
 
 
 def test_training_raises_the_acceptance_at_every_position() -> None:

@@ -182,8 +182,8 @@ def test_a_pruned_vocabulary_is_that_of_the_replies_and_stays_when_it_goes_on(ro
 def test_a_large_vocabulary_is_pruned_unless_told_otherwise(
     root: Path, target: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specstream.train.eagle._LARGE", 200)
-    monkeypatch.setattr("specstream.train.eagle._PRUNED", 30)
+    monkeypatch.setattr("specstream.train.vocabulary._LARGE", 200)
+    monkeypatch.setattr("specstream.train.vocabulary._PRUNED", 30)
 
     def made(settings: dict[str, str]) -> EagleTrainee:
         given = asked(root, "eagle", "never", settings=settings)
@@ -192,12 +192,12 @@ def test_a_large_vocabulary_is_pruned_unless_told_otherwise(
         return trainee
 
     whole, pruned = made({"vocabulary": "0"}), made({"own_head": "true"})
-    assert len(whole.vocabulary) == 258 and not whole.chooses
-    assert len(made({}).vocabulary) == len(pruned.vocabulary) == 30 and pruned.chooses
+    assert len(whole.vocabulary.ids) == 258 and not whole.chooses
+    assert len(made({}).vocabulary.ids) == len(pruned.vocabulary.ids) == 30 and pruned.chooses
     counts = torch.zeros(258, dtype=torch.int64)
     counts[100:130] = 1
     pruned.choose(counts)
-    assert pruned.vocabulary.tolist() == list(range(100, 130))
+    assert pruned.vocabulary.ids.tolist() == list(range(100, 130))
     head = target.decoder.weights.head.float()
     assert torch.equal(pruned.module.state_dict()["lm_head.weight"], head[100:130])
 
@@ -208,6 +208,16 @@ def test_an_eagle_head_is_trained_on_a_cpu_only(root: Path, target: ModelRunner)
     elsewhere.device = torch.device("meta")
     with pytest.raises(ModelUnsupported, match="--device cpu"):
         trainee_of(elsewhere, load_tokenizer(given.target), given)
+
+
+def test_an_eagle_head_goes_on_where_the_targets_matrices_are_quantised(root: Path) -> None:
+    """As in learning in service: the layer from which a new head begins is not there any more."""
+    given = asked(root, "eagle", "never", init=root / "my-eagle", settings={})
+    model = load_model(given.target, EngineConfig(dtype="float32", device="cpu"))
+    quantised = ModelRunner(model, quantize="int8")
+    trainee = trainee_of(quantised, load_tokenizer(given.target), given)
+    before = load_file(root / "my-eagle" / "model.safetensors")
+    assert all(torch.equal(v, before[n].float()) for n, v in trainee.module.state_dict().items())
 
 
 def test_several_drafts_and_heads_from_the_command_line(
