@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.layers import rotated
+from specstream.train.layer_module import Mlp, projections
 
 __all__ = ["BlockModule"]
 
@@ -58,25 +58,10 @@ class _Layer(nn.Module):
         super().__init__()
         self.shape = s = shape
         self.input_layernorm = nn.RMSNorm(s.hidden, s.eps)
-        rows, kv_rows = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        self.self_attn = nn.ModuleDict(
-            {
-                "q_proj": nn.Linear(s.hidden, rows, bias=s.bias),
-                "k_proj": nn.Linear(s.hidden, kv_rows, bias=s.bias),
-                "v_proj": nn.Linear(s.hidden, kv_rows, bias=s.bias),
-                "o_proj": nn.Linear(rows, s.hidden, bias=s.bias),
-                "q_norm": nn.RMSNorm(s.head_dim, s.eps),
-                "k_norm": nn.RMSNorm(s.head_dim, s.eps),
-            }
-        )
+        norms = {name: nn.RMSNorm(s.head_dim, s.eps) for name in ("q_norm", "k_norm")}
+        self.self_attn = nn.ModuleDict(projections(s) | norms)
         self.post_attention_layernorm = nn.RMSNorm(s.hidden, s.eps)
-        self.mlp = nn.ModuleDict(
-            {
-                "gate_proj": nn.Linear(s.hidden, s.intermediate, bias=False),
-                "up_proj": nn.Linear(s.hidden, s.intermediate, bias=False),
-                "down_proj": nn.Linear(s.intermediate, s.hidden, bias=False),
-            }
-        )
+        self.mlp = Mlp(s)
 
     def forward(
         self,
@@ -98,9 +83,7 @@ class _Layer(nn.Module):
             enable_gqa=self.shape.heads != self.shape.kv_heads,
         )
         x = x + a["o_proj"](mixed.transpose(1, 2).flatten(2))
-        wide, m = self.post_attention_layernorm(x), self.mlp
-        gate = ACT2FN[self.shape.activation](m["gate_proj"](wide))
-        result: Tensor = x + m["down_proj"](gate * m["up_proj"](wide))
+        result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
 
     def _keys(self, rows: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.model.heads.eagle_format import EagleShape
 from specstream.model.layers import rotated
+from specstream.train.layer_module import Mlp, projections
 
 __all__ = ["EagleModule", "Rows", "begin_like"]
 
@@ -114,16 +114,9 @@ class _Layer(nn.Module):
         self.shape = s = shape
         self.input_layernorm = nn.RMSNorm(s.hidden, s.eps)
         self.hidden_norm = nn.RMSNorm(s.hidden, s.eps)
-        self.self_attn = nn.ModuleDict(
-            {
-                "q_proj": nn.Linear(2 * s.hidden, s.heads * s.head_dim, bias=s.bias),
-                "k_proj": nn.Linear(2 * s.hidden, s.kv_heads * s.head_dim, bias=s.bias),
-                "v_proj": nn.Linear(2 * s.hidden, s.kv_heads * s.head_dim, bias=s.bias),
-                "o_proj": nn.Linear(s.heads * s.head_dim, s.hidden, bias=False),
-            }
-        )
+        self.self_attn = nn.ModuleDict(projections(s, 2))
         self.post_attention_layernorm = nn.RMSNorm(s.hidden, s.eps)
-        self.mlp = _Mlp(s.hidden, s.intermediate)
+        self.mlp = Mlp(s)
 
     def entry(self, embeddings: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention input (embedding and feature joined) and the residual stream."""
@@ -157,18 +150,6 @@ class _Layer(nn.Module):
         for index, (_, values) in enumerate(own, true):
             mixed = mixed + weights[..., index : index + 1] * values.unsqueeze(3)
         result: Tensor = self.self_attn["o_proj"](mixed.flatten(2))
-        return result
-
-
-class _Mlp(nn.Module):
-    def __init__(self, hidden: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return result
 
 
