@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from anyio import to_thread
 
@@ -18,7 +16,7 @@ from specstream.commands.serving import api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
 from specstream.ws.listen import check_address, location
 from specstream.ws.server import RealtimeServer
-from specstream.ws.stage.server import serve_adapter
+from specstream.ws.stage.server import AdapterServer
 
 __all__ = ["PORT", "run_adapter", "run_server"]
 
@@ -69,33 +67,18 @@ async def run_adapter(args: argparse.Namespace) -> int:
     config = server_config(args, table=False)
     tls, key = config.tls(), api_key_of(args, config)
     name = args.name or _DEFAULTS[args.kind]
-    code, line = 0, ""
 
-    async def until(drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
-        nonlocal code
-        code = await until_stopped(drain, config.drain, lambda: note(line))
-
-    def ready(port: int) -> None:
-        nonlocal line
-        s = "s" if tls else ""
-        line = f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}"
-
-    async def serve(make: partial[object]) -> None:
-        await serve_adapter(
-            args.kind,
-            make,
-            host=config.host,
-            port=config.port or 0,
-            api_key=key,
-            tls=tls,
-            ready=ready,
-            until=until,
+    async def serve(make: partial[object]) -> int:
+        server = AdapterServer(
+            args.kind, make, host=config.host, port=config.port or 0, api_key=key, tls=tls
         )
+        async with server.start() as port:
+            s = "s" if tls else ""
+            line = f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}"
+            return await until_stopped(server.drain, config.drain, lambda: note(line))
 
     if (args.kind, name) == ("prompt", "model"):
         await check_address(config.host, config.port or 0, key)
         async with loaded(engine_of(args)) as engine:
-            await serve(partial(stage_or_adapter, args.kind, name, engine))
-    else:
-        await serve(partial(stage_or_adapter, args.kind, name))
-    return code
+            return await serve(partial(stage_or_adapter, args.kind, name, engine))
+    return await serve(partial(stage_or_adapter, args.kind, name))

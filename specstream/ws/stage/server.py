@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, get_args
 
 import anyio
@@ -24,53 +24,15 @@ from specstream.ws.stage.connection import AdapterConnection
 from specstream.ws.stage.frames import MAX_WINDOW, SUBPROTOCOL, ErrorFrame, Kind, ReadyFrame
 from specstream.ws.stage.protocol import WINDOW, StageRules
 
-__all__ = ["adapter_server", "serve_adapter"]
+__all__ = ["AdapterServer", "adapter_server"]
 
 _RELEASE_TIMEOUT = 10.0
 MAX_CONNECTIONS = 64
 """Default limit of clients at once."""
 
 
-async def serve_adapter(
-    kind: Kind,
-    make_adapter: Callable[[], Any],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    api_key: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    ready: Callable[[int], None] | None = None,
-    until: Callable[[Callable[[float], Coroutine[Any, Any, None]]], Awaitable[None]] | None = None,
-) -> None:
-    """Serve until ``until`` returns (without it: for ever); ``ready`` is given the port that is bound.
-
-    ``until`` is given a function that drains the server: running turns may end within that many
-    seconds, no new turn begins, and every connection is closed (1001). A turn that takes longer ends
-    with an error. The other arguments and the errors are those of `adapter_server`.
-    """
-    service = _Service(kind, make_adapter, WINDOW, MAX_CONNECTIONS)
-    async with service.serving(host, port, api_key, tls) as bound:
-        if ready is not None:
-            ready(bound)
-        if until is None:
-            await anyio.sleep_forever()
-        else:
-            await until(service.drain)
-
-
-@asynccontextmanager
-async def adapter_server(
-    kind: Kind,
-    make_adapter: Callable[[], Any],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    api_key: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    window: int = WINDOW,
-    max_connections: int = MAX_CONNECTIONS,
-) -> AsyncGenerator[int, None]:
-    """Serve an adapter while the block runs; gives the port.
+class AdapterServer:
+    """Serves one adapter.
 
     Every connection has an adapter of its own, since an adapter serves one turn at a time.
     ``make_adapter`` is called in a worker thread for each, the first time before the port opens, so
@@ -88,20 +50,20 @@ async def adapter_server(
         max_connections: Maximum clients at once; more are refused with an error frame.
 
     Raises:
-        PortUnavailable: the address can't be listened on.
-        AdapterUnavailable: the adapter can't be made.
         ConfigError: no such kind, a number out of range, or a public address without a key.
     """
-    service = _Service(kind, make_adapter, window, max_connections)
-    async with service.serving(host, port, api_key, tls) as bound:
-        yield bound
-
-
-class _Service:
-    """Makes the adapters of all connections, and limits the connections."""
 
     def __init__(
-        self, kind: Kind, make: Callable[[], Any], window: int, max_connections: int
+        self,
+        kind: Kind,
+        make_adapter: Callable[[], Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        window: int = WINDOW,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         if kind not in get_args(Kind):
             raise ConfigError(
@@ -109,8 +71,17 @@ class _Service:
             )
         if not 1 <= window <= MAX_WINDOW or max_connections < 1:
             raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
+        check_key(host, api_key)
+        self._address = (host, port)
+        self._options: dict[str, Any] = {
+            "subprotocols": [Subprotocol(SUBPROTOCOL)],
+            "origins": [None],
+            "process_request": Authentication(api_key).require_key,
+            "max_size": MAX_SIZE,
+            "ssl": tls,
+        }
         self._kind: Kind = kind
-        self._make = make
+        self._make = make_adapter
         self._window = window
         self._places = max_connections  # that are free
         self._spare: Any = None  # the first adapter, made before the port opens
@@ -118,29 +89,25 @@ class _Service:
         self._connections: set[AdapterConnection] = set()
 
     @asynccontextmanager
-    async def serving(
-        self, host: str, port: int, key: str | None, tls: ssl.SSLContext | None
-    ) -> AsyncGenerator[int, None]:
-        """Listen while the block runs; gives the port."""
-        check_key(host, key)
+    async def start(self) -> AsyncGenerator[int, None]:
+        """Listen while the block runs; gives the port.
+
+        Raises:
+            PortUnavailable: the address can't be listened on.
+            AdapterUnavailable: the adapter can't be made.
+        """
         self._spare = await self._load()
         try:
-            async with listen(
-                self._handle,
-                host,
-                port,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
-                origins=[None],
-                process_request=Authentication(key).require_key,
-                max_size=MAX_SIZE,
-                ssl=tls,
-            ) as bound:
-                yield bound
+            async with listen(self._handle, *self._address, **self._options) as port:
+                yield port
         finally:
             await _release(self._spare)
 
     async def drain(self, seconds: float) -> None:
-        """See `serve_adapter`."""
+        """Begin no new turn, let running ones end, then close every connection (1001).
+
+        A turn that takes longer than ``seconds`` ends with an error.
+        """
         self._stopping = True
         async with anyio.create_task_group() as group:
             for connection in self._connections:
@@ -191,6 +158,13 @@ class _Service:
             await connection.run()
         finally:
             self._connections.remove(connection)
+
+
+def adapter_server(
+    kind: Kind, make_adapter: Callable[[], Any], **options: Any
+) -> AbstractAsyncContextManager[int]:
+    """Serve an adapter while the block runs; gives the port. For the arguments see `AdapterServer`."""
+    return AdapterServer(kind, make_adapter, **options).start()
 
 
 async def _release(adapter: Any) -> None:

@@ -20,7 +20,7 @@ from specstream.pipeline.stages import VoiceStage
 from specstream.types import Phrase, SpeechBuffer
 from specstream.ws.stage.frames import SUBPROTOCOL
 from specstream.ws.stage.remote import RemoteStage
-from specstream.ws.stage.server import serve_adapter
+from specstream.ws.stage.server import AdapterServer
 from tests.standins import ToneVoice, feed, phrases_of
 
 PHRASES = phrases_of("Hello there. This is another sentence.")
@@ -96,8 +96,10 @@ async def a_turn(
     async with anyio.create_task_group() as group:
 
         async def serve() -> None:
-            make = partial(voice, begun, gate)
-            await serve_adapter("voice", make, ready=stop.ready, until=stop.until)
+            server = AdapterServer("voice", partial(voice, begun, gate))
+            async with server.start() as port:
+                stop.ready(port)
+                await stop.until(server.drain)
 
         group.start_soon(serve)
         await stop.listening.wait()

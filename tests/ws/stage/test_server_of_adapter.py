@@ -45,7 +45,7 @@ from specstream.ws.stage.frames import (
 )
 from specstream.ws.stage.protocol import StageRules
 from specstream.ws.stage.remote import RemoteStage
-from specstream.ws.stage.server import adapter_server, serve_adapter
+from specstream.ws.stage.server import adapter_server
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
 
 PHRASES = phrases_of("Hello there [smile]. This is another sentence. And the last one.")
@@ -225,7 +225,7 @@ async def test_who_may_connect() -> None:
                 assert await feed(stage, PHRASES)
     for host, key in (("0.0.0.0", None), ("example.org", None), ("::", None), ("127.0.0.1", "")):
         with pytest.raises(ConfigError, match="set an api key|the api key is empty"):
-            await serve_adapter("voice", ToneVoice, host=host, api_key=key)
+            adapter_server("voice", ToneVoice, host=host, api_key=key)
     async with adapter_server("voice", ToneVoice) as port:
         with pytest.raises(InvalidStatus, match="403"):  # any web page could, otherwise
             async with dial(port, origin=Origin("https://example.org")):
@@ -246,12 +246,18 @@ async def test_a_full_server_says_so_and_recovers() -> None:
             assert await feed(stage, PHRASES)
 
 
+async def begin(make: Callable[[], Any], **options: Any) -> None:
+    """Start a server that must fail."""
+    async with adapter_server("voice", make, **options):
+        raise AssertionError("it listens")
+
+
 async def test_a_port_that_is_taken() -> None:
     async with adapter_server("voice", ToneVoice) as port:
         with pytest.raises(
             PortUnavailable, match=f"127.0.0.1:{port}: Address already in use; choose"
         ):
-            await serve_adapter("voice", ToneVoice, port=port)
+            await begin(ToneVoice, port=port)
     for host, number in (("127.0.0.1", 70_000), ("203.0.113.7", 0)):
         with pytest.raises(PortUnavailable, match=str(number)):
             async with listen(lambda socket: anyio.lowlevel.checkpoint(), host, number):
@@ -263,7 +269,9 @@ async def test_serving_until_cancelled() -> None:
     async with anyio.create_task_group() as group:
 
         async def serve() -> None:
-            await serve_adapter("prompt", Board, ready=ports.append)
+            async with adapter_server("prompt", Board) as port:
+                ports.append(port)
+                await anyio.sleep_forever()
 
         group.start_soon(serve)
         await until(lambda: bool(ports))
@@ -283,15 +291,15 @@ async def test_an_adapter_that_can_not_be_made() -> None:
 
     for make, why in ((typed, "no such voice"), (untyped, "can't be made: libnoise.so")):
         with pytest.raises(AdapterUnavailable, match=why):
-            await serve_adapter("voice", make)
+            await begin(make)
     with pytest.raises(AdapterUnavailable, match="no voice adapter: it lacks capabilities"):
-        await serve_adapter("voice", Face)
+        await begin(Face)
     numbers: list[dict[str, Any]] = [{"window": 0}, {"window": 1025}, {"max_connections": 0}]
     for wrong in numbers:
         with pytest.raises(ConfigError, match="from 1 to 1024"):
-            await adapter_server("voice", ToneVoice, **wrong).__aenter__()
+            adapter_server("voice", ToneVoice, **wrong)
     with pytest.raises(ConfigError, match="there are: voice, avatar, prompt"):
-        await serve_adapter("smell", ToneVoice)  # type: ignore[arg-type]
+        adapter_server("smell", ToneVoice)  # type: ignore[arg-type]
 
     made = 0
 
