@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.uri import parse_uri
 
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.ws.log import LOG, shown
 from specstream.ws.realtime.wire import PATH
 
-__all__ = ["Reached", "bearer", "dial"]
+__all__ = ["Reached", "bearer", "check_url", "dial"]
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Seconds between the attempts; the last value repeats."""
@@ -50,9 +51,9 @@ async def dial(
         ConnectionFailed: nobody answers, or the server refuses the connection.
         ConfigError: the address is not a WebSocket address, or the key can't be sent.
     """
-    address = _address(url)
-    if tls is not None and not address.startswith("wss:"):
-        raise ConfigError(f"tls is for wss:// addresses; {shown(url)} is none")
+    check_url(url, tls)
+    parts = urlsplit(url)
+    address = parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
     options: dict[str, Any] = {"additional_headers": bearer(api_key), "open_timeout": open_timeout}
     options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
     if _this_machine(address):
@@ -70,6 +71,29 @@ async def dial(
         f"no Realtime server answers at {shown(url)}: {found}{tried}; "
         "is `specstream serve` running there?"
     )
+
+
+def check_url(url: str, tls: ssl.SSLContext | None) -> None:
+    """Require a WebSocket address, and one that begins with ``wss://`` if there is a ``tls``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(url, str):
+        raise _no_address(url)
+    try:
+        if urlsplit(url).port == 0:
+            raise _no_address(url)
+        secure = parse_uri(url).secure
+    except (InvalidURI, ValueError) as error:
+        raise _no_address(url) from error
+    if tls is not None and not secure:
+        raise ConfigError(f"tls is for wss:// addresses, and {shown(url)!r} is none")
+
+
+def _no_address(url: object) -> ConfigError:
+    named = shown(url) if isinstance(url, str) else url
+    return ConfigError(f"{named!r:.80} isn't an address such as ws://host:port")
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
@@ -96,7 +120,7 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
     except InvalidStatus as error:
         raise ConnectionFailed(_refusal(shown(url), error.response.status_code)) from error
     except (InvalidURI, UnicodeError) as error:
-        raise ConfigError(f"{shown(url)} is not a WebSocket address") from error
+        raise _no_address(url) from error
     except (OSError, TimeoutError, InvalidHandshake) as error:
         if _nobody_listens(error):
             return "the connection is refused"
@@ -137,19 +161,6 @@ def _nobody_listens(error: Exception) -> bool:
     """
     number = f"[Errno {errno.ECONNREFUSED}]"
     return isinstance(error, ConnectionRefusedError) or number in str(error)
-
-
-def _address(url: str) -> str:
-    if not isinstance(url, str):
-        raise ConfigError(f"an address such as ws://host:port is expected, not {url!r:.80}")
-    wrong = ConfigError(f"{shown(url)} is not a WebSocket address; it begins with ws:// or wss://")
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("ws", "wss") or not parts.netloc or parts.port == 0:
-            raise wrong
-    except ValueError:
-        raise wrong from None
-    return parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
 
 
 def _refusal(url: str, status: int) -> str:

@@ -9,13 +9,12 @@ from typing import Any, get_args
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
-from websockets.uri import parse_uri
 
 from specstream.errors import ConfigError, ConnectionFailed, ProtocolError
 from specstream.pipeline.link import Inlet
-from specstream.ws.dial import bearer
+from specstream.ws.dial import bearer, check_url
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.log import LOG, shown
 from specstream.ws.stage import frames as fr
@@ -82,18 +81,11 @@ class RemoteStage:
         takes_drafts: bool = False,
         punctual: bool = False,
     ) -> None:
-        if not isinstance(url, str):
-            raise ConfigError(f"{url!r:.80} isn't an address such as ws://host:port")
-        try:
-            secure = parse_uri(url).secure
-        except (InvalidURI, ValueError) as error:
-            raise ConfigError(f"{shown(url)!r} isn't an address such as ws://host:port") from error
+        check_url(url, tls)
         if kind not in get_args(Kind):
             raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r:.80}")
         if not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
             raise ConfigError(f"window must be a number from 1 to {MAX_WINDOW}, not {window!r:.80}")
-        if tls is not None and not secure:
-            raise ConfigError(f"tls is for a wss:// address, and {shown(url)!r} is none")
         self.name = name or kind
         self.takes_drafts = takes_drafts
         self.punctual = punctual
