@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -268,10 +267,10 @@ async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> No
     turn = cast(Any, Spoken())
     connection._responses[turn.id] = turn
     pipeline = await connection._adapters.pipeline(audio=False, avatar=False, prompt=False)
-    context = cast(Any, SimpleNamespace(pipeline=pipeline, replies=connection._replies))
+    turn.pipeline, turn.out_of_band = pipeline, False
     async with anyio.create_task_group() as group:
         group.start_soon(connection._read)
-        group.start_soon(connection._run, turn, context)
+        group.start_soon(connection._run, turn)
     assert socket.closed_at - began == pytest.approx(59)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
@@ -16,7 +18,7 @@ from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.adapter_pool import AdapterPool
 from specstream.ws.realtime.microphone import Microphone
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.request import ResponseContext, Service
+from specstream.ws.realtime.request import Service
 from specstream.ws.realtime.response import CANCEL_GRACE_S, ResponseTurn
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.settings import ResponseSettings
@@ -234,44 +236,42 @@ class RealtimeConnection:
 
     async def _start(self, asked: ResponseSettings) -> None:
         async with self._starting:  # both the client and the end of a turn start responses
-            await self._start_locked(asked)
+            if self._stopping:
+                raise _stopping()
+            request = self._session.request(asked)
+            apart = request.conversation is None
+            if not apart and (active := self._speaking()) is not None:
+                message = f"Conversation already has an active response in progress: {active.id}."
+                message += " Cancel it, or wait for it."
+                raise Refused("conversation_already_has_active_response", message)
+            out_of_band = sum(turn.out_of_band for turn in self._responses.values())
+            if apart and out_of_band >= MAX_RESPONSES - 1:
+                message = (
+                    f"{out_of_band} out-of-band responses are under way already; wait for one."
+                )
+                raise Refused("too_many_responses", message)
+            pipeline = await self._adapters.pipeline(
+                audio=request.audio,
+                avatar="avatar" in request.wants,
+                prompt="prompt" in request.wants,
+            )
+            if self._stopping:  # meanwhile: a remote adapter may take seconds to answer
+                self._adapters.release(pipeline)
+                raise _stopping()
+            replies = self._service.engine.session() if apart else self._replies
+            place = self._out_of_band if apart else nullcontext()
+            response = ResponseTurn(request, self._service, replies, pipeline, self._outbox, place)
+            self._responses[response.id] = response
+            assert self._group is not None
+            self._group.start_soon(self._run, response)
 
-    async def _start_locked(self, asked: ResponseSettings) -> None:
-        if self._stopping:
-            raise _stopping()
-        request = self._session.request(asked)
-        if request.conversation is not None and (active := self._speaking()) is not None:
-            message = f"Conversation already has an active response in progress: {active.id}."
-            message += " Cancel it, or wait for it."
-            raise Refused("conversation_already_has_active_response", message)
-        out_of_band = sum(turn.out_of_band for turn in self._responses.values())
-        if request.conversation is None and out_of_band >= MAX_RESPONSES - 1:
-            message = f"{out_of_band} out-of-band responses are under way already; wait for one."
-            raise Refused("too_many_responses", message)
-        pipeline = await self._adapters.pipeline(
-            audio=request.audio,
-            avatar="avatar" in request.wants,
-            prompt="prompt" in request.wants,
-        )
-        if self._stopping:  # meanwhile: a remote adapter may take seconds to answer
-            self._adapters.release(pipeline)
-            raise _stopping()
-        replies = self._replies
-        if request.conversation is None:
-            replies = self._service.engine.session()
-        context = ResponseContext(self._service, replies, pipeline, self._outbox, self._out_of_band)
-        response = ResponseTurn(request, context)
-        self._responses[response.id] = response
-        assert self._group is not None
-        self._group.start_soon(self._run, response, context)
-
-    async def _run(self, response: ResponseTurn, context: ResponseContext) -> None:
+    async def _run(self, response: ResponseTurn) -> None:
         try:
             await response.run()
         finally:
             self._quiet_since = anyio.current_time()
             del self._responses[response.id]
-            self._adapters.release(context.pipeline)
-            if context.replies is not self._replies:
+            self._adapters.release(response.pipeline)
+            if response.out_of_band:
                 with anyio.CancelScope(shield=True):
-                    await context.replies.aclose()
+                    await response.replies.aclose()

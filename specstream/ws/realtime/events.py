@@ -43,7 +43,7 @@ class ErrorDetail(BaseModel):
 class ErrorEvent(ServerEvent):
     """Something could not be done; the session goes on."""
 
-    type: Literal["error"] = "error"
+    type: str = "error"
     error: ErrorDetail
 
 
@@ -58,21 +58,21 @@ class ItemEvent(ServerEvent):
 class ItemRetrieved(ServerEvent):
     """Answers ``conversation.item.retrieve``."""
 
-    type: Literal["conversation.item.retrieved"] = "conversation.item.retrieved"
+    type: str = "conversation.item.retrieved"
     item: AnyItem
 
 
 class ItemDeleted(ServerEvent):
     """Answers ``conversation.item.delete``."""
 
-    type: Literal["conversation.item.deleted"] = "conversation.item.deleted"
+    type: str = "conversation.item.deleted"
     item_id: str
 
 
 class ItemTruncated(ServerEvent):
     """Answers ``conversation.item.truncate``."""
 
-    type: Literal["conversation.item.truncated"] = "conversation.item.truncated"
+    type: str = "conversation.item.truncated"
     item_id: str
     content_index: int
     audio_end_ms: int
@@ -81,7 +81,7 @@ class ItemTruncated(ServerEvent):
 class InputSpeechStarted(ServerEvent):
     """A user's turn begins; it will become item ``item_id``. Times count the audio appended."""
 
-    type: Literal["input_audio_buffer.speech_started"] = "input_audio_buffer.speech_started"
+    type: str = "input_audio_buffer.speech_started"
     audio_start_ms: int
     item_id: str
 
@@ -89,7 +89,7 @@ class InputSpeechStarted(ServerEvent):
 class InputSpeechStopped(ServerEvent):
     """The turn is over; the item follows."""
 
-    type: Literal["input_audio_buffer.speech_stopped"] = "input_audio_buffer.speech_stopped"
+    type: str = "input_audio_buffer.speech_stopped"
     audio_end_ms: int
     item_id: str
 
@@ -97,7 +97,7 @@ class InputSpeechStopped(ServerEvent):
 class InputCommitted(ServerEvent):
     """The turn's audio became an item."""
 
-    type: Literal["input_audio_buffer.committed"] = "input_audio_buffer.committed"
+    type: str = "input_audio_buffer.committed"
     item_id: str
     previous_item_id: str | None = None
 
@@ -105,7 +105,7 @@ class InputCommitted(ServerEvent):
 class InputCleared(ServerEvent):
     """Answers ``input_audio_buffer.clear``."""
 
-    type: Literal["input_audio_buffer.cleared"] = "input_audio_buffer.cleared"
+    type: str = "input_audio_buffer.cleared"
 
 
 class _TranscriptionEvent(ServerEvent):
@@ -116,18 +116,14 @@ class _TranscriptionEvent(ServerEvent):
 class TranscriptionDelta(_TranscriptionEvent):
     """New words of a transcript, perhaps while the user speaks; they are unlikely to change."""
 
-    type: Literal["conversation.item.input_audio_transcription.delta"] = (
-        "conversation.item.input_audio_transcription.delta"
-    )
+    type: str = "conversation.item.input_audio_transcription.delta"
     delta: str
 
 
 class TranscriptionCompleted(_TranscriptionEvent):
     """The whole transcript of a turn; it may differ from the deltas."""
 
-    type: Literal["conversation.item.input_audio_transcription.completed"] = (
-        "conversation.item.input_audio_transcription.completed"
-    )
+    type: str = "conversation.item.input_audio_transcription.completed"
     transcript: str
     usage: dict[str, Any]
 
@@ -135,16 +131,14 @@ class TranscriptionCompleted(_TranscriptionEvent):
 class TranscriptionFailed(_TranscriptionEvent):
     """The recogniser broke or took too long; the item stays without text."""
 
-    type: Literal["conversation.item.input_audio_transcription.failed"] = (
-        "conversation.item.input_audio_transcription.failed"
-    )
+    type: str = "conversation.item.input_audio_transcription.failed"
     error: Failure
 
 
 class TranscriptionGuess(_TranscriptionEvent):
     """The whole transcript so far, while the user speaks; any of it may change."""
 
-    type: Literal["specstream.hearing"] = "specstream.hearing"
+    type: str = "specstream.hearing"
     transcript: str
 
 
@@ -170,7 +164,7 @@ class OutputItemEvent(_OutputEvent):
 class ReportEvent(_OutputEvent):
     """The generation's figures; comes right before ``response.done``."""
 
-    type: Literal["specstream.report"] = "specstream.report"
+    type: str = "specstream.report"
     report: dict[str, Any]
 
 
@@ -200,16 +194,14 @@ class TextDelta(_ContentEvent):
 class PreviewEvent(_ContentEvent):
     """Text that was drafted behind the text sent so far; the next event of the text replaces it."""
 
-    type: Literal["specstream.preview"] = "specstream.preview"
+    type: str = "specstream.preview"
     text: str
 
 
 class ArgumentsDelta(_OutputEvent):
     """New JSON text of a function call's arguments."""
 
-    type: Literal["response.function_call_arguments.delta"] = (
-        "response.function_call_arguments.delta"
-    )
+    type: str = "response.function_call_arguments.delta"
     item_id: str
     call_id: str
     delta: str
@@ -218,7 +210,7 @@ class ArgumentsDelta(_OutputEvent):
 class ArgumentsDone(_OutputEvent):
     """All of a function call's arguments."""
 
-    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
+    type: str = "response.function_call_arguments.done"
     item_id: str
     call_id: str
     name: str = ""
@@ -228,54 +220,56 @@ class ArgumentsDone(_OutputEvent):
 class TextDone(_ContentEvent):
     """All of the text."""
 
-    type: Literal["response.output_text.done"] = "response.output_text.done"
+    type: str = "response.output_text.done"
     text: str
 
 
 class TranscriptDone(_ContentEvent):
     """All of the spoken text."""
 
-    type: Literal["response.output_audio_transcript.done"] = "response.output_audio_transcript.done"
+    type: str = "response.output_audio_transcript.done"
     transcript: str
 
 
 class AudioDelta(_ContentEvent):
     """New audio, base64."""
 
-    type: Literal["response.output_audio.delta"] = "response.output_audio.delta"
+    type: str = "response.output_audio.delta"
     delta: str
 
 
 class AudioDone(_ContentEvent):
     """No more audio."""
 
-    type: Literal["response.output_audio.done"] = "response.output_audio.done"
+    type: str = "response.output_audio.done"
 
 
 class AvatarDelta(_ContentEvent):
     """One `specstream.types.AvatarCue`, its samples at 24 kHz."""
 
-    type: Literal["specstream.avatar.delta"] = "specstream.avatar.delta"
+    type: str = "specstream.avatar.delta"
     cue: dict[str, Any]
 
 
 class PromptDelta(_ContentEvent):
     """One `specstream.types.ScenePrompt`."""
 
-    type: Literal["specstream.prompt.delta"] = "specstream.prompt.delta"
+    type: str = "specstream.prompt.delta"
     shot: dict[str, Any]
 
 
 class RevokeEvent(_ContentEvent):
     """All output of ``stage`` that was made from the reply's text at or past ``from_char`` is void."""
 
-    type: Literal["specstream.revoke"] = "specstream.revoke"
+    type: str = "specstream.revoke"
     stage: str
     from_char: int
 
 
 def _by_type(cls: type[ServerEvent]) -> dict[str, type[ServerEvent]]:
-    known = dict.fromkeys(get_args(cls.model_fields["type"].annotation), cls)
+    field = cls.model_fields["type"]
+    names = get_args(field.annotation) if field.is_required() else (field.default,)
+    known = dict.fromkeys(names, cls)
     for sub in cls.__subclasses__():
         known |= _by_type(sub)
     return known

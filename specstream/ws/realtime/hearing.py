@@ -133,9 +133,9 @@ class Hearing:
             if not transcript.has_words:
                 return
             await self._announce(turn)
-        if self._session.hearing.transcription is None:
+        if self._session.settings.audio.input.transcription is None:
             return
-        if "hearing" in self._session.wants:
+        if "hearing" in self._session.settings.specstream.events:
             await self._put(ev.TranscriptionGuess(item_id=turn.entry.id, transcript=text))
         await self._delta(turn, _agreed(before, text))
 
@@ -153,7 +153,7 @@ class Hearing:
             await self._commit(turn)
         text = turn.entry.text = transcript.text
         self.owed = self.owed or transcript.has_words
-        if self._session.hearing.transcription is not None:
+        if self._session.settings.audio.input.transcription is not None:
             await self._delta(turn, text)
             seconds = (turn.end_ms - turn.start_ms) / 1000
             usage = {"type": "duration", "seconds": round(seconds, 3)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 from anyio.abc import TaskGroup
@@ -56,22 +57,23 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
     the words; its ``eagerness`` sets ``patience``. ``by_words``: see `Hearing`; it needs partial
     transcripts.
     """
-    turns = heard.turn_detection
-    language = heard.transcription.language if heard.transcription is not None else None
-    partial_ms = 500.0 if by_words or heard.transcription is not None else None
+    turns, transcription = heard.turn_detection, heard.transcription
+    settings = ListenerSettings(
+        manual=turns is None,
+        partial_ms=500.0 if by_words or transcription is not None else None,
+        language=transcription.language if transcription is not None else None,
+    )
     if turns is None:
-        return ListenerSettings(manual=True, partial_ms=partial_ms, language=language)
+        return settings
     if turns.type == "semantic_vad":
-        patience = _PATIENCE[turns.eagerness or "auto"]
-        return ListenerSettings(patience=patience, partial_ms=partial_ms, language=language)
+        return replace(settings, patience=_PATIENCE[turns.eagerness or "auto"])
     assert turns.threshold is not None
-    return ListenerSettings(
+    return replace(
+        settings,
         threshold=turns.threshold,
         prefix_ms=float(turns.prefix_padding_ms or 0),
         silence_ms=float(turns.silence_duration_ms or 0),
         by_words=False,
-        partial_ms=partial_ms,
-        language=language,
     )
 
 
@@ -99,7 +101,7 @@ class Microphone:
     ) -> None:
         self._ears, self._session, self._put = ears, session, put
         self._responder, self._group = responder, group
-        self._settings = (session.hearing, session.by_words)
+        self._settings = self._wanted
         self._hearing: Hearing | None = None
         self._all: list[Hearing] = []
         self._since_ms = 0.0  # audio of the session before the current listener's
@@ -151,7 +153,7 @@ class Microphone:
 
         That turn ends by the settings it began with; only a change of the audio's format discards it.
         """
-        settings = (self._session.hearing, self._session.by_words)
+        settings = self._wanted
         if settings == self._settings:
             return
         hearing, old = self._hearing, self._settings[0]
@@ -186,6 +188,12 @@ class Microphone:
             return None
         waiting, self._deferred = self._deferred, None
         return waiting
+
+    @property
+    def _wanted(self) -> tuple[AudioInput, bool]:
+        """The session's settings now, and whether a turn is announced by its words (see `Hearing`)."""
+        settings = self._session.settings
+        return settings.audio.input, settings.specstream.interrupt == "words"
 
     @property
     def _format(self) -> Format:
@@ -234,13 +242,13 @@ class Microphone:
             await self._settle()
 
     async def _begun(self) -> None:
-        turns = self._session.hearing.turn_detection
+        turns = self._session.settings.audio.input.turn_detection
         if turns is not None and turns.interrupt_response:
             await self._responder.interrupt()
 
     async def _follow(self, hearing: Hearing, event: object) -> None:
         await hearing.take(event)
-        turns = self._session.hearing.turn_detection
+        turns = self._session.settings.audio.input.turn_detection
         if hearing.owed and turns is not None and turns.create_response:
             if not (hearing.speaking and turns.interrupt_response):
                 hearing.owed = False

@@ -1,4 +1,4 @@
-"""The request for a response, and the objects that a response works with."""
+"""The request for a response, and what all sessions of a server share."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import anyio
-
 from specstream.listening.ears import Ears
 from specstream.pipeline.clock import Clock, LoopClock
-from specstream.pipeline.stage import Pipeline
 from specstream.types import Message, SamplingParams, Tools
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
 from specstream.ws.realtime.conversation import Conversation
 from specstream.ws.realtime.input_settings import AudioFormat
-from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.settings import OwnEvent, SessionSettings
 
-__all__ = ["Engine", "Replies", "ResponseContext", "ResponseRequest", "Service"]
+__all__ = ["Engine", "Replies", "ResponseRequest", "Service"]
 
 
 class Replies(Protocol):
@@ -98,14 +94,3 @@ class Service:
     buffer_s: float = 30.0
     idle_s: float = 600.0
     ears: Ears | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseContext:
-    """The objects that a response uses; a session's out-of-band responses share ``out_of_band``."""
-
-    service: Service
-    replies: Replies
-    pipeline: Pipeline
-    outbox: Outbox
-    out_of_band: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))

@@ -137,12 +137,9 @@ class CachedTokens(BaseModel):
     image_tokens: int = 0
 
 
-class InputTokens(BaseModel):
+class InputTokens(CachedTokens):
     """Prompt tokens by kind, the cached ones included."""
 
-    text_tokens: int = 0
-    audio_tokens: int = 0
-    image_tokens: int = 0
     cached_tokens: int = 0
     cached_tokens_details: CachedTokens = CachedTokens()
 
@@ -168,11 +165,8 @@ class Usage(BaseModel):
         """Take the token counts from a report; zeros without one, since clients expect numbers."""
         read, cached, written = 0, 0, 0
         if report is not None:
-            read, cached, written = (
-                report.prompt_tokens,
-                report.reused_tokens,
-                len(report.token_ids),
-            )
+            read, cached = report.prompt_tokens, report.reused_tokens
+            written = len(report.token_ids)
         return cls(
             total_tokens=read + written,
             input_tokens=read,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
@@ -12,14 +12,15 @@ import anyio
 from specstream.cue_order import cues_first
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.rest import Rest
-from specstream.pipeline.stage import Event, Run, StageFailed
+from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import AudioPacer, Piece, of_cue
 from specstream.ws.realtime.g711 import Encoder
 from specstream.ws.realtime.item_writer import ItemWriter
+from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.preview_tap import PreviewTap
-from specstream.ws.realtime.request import ResponseContext, ResponseRequest
+from specstream.ws.realtime.request import Replies, ResponseRequest, Service
 from specstream.ws.realtime.resources import (
     EndStatus,
     Reason,
@@ -40,17 +41,36 @@ _log = logging.getLogger("specstream.realtime")
 
 
 class ResponseTurn:
-    """One response. `run` it in a task of its own; `cancel` it from anywhere."""
+    """One response. `run` it in a task of its own; `cancel` it from anywhere.
 
-    def __init__(self, request: ResponseRequest, context: ResponseContext) -> None:
+    Args:
+        request: What was asked for.
+        service: What the server's sessions share.
+        replies: The conversation with the engine.
+        pipeline: The stages that make speech, cues and shots.
+        outbox: Where its events go.
+        place: Is held while the reply is made, so that not too many are made at once.
+    """
+
+    def __init__(
+        self,
+        request: ResponseRequest,
+        service: Service,
+        replies: Replies,
+        pipeline: Pipeline,
+        outbox: Outbox,
+        place: AbstractAsyncContextManager[object],
+    ) -> None:
         self.id = new_id("resp")
         self.finished = anyio.Event()
         self._request = request
-        self._context = context
-        self._put = context.outbox.put
-        self._timings = Timings(lambda: context.outbox.t_ms, context.service.counters)
-        self._item = ItemWriter(self.id, request, context.outbox, self._timings)
-        service = context.service
+        self.replies = replies
+        self.pipeline = pipeline
+        self._counters = service.counters
+        self._place = place
+        self._put = outbox.put
+        self._timings = Timings(lambda: outbox.t_ms, service.counters)
+        self._item = ItemWriter(self.id, request, outbox, self._timings)
         self._rest = Rest()
         self._resting: deque[AvatarCue] = deque()  # cues of it that are to be sent: two at most
         self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
@@ -123,10 +143,10 @@ class ResponseTurn:
             self.finished.set()
 
     async def _perform(self) -> None:
-        request, context = self._request, self._context
+        request = self._request
         async with (
-            context.out_of_band if self.out_of_band else nullcontext(),
-            context.replies.reply(
+            self._place,
+            self.replies.reply(
                 request.messages,
                 request.params,
                 speculate=request.speculate,
@@ -139,7 +159,7 @@ class ResponseTurn:
             shown = generation
             if "preview" in request.wants:
                 shown = PreviewTap(generation, self._preview)
-            async with context.pipeline.run(shown) as run:
+            async with self.pipeline.run(shown) as run:
                 self._run = run
                 if request.audio:
                     run.heard(lambda: self._pacer.heard_s)
@@ -147,7 +167,7 @@ class ResponseTurn:
                     if request.audio:
                         group.start_soon(self._play)
                     try:
-                        async for event in cues_first(context.pipeline, run):
+                        async for event in cues_first(self.pipeline, run):
                             await self._take(event)
                     except SpecstreamError as error:
                         self._error = self._error or error
@@ -226,7 +246,7 @@ class ResponseTurn:
         await self._item.calls.close()
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
-        self._context.service.counters.responses[status] += 1
+        self._counters.responses[status] += 1
         await self._put_response(status)
 
     def _status(self) -> EndStatus:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from specstream.types import SamplingParams, Tools
+from specstream.types import SamplingParams
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.conversation import Conversation
 from specstream.ws.realtime.function_tools import tools_of
-from specstream.ws.realtime.input_settings import AudioInput
 from specstream.ws.realtime.item_inputs import parse_input
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.settings import (
-    OwnEvent,
     ResponseSettings,
     Sampling,
     SessionSettings,
@@ -29,10 +27,16 @@ __all__ = ["RealtimeSession"]
 _log = logging.getLogger("specstream.realtime")
 
 
+T = TypeVar("T")
+
+
 class RealtimeSession:
     """Applies client events and returns the server events that answer them.
 
     Running responses belong to the connection; their items are in ``conversation``.
+
+    Attributes:
+        settings: The session's settings; an update replaces the object.
     """
 
     def __init__(
@@ -45,26 +49,11 @@ class RealtimeSession:
     ) -> None:
         self.id = new_id("sess")
         self.conversation = Conversation()
-        self._settings = settings
+        self.settings = settings
         self._params = params
         self._has_voice = has_voice
         self._languages = languages  # that the recogniser knows; empty: any
         self._audio_reported = False
-
-    @property
-    def hearing(self) -> AudioInput:
-        """The settings of audio input."""
-        return self._settings.audio.input
-
-    @property
-    def by_words(self) -> bool:
-        """Whether a turn is announced at its first word instead of its first voiced sound."""
-        return self._settings.specstream.interrupt == "words"
-
-    @property
-    def wants(self) -> Sequence[OwnEvent]:
-        """Our own event types that the client asked for."""
-        return self._settings.specstream.events
 
     def created(self) -> ev.SessionEvent:
         """Return the session's first event."""
@@ -93,8 +82,10 @@ class RealtimeSession:
                 return [ev.ItemDeleted(item_id=item_id)]
             case pr.ItemRetrieve(item_id=item_id):
                 return [ev.ItemRetrieved(item=self.conversation.get(item_id, "retrieve").wire())]
-            case pr.ItemTruncate():
-                return [self._truncate(event)]
+            case pr.ItemTruncate(item_id=item_id, content_index=index, audio_end_ms=end_ms):
+                self.conversation.truncate(item_id, index, end_ms)
+                cut: dict[str, Any] = {"content_index": index, "audio_end_ms": end_ms}
+                return [ev.ItemTruncated(item_id=item_id, **cut)]
         raise AssertionError(event)
 
     def request(self, asked: ResponseSettings) -> ResponseRequest:
@@ -103,8 +94,10 @@ class RealtimeSession:
         Raises:
             Refused: a value is out of range, an item is unknown, or there is no voice.
         """
-        session, own = self._settings, self._settings.specstream
-        instructions = session.instructions if asked.instructions is None else asked.instructions
+        session, own = self.settings, self.settings.specstream
+        instructions = _given(asked.instructions, session.instructions)
+        tools = _given(asked.tools, session.tools)
+        parallel = _given(asked.parallel_tool_calls, session.parallel_tool_calls)
         limit = asked.max_output_tokens or session.max_output_tokens
         items = None if asked.input is None else parse_input(asked.input)
         output = asked.audio.output if asked.audio is not None else None
@@ -121,26 +114,16 @@ class RealtimeSession:
             voice=(output and output.voice) or spoken.voice,
             format=(output and output.format) or spoken.format,
             metadata=asked.metadata,
-            tools=self._tools(asked),
+            tools=tools_of(
+                tools, asked.tool_choice or session.tool_choice, parallel, at="response"
+            ),
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
             speculate=asked.specstream.speculate,
             learn=own.learn and asked.specstream.learn,
         )
 
-    def _tools(self, asked: ResponseSettings) -> Tools | None:
-        """Return a response's tools and tool choice: its own, else the session's."""
-        session = self._settings
-        return tools_of(
-            session.tools if asked.tools is None else asked.tools,
-            asked.tool_choice or session.tool_choice,
-            session.parallel_tool_calls
-            if asked.parallel_tool_calls is None
-            else asked.parallel_tool_calls,
-            at="response",
-        )
-
     def _as_dict(self) -> dict[str, Any]:
-        settings = self._settings.model_dump(mode="json")
+        settings = self.settings.model_dump(mode="json")
         return {"id": self.id, "object": "realtime.session", **settings}
 
     def _updated(self, ignored: list[Ignored]) -> ev.SessionEvent:
@@ -150,7 +133,7 @@ class RealtimeSession:
         return ev.SessionEvent(type="session.updated", session=session, specstream=extra)
 
     def _update(self, event: pr.SessionUpdate) -> ev.SessionEvent:
-        settings = self._settings.merged(event.session)
+        settings = self.settings.merged(event.session)
         tools_of(settings.tools, settings.tool_choice, settings.parallel_tool_calls, at="session")
         self._speaks(settings.output_modalities)
         sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf", at="session")
@@ -161,7 +144,7 @@ class RealtimeSession:
             param = "session.audio.input.transcription.language"
             ignored = [*ignored, Ignored(param=param, message=message)]
             heard.language = None
-        self._settings = settings
+        self.settings = settings
         return self._updated(ignored)
 
     def _input_audio(self) -> list[ev.ServerEvent]:
@@ -174,14 +157,13 @@ class RealtimeSession:
         ignored = Ignored(code="input_audio_not_supported", param="type", message=message)
         return [self._updated([ignored])]
 
-    def _truncate(self, event: pr.ItemTruncate) -> ev.ItemTruncated:
-        fields = event.model_dump(include={"item_id", "content_index", "audio_end_ms"})
-        self.conversation.truncate(**fields)
-        return ev.ItemTruncated(**fields)
-
     def _speaks(self, modalities: list[Any]) -> bool:
         audio = modalities == ["audio"]
         if audio and not self._has_voice:
             message = 'This server has no voice; ask for ["text"].'
             raise Refused("audio_not_available", message, param="output_modalities")
         return audio
+
+
+def _given(asked: T | None, default: T) -> T:
+    return default if asked is None else asked

@@ -11,7 +11,7 @@ from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.realtime.function_tools import ToolChoice, ToolList, hosted_left_out
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
-from specstream.ws.realtime.wire import Ignored, Refused, Strict, unused
+from specstream.ws.realtime.wire import Ignored, Refused, Strict
 
 __all__ = [
     "MAX_SETTINGS",
@@ -79,6 +79,12 @@ def _variables(value: Any) -> dict[str, Any]:
         raise ValueError(str(error).removeprefix("chat_template_kwargs: ")) from None
 
 
+def _no_prompt(value: Any) -> Any:
+    if value:
+        raise ValueError(_NO_PROMPTS)
+    return value
+
+
 def _voice(value: Any) -> Any:
     """Check here: pydantic's refusal of a union names a member's type as if it were a key."""
     parts = value.values() if isinstance(value, dict) else [value]
@@ -97,7 +103,7 @@ def _small(value: dict[str, str]) -> dict[str, str]:
 
 TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
-NoPrompt = Annotated[Any, BeforeValidator(unused(_NO_PROMPTS))]
+NoPrompt = Annotated[Any, BeforeValidator(_no_prompt)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
 Metadata = Annotated[dict[str, str], AfterValidator(_small)]

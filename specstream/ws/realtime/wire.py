@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -26,7 +25,6 @@ __all__ = [
     "Sparse",
     "Strict",
     "new_id",
-    "unused",
     "validate",
 ]
 
@@ -77,17 +75,6 @@ class Ignored(BaseModel):
     code: Literal["unsupported_setting", "input_audio_not_supported"] = "unsupported_setting"
     param: str
     message: str
-
-
-def unused(why: str) -> Callable[[Any], Any]:
-    """Make a validator for a standard field that must be empty here; ``why`` tells the client."""
-
-    def check(value: Any) -> Any:
-        if value:
-            raise ValueError(why)
-        return value
-
-    return check
 
 
 M = TypeVar("M", bound=BaseModel)

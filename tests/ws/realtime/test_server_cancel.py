@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 
 import anyio
 import pytest
@@ -15,7 +16,7 @@ from specstream.types import Phrase, SamplingParams, ScenePrompt
 from specstream.ws.realtime import response
 from specstream.ws.realtime.adapter_pool import AdapterPool, Factories
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.request import ResponseContext, ResponseRequest, Service
+from specstream.ws.realtime.request import ResponseRequest, Service
 from specstream.ws.realtime.settings import SessionSettings
 from specstream_adapters.avatar import VisemeScripter
 from tests.ws.doubles import (
@@ -278,8 +279,7 @@ async def test_a_cancel_stops_the_model_at_once() -> None:
     service = Service(engine, SessionSettings(type="realtime"), clock=clock)
     outbox = Outbox(clock.now)
     pipeline = await AdapterPool(Factories()).pipeline(audio=False, avatar=False, prompt=False)
-    context = ResponseContext(service, engine.session(), pipeline, outbox)
-    one = response.ResponseTurn(request, context)
+    one = response.ResponseTurn(request, service, engine.session(), pipeline, outbox, nullcontext())
     async with anyio.create_task_group() as group:
         group.start_soon(one.run)
         await wait_for(lambda: bool(engine.generations))
