@@ -2,8 +2,7 @@
 
 import pytest
 
-from specstream_adapters.prompt.bible import Bible
-from specstream_adapters.prompt.subjects import Subject, pronouns
+from specstream_adapters.prompt.bible import Bible, Subject, pronouns
 
 
 def read(*sentences: str) -> Bible:
@@ -84,7 +83,7 @@ def test_what_a_pronoun_stood_for_once_is_remembered() -> None:
 def test_pronouns_of_somebody_outside_the_sentence_are_found(
     sentence: str, outside: list[str]
 ) -> None:
-    assert [found[0] for found in pronouns(sentence)] == outside
+    assert pronouns(sentence) == outside
 
 
 def test_a_first_name_stands_for_the_whole_one() -> None:
@@ -110,29 +109,26 @@ def test_a_place_is_a_short_phrase_that_ends_a_clause(sentence: str, place: str)
 
 
 @pytest.mark.parametrize(
-    ("sentence", "place", "here"),
+    ("sentence", "place"),
     [
-        ("On the landing he found an earring.", "On the landing", "On the landing"),
-        ("In the observation dome the old robot turned.", *["In the observation dome"] * 2),
-        ("At the end of the tunnel a panel had come loose.", *["At the end of the tunnel"] * 2),
-        ("Behind the door somebody was crying.", "in a cave", "Behind the door"),
-        ("In the cage sat a parrot.", "in a cave", "in a cave"),
-        ("In a small house by the sea lived a fisherman.", *["In a small house by the sea"] * 2),
-        ("On the shore of the lake stood a heron.", *["On the shore of the lake"] * 2),
-        ("On the third morning they left.", "in a cave", "in a cave"),
-        ("The street was empty.", "The street", "The street"),
-        ("The kitchen windows had gone white.", "The kitchen", "The kitchen"),
-        ("She crossed to the saloon and pushed open the doors.", *["at the saloon"] * 2),
-        ("They reached a ledge covered in bones.", "at a ledge", "at a ledge"),
-        ("They set out across the mountains to sell bread.", *["across the mountains"] * 2),
-        ("He swept it up with the broom.", "in a cave", "in a cave"),
+        ("On the landing he found an earring.", "On the landing"),
+        ("In the observation dome the old robot turned.", "In the observation dome"),
+        ("At the end of the tunnel a panel had come loose.", "At the end of the tunnel"),
+        ("Behind the door somebody was crying.", "in a cave"),
+        ("In the cage sat a parrot.", "in a cave"),
+        ("In a small house by the sea lived a fisherman.", "In a small house by the sea"),
+        ("On the shore of the lake stood a heron.", "On the shore of the lake"),
+        ("On the third morning they left.", "in a cave"),
+        ("The street was empty.", "The street"),
+        ("The kitchen windows had gone white.", "The kitchen"),
+        ("She crossed to the saloon and pushed open the doors.", "at the saloon"),
+        ("They reached a ledge covered in bones.", "at a ledge"),
+        ("They set out across the mountains to sell bread.", "across the mountains"),
+        ("He swept it up with the broom.", "in a cave"),
     ],
 )
-def test_where_a_sentence_is_and_where_the_story_stays(
-    sentence: str, place: str, here: str
-) -> None:
-    bible = read("A bear slept in a cave.", sentence)
-    assert (bible.place, bible.here) == (place, here)
+def test_the_story_stays_until_a_sentence_leads_to_another_place(sentence: str, place: str) -> None:
+    assert read("A bear slept in a cave.", sentence).place == place
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from specstream.types import Phrase, Span, Tag
-from specstream_adapters.prompt.reading import Reader, Sentence
+from specstream_adapters.prompt.reading import Reader
+from specstream_adapters.prompt.shots import Sentence, ShotState
 
 TEXT = (
     '[smile] Dr. Reed opened the door. "Stop! Who is there?" she asked. [wide eyes] It was 5.30 in '
@@ -38,7 +39,7 @@ def pieces(text: str, rng: random.Random | None = None) -> list[Phrase]:
 
 def read(phrases: list[Phrase]) -> list[Sentence]:
     reader, found = Reader(), dict[int, Sentence]()
-    for sentence in [*(reader.add(phrase) for phrase in phrases), reader.close()]:
+    for sentence in [*(reader.add(phrase, ShotState()) for phrase in phrases), reader.close()]:
         if sentence is not None:
             found[sentence.span.start] = sentence  # the longest of those that begin there
     return list(found.values())
@@ -95,10 +96,10 @@ def test_a_brace_alone_is_no_json() -> None:
 def test_a_phrase_that_starts_earlier_replaces_what_lay_there() -> None:
     first, wrong, right = "The cat sat. ", "The dog ", "A bird sang."
     reader = Reader()
-    reader.add(phrase(first + wrong, 0, len(first), "sentence"))
-    reader.add(phrase(first + wrong, len(first), len(first + wrong)))
+    reader.add(phrase(first + wrong, 0, len(first), "sentence"), ShotState())
+    reader.add(phrase(first + wrong, len(first), len(first + wrong)), ShotState())
     again = first + right
-    sentence = reader.add(phrase(again, len(first), len(again), "end"))
+    sentence = reader.add(phrase(again, len(first), len(again), "end"), ShotState())
     assert sentence is not None
     assert again[slice(*sentence.span)] == right == sentence.text
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from specstream.types import ScenePrompt
-from specstream_adapters.prompt.subjects import gender
 from specstream_adapters.prompt.visible import (
-    is_animal,
+    gender,
     is_someone,
     is_something,
+    kind,
     language_of,
     stem,
 )
@@ -92,7 +92,7 @@ def _contradiction(prompt: str, words: set[str], known: set[str], told: str) -> 
     who = {word for word in _WORD.findall(told) if is_someone(word) or word[0].isupper()}
     nameless = not any(map(is_someone, who))  # then one noun may say who that is
     renamed = not who & set(_WORD.findall(prompt))  # then one noun may stand for the text's own
-    if any(map(is_animal, new)) or len(new) > (nameless or renamed):
+    if "animal" in map(kind, new) or len(new) > (nameless or renamed):
         return f"the answer brings in somebody: {', '.join(new)}"
     was, now = gender(told), gender(prompt)
     if was and now and not was & now:

@@ -5,46 +5,19 @@ from __future__ import annotations
 import re
 from collections import deque
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from specstream.types import Phrase, Span
+from specstream_adapters.prompt.shots import Sentence, ShotState
 from specstream_adapters.prompt.speech import open_quote
 
-__all__ = ["Reader", "Sentence", "is_code"]
+__all__ = ["Reader"]
 
-_CODE = re.compile(r"[=(){}\[\]<>_\\]")
-_CODE_MARKS = 5  # a sentence with at least this many marks of `_CODE` is no prose
 _REMEMBERED = 64  # sentences that can be taken back
 _MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
 _MAX_JSON = 20_000  # characters after a brace; text without an end by then isn't taken for JSON
 _TOKEN = re.compile(r"```|<\|[^|<>]{1,40}\|>|\\.|.", re.DOTALL)
 _JSON = re.compile(r"\s*(?:[\"'}]|\Z)|[^\S\n]*\n")  # what follows the first brace
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence, or the beginning of one.
-
-    Attributes:
-        text: The spoken text of ``span``, offsets kept: tags and machine text are spaces.
-        span: Where it lies in the reply; sentences laid end to end are the reply.
-        tokens: The tokens that wrote its phrases.
-        tags: Names of the directions inside it.
-        spoken_before: Characters spoken before it began, tags and machine text not counted.
-        ended: Whether the sentence is complete.
-    """
-
-    text: str
-    span: Span
-    tokens: Span
-    tags: tuple[str, ...]
-    spoken_before: int
-    ended: bool = True
-
-
-def is_code(text: str) -> bool:
-    """Whether a sentence is written in a programming language."""
-    return len(_CODE.findall(text)) >= _CODE_MARKS
 
 
 class _MachineText:
@@ -53,10 +26,6 @@ class _MachineText:
     def __init__(self) -> None:
         self._depth = self._inside = 0
         self._quoted = self._fenced = False
-
-    def copy(self) -> _MachineText:
-        """An independent copy."""
-        return copy(self)
 
     def blank(self, text: str) -> tuple[str, int]:
         """The text with a space for each character written for programs, and the number of those.
@@ -88,21 +57,20 @@ class _MachineText:
             self._depth += (token == "{") - (token == "}")
 
 
-@dataclass(slots=True)
-class _Open:
-    """The phrases of one sentence, and the state where it began."""
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """The phrases of one sentence, and what was known where it began. Copies share it."""
 
     machine: _MachineText
-    before: int  # characters spoken before it
-    phrases: list[Phrase] = field(default_factory=list)
-
-    def copy(self) -> _Open:
-        """An independent copy; ``machine`` is shared, because it is never changed."""
-        return _Open(self.machine, self.before, self.phrases.copy())
+    spoken_before: int
+    state: ShotState
+    phrases: tuple[Phrase, ...] = ()
+    shot_id: str = ""  # of the shot that it began
+    ended: bool = False
 
     def read(self) -> tuple[str, int, _MachineText]:
-        """Its spoken text, how many of its characters are spoken, and the state after it."""
-        machine, text, spoken = self.machine.copy(), "", 0
+        """Its spoken text, the characters spoken up to its end, and the machine text's state there."""
+        machine, text, spoken = copy(self.machine), "", self.spoken_before
         for phrase in self.phrases:
             shown, hidden = machine.blank(phrase.spoken)
             text += shown
@@ -114,57 +82,76 @@ class Reader:
     """Joins the phrases of one turn to sentences.
 
     A sentence ends with a phrase that the segmenter cut at the end of a sentence, unless a quotation is
-    open. The phrases of the last 64 sentences are kept, so that text can be taken back.
+    open. The last 64 sentences are kept with the state before each, so that text can be taken back.
     """
 
     def __init__(self) -> None:
-        # The last sentence is under way.
-        self._sentences = deque([_Open(_MachineText(), 0)], _REMEMBERED)
+        self._passages: deque[_Passage] = deque(maxlen=_REMEMBERED)  # the last one is under way
         self.end: int | None = None
         """Where the text so far ends in the reply; None before the first phrase."""
 
     def copy(self) -> Reader:
         """An independent copy."""
         other = copy(self)
-        other._sentences = deque((s.copy() for s in self._sentences), _REMEMBERED)
+        other._passages = self._passages.copy()
         return other
 
-    def add(self, phrase: Phrase) -> Sentence | None:
+    @property
+    def state(self) -> ShotState:
+        """What was known before the last sentence; not to be changed."""
+        return self._passages[-1].state
+
+    @property
+    def shot_id(self) -> str:
+        """The id of the shot that the last sentence began; "" if none was set."""
+        return self._passages[-1].shot_id
+
+    @shot_id.setter
+    def shot_id(self, name: str) -> None:
+        self._passages[-1] = replace(self._passages[-1], shot_id=name)
+
+    def state_at(self, char: int) -> ShotState | None:
+        """What was known before the first sentence that begins at or after an offset."""
+        later = (p for p in self._passages if p.phrases and p.phrases[0].chars.start >= char)
+        return next((passage.state for passage in later), None)
+
+    def add(self, phrase: Phrase, state: ShotState) -> Sentence | None:
         """Take the next phrase; return its sentence as far as it is known, if it says anything.
 
-        A phrase that starts before the text so far ends replaces what lay there.
+        ``state`` is kept if a sentence begins with the phrase. A phrase that starts before the text so
+        far ends replaces what lay there.
         """
         start = phrase.chars.start
         if self.end is None:
-            self._sentences[-1].before = start
+            self._passages.append(_Passage(_MachineText(), start, state))
         elif start < self.end:
             self.revoke(start)
-        elif start > self.end:  # text was left out
-            self._sentences.append(_Open(_MachineText(), self._sentences[-1].before))
-        current = self._sentences[-1]
-        current.phrases.append(phrase)
+        elif self._passages[-1].ended or start > self.end:  # past the end: text was left out
+            _, spoken, machine = self._passages[-1].read()
+            machine = _MachineText() if start > self.end else machine
+            self._passages.append(_Passage(machine, spoken, state))
         self.end = phrase.chars.end
+        passage = self._passages[-1]
+        self._passages[-1] = passage = replace(passage, phrases=(*passage.phrases, phrase))
         sentence = self.close()
         if sentence is not None:
             ended = phrase.reason in ("sentence", "end") and not open_quote(sentence.text)
-            if ended or len(sentence.text) >= _MAX_CHARS:
-                _, spoken, machine = current.read()
-                self._sentences.append(_Open(machine, current.before + spoken))
-            else:
-                sentence = replace(sentence, ended=False)
+            ended = ended or len(sentence.text) >= _MAX_CHARS
+            self._passages[-1] = replace(passage, ended=ended)
+            sentence = replace(sentence, ended=ended)
         return sentence
 
     def close(self) -> Sentence | None:
         """The sentence under way as far as it is known, if it says anything."""
-        current = self._sentences[-1]
-        text = current.read()[0]
-        if not text.strip():
+        passage = self._passages[-1]
+        text = passage.read()[0]
+        if passage.ended or not text.strip():
             return None
-        first, last = current.phrases[0], current.phrases[-1]
+        first, last = passage.phrases[0], passage.phrases[-1]
         span = Span(first.chars.start, last.chars.end)
         tokens = Span(first.tokens.start, last.tokens.end)
-        tags = tuple(tag.name for phrase in current.phrases for tag in phrase.tags)
-        return Sentence(text, span, tokens, tags, current.before)
+        tags = tuple(tag.name for phrase in passage.phrases for tag in phrase.tags)
+        return Sentence(text, span, tokens, tags, passage.spoken_before)
 
     def revoke(self, char: int) -> None:
         """Take back the text from ``char`` on: the sentence that it cuts is under way again."""
@@ -172,14 +159,14 @@ class Reader:
             return
         self.end = char
         while True:
-            current = self._sentences[-1]
-            kept = [_until(char, p) for p in current.phrases if p.chars.start < char]
-            if kept or len(self._sentences) == 1:
+            passage = self._passages[-1]
+            kept = tuple(_until(char, p) for p in passage.phrases if p.chars.start < char)
+            starts = bool(passage.phrases) and passage.phrases[0].chars.start == char
+            if kept or starts or len(self._passages) == 1:
                 break
-            if current.phrases and current.phrases[0].chars.start == char:
-                break
-            self._sentences.pop()
-        current.phrases = kept
+            self._passages.pop()
+        name = passage.shot_id if kept else ""
+        self._passages[-1] = replace(passage, phrases=kept, shot_id=name, ended=False)
 
 
 def _until(char: int, phrase: Phrase) -> Phrase:

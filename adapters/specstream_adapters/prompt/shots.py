@@ -7,19 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from specstream.types import Span
-from specstream_adapters.prompt.bible import Bible
-from specstream_adapters.prompt.reading import Sentence, is_code
+from specstream_adapters.prompt.bible import Bible, Subject, pronouns
 from specstream_adapters.prompt.speech import narration
-from specstream_adapters.prompt.subjects import Subject, pronouns
-from specstream_adapters.prompt.visible import is_someone, language_of, sight
+from specstream_adapters.prompt.visible import language_of, sight
 
-__all__ = ["Shot", "ShotNumbers", "ShotState", "ended"]
+__all__ = ["Sentence", "Shot", "ShotNumbers", "ShotState", "ended"]
 
 _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
 _HALF = 3  # least weight of the beginning of a sentence to be shown
 _LONGEST = 320  # characters of a sentence that go into a prompt
-_NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")
 _ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _OTHERS = {  # beginnings of a sentence that goes on about the subject before it, in other languages
     "": re.compile(r"^[他她它]"),
@@ -31,14 +28,28 @@ _OTHERS = {  # beginnings of a sentence that goes on about the subject before it
         r"\w+(?:a|ó|ía|aba|n)(?= (?:una?|el|la|los|las|de|en|con|al|por|que)\b))"
     ),
 }
-_SOME = re.compile(
-    r"^(?:Some|Others?|Another|Both|Many|Most|Each|All)(?: of (?:them|these))? "
-    r"(?:\w+ing|\w+ed|are|were|is|was|had)\b"
-)
-_FIRST = re.compile(
-    r"^(?P<lead>(?:(?:Then|So|And|But|Now|Suddenly|At last),? )?)"
-    r"(?P<who>He|She|It|They|he|she|it|they)(?= [a-z])"
-)
+_FIRST = re.compile(r"^(?:He|She|It|They)(?= [a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, or the beginning of one.
+
+    Attributes:
+        text: The spoken text of ``span``, offsets kept: tags and machine text are spaces.
+        span: Where it lies in the reply; sentences laid end to end are the reply.
+        tokens: The tokens that wrote its phrases.
+        tags: Names of the directions inside it.
+        spoken_before: Characters spoken before it began, tags and machine text not counted.
+        ended: Whether the sentence is complete.
+    """
+
+    text: str
+    span: Span
+    tokens: Span
+    tags: tuple[str, ...]
+    spoken_before: int
+    ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +90,6 @@ class Shot:
         *before, last = self.lines
         return " ".join([*map(ended, before), last])
 
-    @property
-    def first_person(self) -> bool:
-        """Whether a narrator tells what happens to himself or herself, or to the listener."""
-        return bool(_NARRATOR.search(self.text))
-
 
 class ShotNumbers:
     """Numbers for shots: none comes twice, but numbers for drafted text that was revoked are reused."""
@@ -120,7 +126,7 @@ class ShotState:
 
     def copy(self) -> ShotState:
         """An independent copy."""
-        return ShotState(self.bible.copy(), self.open, self.count, self.language)
+        return replace(self, bible=self.bible.copy())
 
     def take(self, sentence: Sentence, name: Callable[[], str], max_shots: int) -> Shot | None:
         """The shot that a sentence begins or changes; None where there is nothing to see.
@@ -128,120 +134,88 @@ class ShotState:
         ``name`` gives the id of a shot that begins. After ``max_shots`` the last one is changed instead.
         """
         text = narration(sentence.text)
-        if not text or is_code(sentence.text):
+        if not text:
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
-        dangling = self._dangling(text)
-        meant, others = self._meant(text, dangling)
-        before = self.bible.first_named(text)
-        moved = self.bible.read(text) if self.language == "en" else False
-        seen = sight(text, self.language, self.bible.names)
-        weight = seen.weight + (seen.doing and meant is not None)  # the pronoun shows somebody
+        words = self._pronouns(text)
+        meant, others = self._meant(words)
+        moved = self.language == "en" and self.bible.read(text)
+        weight = sight(text, self.language, self.bible.names, known=meant is not None)
         if weight == 0 or (not sentence.ended and weight < _HALF):
             return None
-        line = _shorten(text)
-        if self._goes_on(line, dangling, meant, weight):
-            self.open = self._added(sentence, line, others, moved=moved)
-        elif weight > 1:
-            who = meant if dangling else before or self.bible.first_named(text)
-            context = self.open if dangling and who is None else None
-            shot = Shot(
-                name(),
-                sentence.span,
-                sentence.tokens,
-                sentence.spoken_before,
-                (_named(line, who) if dangling and who is not None else line,),
-                subject=who.look if who is not None else "",
-                others=others,
-                place=self.bible.here,
-                moved=moved and self.open is not None,
-                context=context.context or context.lines[0] if context is not None else "",
-                tags=sentence.tags,
-                first=self.count == 0,
+        line, old = _shorten(text), self.open
+        if old is not None and self._goes_on(old, line, words, meant, weight):
+            looks = dict.fromkeys(old.others + others)
+            self.open = replace(
+                old,
+                span=Span(old.span.start, sentence.span.end),
+                tokens=Span(old.tokens.start, sentence.tokens.end),
+                lines=(*old.lines, line),
+                others=tuple(look for look in looks if look != old.subject),
+                place=self.bible.place if moved or not old.place else old.place,
+                tags=old.tags + sentence.tags,
             )
-            self.open = self._begun(shot, max_shots)
-        else:
+            return self.open
+        if weight < 2:
             return None
+        who, context = meant, ""
+        if not words:
+            who = next(iter(self.bible.named_in(text)), None)
+        elif who is not None:
+            line = _named(line, who)
+        elif old is not None:
+            context = old.context or old.lines[0]
+        full = old is not None and self.count >= max_shots  # then the last shot is revised
+        since = old if old is not None and full else sentence
+        self.open = Shot(
+            old.shot_id if old is not None and full else name(),
+            Span(since.span.start, sentence.span.end),
+            Span(since.tokens.start, sentence.tokens.end),
+            since.spoken_before,
+            (line,),
+            subject=who.look if who is not None else "",
+            others=others,
+            place=self.bible.place,
+            moved=moved and old is not None,
+            context=context,
+            tags=sentence.tags,
+            first=old.first if old is not None and full else self.count == 0,
+        )
+        self.count += not full
         return self.open
 
-    def _goes_on(self, line: str, dangling: str, meant: Subject | None, weight: int) -> bool:
-        """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
-        shot = self.open
-        if shot is None or len(shot.lines) >= _LINES or len(shot.text) + len(line) >= _CHARS:
-            return False
-        if dangling and meant is not None:
-            return self.bible.mentions(f"{shot.text} {shot.subject}", meant)
-        return bool(dangling) or weight == 1
-
-    def _dangling(self, text: str) -> str:
-        """The first word that stands for somebody outside of the sentence; "" if there is none."""
+    def _pronouns(self, text: str) -> list[str]:
+        """The words that stand for somebody outside of the sentence."""
+        if self.language == "en":
+            return pronouns(text)
         other = _OTHERS.get(self.language)
-        if other is not None:
-            return found[0] if (found := other.search(text)) else ""
-        if self.language != "en":
-            return ""
-        if _SOME.search(text):
-            return "they"
-        words = pronouns(text)
-        return words[0][0] if words else ""
+        return other.findall(text) if other is not None else []
 
-    def _added(
-        self, sentence: Sentence, line: str, others: tuple[str, ...], *, moved: bool
-    ) -> Shot:
-        assert self.open is not None
-        old = self.open
-        return replace(
-            old,
-            span=Span(old.span.start, sentence.span.end),
-            tokens=Span(old.tokens.start, sentence.tokens.end),
-            lines=(*old.lines, line),
-            others=tuple(
-                look for look in dict.fromkeys(old.others + others) if look != old.subject
-            ),
-            place=self.bible.place if moved or not old.place else old.place,
-            tags=old.tags + sentence.tags,
-        )
-
-    def _begun(self, shot: Shot, max_shots: int) -> Shot:
-        old = self.open
-        if self.count >= max_shots and old is not None:  # revise the last shot to show this
-            return replace(
-                shot,
-                shot_id=old.shot_id,
-                span=Span(old.span.start, shot.span.end),
-                tokens=Span(old.tokens.start, shot.tokens.end),
-                spoken_before=old.spoken_before,
-                first=old.first,
-            )
-        self.count += 1
-        return shot
-
-    def _meant(self, text: str, dangling: str) -> tuple[Subject | None, tuple[str, ...]]:
-        """The subject of a sentence's first pronoun, and the looks of the other pronouns' subjects."""
-        if not dangling or self.language != "en":
+    def _meant(self, words: list[str]) -> tuple[Subject | None, tuple[str, ...]]:
+        """The subject that the first pronoun stands for, and the looks of those of the others."""
+        if not words or self.language != "en":
             return None, ()
-        first = self.bible.meant_by(dangling)
-        shown = self.open.text if self.open is not None else ""
-        if first is None and not any(map(is_someone, shown.split())):
-            first = self.bible.latest  # the most likely subject, though the pronoun doesn't fit
-        others = []
-        for found in pronouns(text)[1:]:
-            other = self.bible.meant_by(found[0])
-            if other is not None and other != first and other.look not in others:
-                others.append(other.look)
-        return first, tuple(others)
+        first, *rest = map(self.bible.meant_by, words)
+        looks = dict.fromkeys(s.look for s in rest if s is not None and s != first)
+        return first, tuple(looks)
+
+    def _goes_on(
+        self, shot: Shot, line: str, words: list[str], meant: Subject | None, weight: int
+    ) -> bool:
+        """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
+        if len(shot.lines) >= _LINES or len(shot.text) + len(line) >= _CHARS:
+            return False
+        if meant is not None:
+            return meant.position(f"{shot.text} {shot.subject}") >= 0
+        return bool(words) or weight == 1
 
 
 def _named(line: str, who: Subject) -> str:
     """The line with ``who`` named in place of the pronoun at its beginning, if it is ``who.pronoun``."""
-
-    def instead(found: re.Match[str]) -> str:
-        if found["who"].lower() != who.pronoun:
-            return found[0]
-        name = who.definite
-        return found["lead"] + (name if found["lead"] else name[:1].upper() + name[1:])
-
-    return _FIRST.sub(instead, line, count=1)
+    found = _FIRST.match(line)
+    if found is None or found[0].lower() != who.pronoun:
+        return line
+    return who.definite[:1].upper() + who.definite[1:] + line[found.end() :]
 
 
 def ended(text: str) -> str:

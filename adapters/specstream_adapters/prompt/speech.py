@@ -16,7 +16,7 @@ _VERBS = (
 ).split()
 _SAY = f"(?:{'|'.join(_VERBS)})"
 _BEFORE = re.compile(  # "…, they all said," or "… and cried,": what leads to a quotation
-    rf"(?:,\s*(?:[\w’'-]+ ){{1,3}}?|,?\s*(?:\b(?:and|then|und|y)\s+)?(?:to\s+)?)"
+    rf",?\s*(?:\b(?:and|then|und|y|to)\s+|(?<=, )(?:[\w’'-]+ ){{1,3}}?)*"
     rf"\b(?:{_SAY}|say|cry|ask|call|tell)\b[^,;.!?]{{0,30}}?[,:]?\s*$"
 )
 _BETWEEN = re.compile(r"[\s,;]*(?:and|or|also|und|y)?(?:\s+also)?\s*")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt
 from specstream_adapters.prompt.bible import Bible
-from specstream_adapters.prompt.reading import Reader, Sentence
-from specstream_adapters.prompt.shots import Shot, ShotNumbers, ShotState, ended
+from specstream_adapters.prompt.reading import Reader
+from specstream_adapters.prompt.shots import Sentence, Shot, ShotNumbers, ShotState, ended
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -20,7 +19,7 @@ _STYLE = "Cinematic film still, natural light, shallow depth of field, rich colo
 _NEGATIVE = (
     "text, captions, subtitles, watermark, logo, split screen, blurry, deformed hands, extra limbs"
 )
-_REMEMBERED = 64  # sentences that can be taken back
+_NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")  # shown by what he or she sees
 _MOODS = {
     "smile": "warm", "happy": "warm", "laugh": "warm", "chuckle": "warm", "giggle": "warm",
     "sad": "sombre", "cry": "sombre", "sob": "sombre", "tearful": "sombre",
@@ -106,10 +105,7 @@ class TemplateStoryboard:
         self._turn = object()  # the same for all copies
         self._used = 0  # the number of the last shot
         self._reader = Reader()
-        self._state = ShotState()
-        self._before: OrderedDict[int, ShotState] = OrderedDict()  # by a sentence's first character
-        self._ends: dict[int, int] = {}  # where each of those sentences ends
-        self._ids: dict[int, str] = {}  # the shot that each of those sentences began
+        self._state = ShotState()  # never changed once the reader has it
         self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
         self._withdrawn: set[str] = set()  # shots that told text which was taken back
         self._half: Shot | None = None  # the shot that the beginning of the sentence under way made
@@ -118,9 +114,7 @@ class TemplateStoryboard:
 
     def __deepcopy__(self, memo: object) -> TemplateStoryboard:
         other = copy(self)
-        other._reader, other._state = self._reader.copy(), self._state.copy()
-        other._before = self._before.copy()  # states in there are never changed
-        other._ends, other._ids = self._ends.copy(), self._ids.copy()
+        other._reader = self._reader.copy()
         other._sent, other._withdrawn = self._sent.copy(), self._withdrawn.copy()
         return other
 
@@ -131,12 +125,12 @@ class TemplateStoryboard:
         """
         if self._reader.end is None:
             if self._former is not None:
-                self._state.bible = self._former.bible_for(phrase)
+                self._state = ShotState(self._former.bible_for(phrase))
             self._former = None  # otherwise each board would keep its predecessor alive
         elif phrase.chars.start < self._reader.end:
             self._rewind(phrase.chars.start)
         self._index = phrase.index
-        return self._show(self._reader.add(phrase))
+        return self._show(self._reader.add(phrase, self._state))
 
     async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
         """Withdraw the shots of the text from ``from_char`` on. Never waits.
@@ -147,7 +141,6 @@ class TemplateStoryboard:
         if self._reader.end is None or from_char >= self._reader.end:
             return []
         self._rewind(from_char)
-        self._reader.revoke(from_char)
         shots = self._show(self._reader.close())
         open_shot = self._state.open
         if open_shot is not None and open_shot.shot_id in self._withdrawn:
@@ -174,43 +167,32 @@ class TemplateStoryboard:
         return Shot(name, *where, (line,), subject=who, place=place, first=True)
 
     def bible_for(self, phrase: Phrase) -> Bible:
-        """The bible of the next board, whose first phrase is ``phrase``."""
+        """What the next board, whose first phrase is ``phrase``, knows; not to be changed."""
         start, end = phrase.chars.start, self._reader.end or 0
         if 0 < start <= end and 0 < phrase.index <= self._index + 1:  # the same reply goes on
-            later = [at for at in self._before if at >= start]
-            return (self._before[min(later)] if later else self._state).bible.copy()
-        return self._state.bible.copy() if self._rewriter.remember else Bible()
+            return (self._reader.state_at(start) or self._state).bible
+        return self._state.bible if self._rewriter.remember else Bible()
 
     def _rewind(self, char: int) -> None:
-        """Go back to before the sentence that ``char`` is in."""
-        for start in [start for start in reversed(self._before) if self._ends[start] > char]:
-            self._state = self._before.pop(start).copy()
-            self._ends.pop(start)
-            if start >= char:
-                self._ids.pop(start, None)
-        self._half = None
+        """Take back the text from ``char`` on, and go back to before the sentence that this cuts."""
+        self._reader.revoke(char)
+        self._state, self._half = self._reader.state, None
         cut = {shot for shot, prompt in self._sent.items() if prompt.span.end > char}
         self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
         self._withdrawn |= cut & self._sent.keys()
 
     def _show(self, sentence: Sentence | None) -> list[ScenePrompt]:
-        """The shot that a sentence begins or changes, if its prompt is new."""
+        """The shot that the reader's last sentence begins or changes, if its prompt is new."""
         if sentence is None:
             return []
         start, half = sentence.span.start, self._half
-        if start in self._before:  # its beginning was shown already: read it again as a whole
-            self._state = self._before[start].copy()
-        else:
-            self._before[start] = self._state.copy()
-            if len(self._before) > _REMEMBERED:
-                oldest, _ = self._before.popitem(last=False)
-                self._ids.pop(oldest, None)
-                self._ends.pop(oldest)
-        self._ends[start] = sentence.span.end
         if self._first is None and any(map(str.isalnum, sentence.text)):
             self._first = sentence
+        self._state = (
+            self._reader.state.copy()
+        )  # if its beginning was shown, it is read again as a whole
         before = self._state.open
-        shot = self._state.take(sentence, lambda: self._id_at(start), self._rewriter.max_shots)
+        shot = self._state.take(sentence, self._shot_id, self._rewriter.max_shots)
         if shot is None and half is not None and half.span.start == start:
             shot = self._state.open = half  # its beginning was shown, so it stays
             self._state.count += 1
@@ -222,11 +204,11 @@ class TemplateStoryboard:
                 shots = [*self._emit(before), *shots]
         return shots
 
-    def _id_at(self, char: int) -> str:
-        """The id of the shot that begins with the sentence at an offset."""
-        if char not in self._ids:
-            self._ids[char] = self._next_id()
-        return self._ids[char]
+    def _shot_id(self) -> str:
+        """The id of the shot that the reader's last sentence begins."""
+        if not self._reader.shot_id:
+            self._reader.shot_id = self._next_id()
+        return self._reader.shot_id
 
     def _next_id(self) -> str:
         self._used = self._rewriter.numbers.after(self._used, self._turn)
@@ -261,7 +243,7 @@ class TemplateStoryboard:
 
 
 def _camera(shot: Shot) -> str:
-    if shot.first_person:
+    if _NARRATOR.search(shot.text):
         return "First-person view"
     if shot.first:
         return "Establishing wide shot"

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
-__all__ = [
-    "Sight",
-    "is_animal",
-    "is_someone",
-    "is_something",
-    "is_thing",
-    "language_of",
-    "sight",
-    "stem",
-]
+__all__ = ["gender", "is_someone", "is_something", "kind", "language_of", "sight", "stem"]
 
 _FUNCTION_WORDS = {
     "en": "the and of to was were with he she his her is it at they had that as from into",
@@ -31,23 +21,12 @@ _NOT = frozenset(  # words by which something is denied, wished or thought: it c
     "seems nicht kein keine keinen keiner nie niemand nichts niemals scheint schien weiß wusste "
     "nada nadie nunca ningún ninguna parece parecía sabe sabía".split()
 )
-_PLACED = re.compile(
-    r"\b(?:behind|under|beneath|beside|across|above|below|along|through|over|near|into|onto|outside|inside|"
-    r"between|around|against|upon|on|in|at|from|past|towards?|out of) "
-    r"(?:an?|the|his|her|its|their|my|our|your|heavy|long|two|three)\b"
-)
 # A question, or words between speaker and listener.
 _TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
 _SUFFIXES = (
-    ("ies", "y"),
-    ("es", ""),
-    ("s", ""),
-    ("ied", "y"),
-    ("ed", ""),
-    ("ed", "e"),
-    ("ing", ""),
-    ("ing", "e"),
-)
+    ("ies", "y"), ("es", ""), ("s", ""), ("ied", "y"), ("ed", ""), ("ed", "e"),
+    ("ing", ""), ("ing", "e"),
+)  # fmt: skip
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
 _WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
@@ -55,18 +34,14 @@ _STATEMENT = 5  # least words of a statement to be shown (characters, in scripts
 _SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """How much a sentence shows.
-
-    Attributes:
-        weight: 0: nothing to see; 1: something that may be added to a shot; 2 or more: enough for a
-            shot of its own.
-        doing: Whether something happens.
-    """
-
-    weight: int
-    doing: bool = False
+_FEMALE = frozenset(
+    "woman girl lady mother sister wife daughter queen princess aunt grandmother nun widow actress "
+    "waitress hostess maid witch mare hen".split()
+)
+_MALE = frozenset(
+    "man boy gentleman father brother husband son king prince uncle grandfather monk nephew "
+    "actor waiter fisherman policeman soldier sailor knight".split()
+)
 
 
 @cache
@@ -91,29 +66,31 @@ def stem(word: str) -> str:
     return word
 
 
-def _kind(word: str) -> str:
-    """The kind of a word, or of the word that it is a form of; "" if it names nothing to see."""
+def kind(word: str) -> str:
+    """The kind of an English word, or of the word that it is a form of; "" if it names nothing to see.
+
+    "someone" (a person), "animal", "something" (a thing, a place, a substance) or "doing".
+    """
+    word = word.lower()
     return "" if word in _NOT else _kinds().get(stem(word), "")
 
 
 def is_something(word: str) -> bool:
     """Whether an English word names a thing, a place, a substance or an action."""
-    return _kind(word.lower()) in ("something", "doing")
-
-
-def is_thing(word: str) -> bool:
-    """Whether an English word names a thing, a place or a substance."""
-    return _kind(word.lower()) == "something"
+    return kind(word) in ("something", "doing")
 
 
 def is_someone(word: str) -> bool:
     """Whether an English word names a person, an animal or a group of them."""
-    return _kind(word.lower()) in ("someone", "animal")
+    return kind(word) in ("someone", "animal")
 
 
-def is_animal(word: str) -> bool:
-    """Whether an English word names an animal."""
-    return _kind(word.lower()) == "animal"
+def gender(text: str) -> set[str]:
+    """Which of "he" and "she" a text speaks of, by its nouns and pronouns."""
+    words = {word.lower() for word in re.findall(r"[^\W\d_]+", text)}
+    he = words & (_MALE | {"he", "him", "his", "men"})
+    she = words & (_FEMALE | {"she", "her", "hers", "women"})
+    return {n for n, w in (("he", he), ("she", she)) if w}
 
 
 def language_of(text: str) -> str:
@@ -124,51 +101,44 @@ def language_of(text: str) -> str:
     return best if counts[best] else ""
 
 
-def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> Sight:
-    """Judge how much a sentence (without quoted speech) shows.
+def sight(
+    text: str, language: str, names: frozenset[str] = frozenset(), *, known: bool = False
+) -> int:
+    """How much a sentence (without quoted speech) shows.
 
-    ``names`` are words that name somebody. English words are looked up; in other languages any
-    statement of at least five words is enough for a shot.
+    0: nothing to see; 1: something that may be added to a shot; 2 or more: enough for a shot of its own.
+    English words are looked up; in other languages any statement of at least five words is enough.
+    ``names`` are words that name somebody; ``known``: a pronoun stands for somebody known.
     """
     words = _WORD.findall(text)
     if not words or _MARKS.search(text):
-        return Sight(0)
-    if language != "en":
-        return _by_form(text, words)
-    if _TALK.search(text) and not text.rstrip().endswith("."):
-        return Sight(0)
-    weight, doing = 0, False
+        return 0
     clauses = re.split(r"[,;:—–]", text)
-    for clause in clauses:
-        added, doings = _clause(clause, names)
-        weight += added
-        doing |= doings > 0
-    weight -= 2 * bool(_TALK.search(text) or len(re.findall(r"\d+", text)) > 1)
     denied = any(word.lower() in _NOT for word in _WORD.findall(clauses[0]))
+    if language != "en":
+        if denied or re.search(r"\?\W*$", text):
+            return 0
+        enough = len(words) >= _STATEMENT or len(_SPACELESS.findall(text)) >= _STATEMENT
+        return 2 if enough else int(len(words) > 2)
+    if _TALK.search(text) and not text.rstrip().endswith("."):
+        return 0
+    found = [_clause(clause, names) for clause in clauses]
+    weight = sum(weight for weight, _ in found) - 2 * bool(
+        _TALK.search(text) or len(re.findall(r"\d+", text)) > 1
+    )
     if weight < max(len(words) / _WORDS_PER_WEIGHT, 4 * denied):
         weight = min(weight, 1)
-    return Sight(max(0, weight), doing)
+    return max(0, weight) + (known and any(doing for _, doing in found))
 
 
 def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
     """The weight of an English clause, and how many of its words name actions."""
     words = _WORD.findall(text)
     kinds = [
-        "name" if word in names else _kind(word.lower()) if word[0].islower() or at == 0 else ""
+        "name" if word in names else kind(word) if word[0].islower() or at == 0 else ""
         for at, word in enumerate(words)
     ]
-    somebody = sum(kind in ("someone", "animal", "name") for kind in kinds)
+    somebody = sum(found in ("someone", "animal", "name") for found in kinds)
     things, doings = kinds.count("something"), kinds.count("doing")
-    weight = min(things + somebody, 1 + things) + doings + bool(things and _PLACED.search(text))
+    weight = min(things + somebody, 1 + things) + doings
     return max(0, weight - 2 * any(word.lower() in _NOT for word in words)), doings
-
-
-def _by_form(text: str, words: list[str]) -> Sight:
-    """Judge a sentence in a language without a word list: whether it is a statement, and long enough."""
-    if re.search(r"\?\W*$", text):
-        return Sight(0)
-    begins = _WORD.findall(re.split(r"[,;:]", text)[0])
-    if any(word.lower() in _NOT for word in begins):
-        return Sight(0)
-    enough = len(words) >= _STATEMENT or len(_SPACELESS.findall(text)) >= _STATEMENT
-    return Sight(2 if enough else int(len(words) > 2))
