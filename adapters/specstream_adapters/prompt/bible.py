@@ -17,8 +17,8 @@ __all__ = ["Bible", "Subject", "pronouns"]
 _SUBJECTS = 32  # most subjects remembered; the one named longest ago is forgotten first
 
 
-def _any(words: str, end: str = "") -> str:
-    return f"(?:{'|'.join(words.split())}){end}"
+def _any(words: str) -> str:
+    return f"(?:{'|'.join(words.split())})"
 
 
 _SITE = _any(
@@ -32,10 +32,9 @@ _SITE = _any(
     "theater factory mill mine tunnel gate cemetery graveyard churchyard ruins bus car carriage "
     "tram plane spaceship lighthouse clearing glade snow dunes? stairs landing ledge dome saloon "
     "pub diner lobby camp dock quay jetty crater gallery staircase "
-    r"\w*(?:house|(?<![bg])room|shop|yard|field|store|way) \w*(?:hill|lake|sea|river|road|water)side",
-    "s?",
+    r"\w*(?:house|(?<![bg])room|shop|yard|field|store|way) \w*(?:hill|lake|sea|river|road|water)side"
 )
-_IS_SITE = re.compile(_SITE, re.I)
+_IS_SITE = re.compile(f"{_SITE}s?", re.I)
 _THE = "(?:an?|the|his|her|its|their)"
 _STANDS = "was|were|is|are|had|lay|lies|stood|stands|sat|hung|smelled|stretched|spread|opened"
 _WORDS = r"(?:[\w’'-]+ ){0,%d}?"
@@ -47,8 +46,8 @@ _ENDS = (  # what may follow a place; another noun would make it part of a name 
 )
 _PLACE = re.compile(  # "in a hut by the sea"; "crossed to the saloon"; "The kitchen windows were"
     r"\b(?P<how>(?i:in|inside|on|at|near|beside|beneath|under|through|across|along|behind|above|outside)"
-    rf"|into|onto|to|entered|reached) (?P<where>{_THE} (?:[a-z]+ of {_THE} )?{_WORDS % 3}{_SITE}"
-    rf"(?:{_OF})?){_ENDS}|^(?P<about>The {_WORDS % 2}{_SITE})(?: [a-z]+)? (?:{_STANDS})\b"
+    rf"|into|onto|to|entered|reached) (?P<where>{_THE} (?:[a-z]+ of {_THE} )?{_WORDS % 3}{_SITE}s?"
+    rf"(?:{_OF})?){_ENDS}|^(?P<about>The {_WORDS % 2}{_SITE}s?)(?: [a-z]+)? (?:{_STANDS})\b"
 )
 _ARRIVED = {"into": "in", "entered": "in", "onto": "on", "to": "at", "reached": "at"}
 
@@ -73,7 +72,7 @@ _CALLED = re.compile(  # "a shy baker called"; a second article only after "of"
 _APPOSITION = re.compile(r", an? (?:[\w’'-]+ ){0,5}?[\w’'-]+(?=[,.;:!?—–]|$)")
 _VERB = re.compile(r"['’]s\b| (?:was|had|is|has|did|[a-z]+ed)\b")
 _OBLIQUE = re.compile(  # what follows is most likely no subject
-    r"\b(?:in|on|at|from|to|of|near|for|by|through|over|into|like|than|as)(?P<the> the)? $", re.I
+    r"\b(?:in|on|at|from|to|of|near|for|by|through|over|into|like|than|as)(?: the)? $", re.I
 )
 _DESCRIBED = re.compile(r"\b(an?|the|two|three|four|some)(?=((?: [\w’-]+){1,4}))", re.I)
 _BREAKS = frozenset(
@@ -93,11 +92,7 @@ _EXPLETIVE = re.compile(  # "it" that stands for nothing: "It was cold"
     r"(?! an? | the | \w+(?:ed|ing) | built | made )",
     re.I,
 )
-_OBJECTIVE = re.compile(  # not the possessive "her"
-    r"(?:him|them|her(?=\W*$|[,.;:!?]| (?:and|but|to|with|in|into|on|onto|at|from|up|down|away|back|"
-    r"as|by|for|out|off|over|through|an?|the|his|its|their)\b))\b",
-    re.I,
-)
+_OWN = re.compile(rf"(?:he|she|his|her(?= (?!(?:{'|'.join(_BREAKS)})\b)\w))\b", re.I)  # no object
 _CLAUSE = re.compile(
     r"[,;:—–]|\b(?:and|but|as|while|when|who|which|that|where|until|because|so|then|to|\w+ing)\b"
 )
@@ -149,8 +144,9 @@ def pronouns(text: str) -> list[str]:
             inside = re.search(r"\b(?:an?|the|\w+s|two|three) ", before.lower()) is not None
         else:
             named = any(m.start() or _acts(m) for m in _NAME.finditer(text, 0, match.start()))
-            somebody = named or any(map(is_someone, re.findall(r"[\w’-]+", before)))
-            inside = somebody and not _object_of(text, match)
+            inside = named or any(map(is_someone, re.findall(r"[\w’-]+", before)))
+            if match[0].lower() == "him" and not _CLAUSE.search(before):
+                inside = False  # "The dog lay beside him"
         if not inside:
             found.append(match[0])
     return found
@@ -158,12 +154,6 @@ def pronouns(text: str) -> list[str]:
 
 def _nominative(pronoun: str) -> str:
     return _CASES.get(pronoun.lower(), pronoun.lower())
-
-
-def _object_of(text: str, pronoun: re.Match[str]) -> bool:
-    """Whether a pronoun is the object of the first clause: "The dog lay beside him" isn't the dog."""
-    before = text[: pronoun.start()]
-    return bool(_OBJECTIVE.match(text, pronoun.start()) and not _CLAUSE.search(before))
 
 
 def _acts(name: re.Match[str]) -> bool:
@@ -272,20 +262,16 @@ class Bible:
         return None
 
     def _learn_pronoun(self, text: str) -> None:
-        """Record a sentence's first pronoun for the one subject before it: "Alice and her cat".
-
-        Not if it is the object of that text's verb ("The dog lay beside him"), or the subject stands
-        after a preposition ("To Holmes she is the woman").
-        """
+        """Record a sentence's first pronoun for the one subject before it: "Alice, when she woke"."""
         found = _PRONOUN.search(text)
-        if found is None or (pronoun := _nominative(found[0])) in ("it", "they"):
+        if found is None or not _OWN.match(text, found.start()):
             return
         before = text[: found.start()]
         meant = self.named_in(before)
-        if len(meant) != 1 or meant[0].pronoun or _object_of(text, found):
+        if len(meant) != 1 or meant[0].pronoun:
             return
-        if not _OBLIQUE.search(before[: meant[0].position(before)]):
-            self.subjects[meant[0].name] = replace(meant[0], pronoun=pronoun)
+        if not _OBLIQUE.search(before[: meant[0].position(before)]):  # "To Holmes she is the woman"
+            self.subjects[meant[0].name] = replace(meant[0], pronoun=_nominative(found[0]))
 
     def _put(self, subject: Subject) -> None:
         """Make a subject the latest."""

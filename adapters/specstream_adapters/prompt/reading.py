@@ -11,7 +11,7 @@ from specstream.types import Phrase, Span
 from specstream_adapters.prompt.shots import Sentence, ShotState
 from specstream_adapters.prompt.speech import open_quote
 
-__all__ = ["Reader"]
+__all__ = ["Passage", "Reader"]
 
 _REMEMBERED = 64  # sentences that can be taken back
 _MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
@@ -58,14 +58,23 @@ class _MachineText:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passage:
-    """The phrases of one sentence, and what was known where it began. Copies share it."""
+class Passage:
+    """The phrases of one sentence, and what was known where it began; copies of a reader share it.
+
+    Attributes:
+        machine: Whether text for programs was open there.
+        spoken_before: Characters spoken before it.
+        state: What was known; not to be changed.
+        phrases: Its phrases so far.
+        shot_id: The shot that it began; "" if it began none.
+        ended: Whether it is complete.
+    """
 
     machine: _MachineText
     spoken_before: int
     state: ShotState
     phrases: tuple[Phrase, ...] = ()
-    shot_id: str = ""  # of the shot that it began
+    shot_id: str = ""
     ended: bool = False
 
     def read(self) -> tuple[str, int, _MachineText]:
@@ -86,7 +95,7 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._passages: deque[_Passage] = deque(maxlen=_REMEMBERED)  # the last one is under way
+        self._passages: deque[Passage] = deque(maxlen=_REMEMBERED)  # the last one is under way
         self.end: int | None = None
         """Where the text so far ends in the reply; None before the first phrase."""
 
@@ -97,18 +106,13 @@ class Reader:
         return other
 
     @property
-    def state(self) -> ShotState:
-        """What was known before the last sentence; not to be changed."""
-        return self._passages[-1].state
+    def last(self) -> Passage:
+        """The last sentence, which is under way unless it ended."""
+        return self._passages[-1]
 
-    @property
-    def shot_id(self) -> str:
-        """The id of the shot that the last sentence began; "" if none was set."""
-        return self._passages[-1].shot_id
-
-    @shot_id.setter
-    def shot_id(self, name: str) -> None:
-        self._passages[-1] = replace(self._passages[-1], shot_id=name)
+    def began(self, shot_id: str) -> None:
+        """Record the shot that the last sentence began."""
+        self._passages[-1] = replace(self.last, shot_id=shot_id)
 
     def state_at(self, char: int) -> ShotState | None:
         """What was known before the first sentence that begins at or after an offset."""
@@ -123,16 +127,16 @@ class Reader:
         """
         start = phrase.chars.start
         if self.end is None:
-            self._passages.append(_Passage(_MachineText(), start, state))
+            self._passages.append(Passage(_MachineText(), start, state))
         elif start < self.end:
             self.revoke(start)
-        elif self._passages[-1].ended or start > self.end:  # past the end: text was left out
-            _, spoken, machine = self._passages[-1].read()
+        elif self.last.ended or start > self.end:  # past the end: text was left out
+            _, spoken, machine = self.last.read()
             machine = _MachineText() if start > self.end else machine
-            self._passages.append(_Passage(machine, spoken, state))
+            self._passages.append(Passage(machine, spoken, state))
         self.end = phrase.chars.end
-        passage = self._passages[-1]
-        self._passages[-1] = passage = replace(passage, phrases=(*passage.phrases, phrase))
+        passage = replace(self.last, phrases=(*self.last.phrases, phrase))
+        self._passages[-1] = passage
         sentence = self.close()
         if sentence is not None:
             ended = phrase.reason in ("sentence", "end") and not open_quote(sentence.text)
@@ -143,7 +147,7 @@ class Reader:
 
     def close(self) -> Sentence | None:
         """The sentence under way as far as it is known, if it says anything."""
-        passage = self._passages[-1]
+        passage = self.last
         text = passage.read()[0]
         if passage.ended or not text.strip():
             return None
@@ -159,7 +163,7 @@ class Reader:
             return
         self.end = char
         while True:
-            passage = self._passages[-1]
+            passage = self.last
             kept = tuple(_until(char, p) for p in passage.phrases if p.chars.start < char)
             starts = bool(passage.phrases) and passage.phrases[0].chars.start == char
             if kept or starts or len(self._passages) == 1:

@@ -82,11 +82,9 @@ class TemplateRewriter:
             )
         if self.max_shots < 1:
             raise ConfigError(f"max_shots must be at least 1, not {self.max_shots}")
-        for name in ("style", "default_setting"):
-            if not getattr(self, name).strip():
-                raise ConfigError(f"{name} must be one line of text")
         for name in ("style", "default_setting", "default_subject"):
-            if "\n" in getattr(self, name):
+            text = getattr(self, name)
+            if "\n" in text or not (text.strip() or name == "default_subject"):
                 raise ConfigError(f"{name} must be one line of text")
         self.numbers = ShotNumbers()
         self.last: TemplateStoryboard | None = None  # the board that was closed last
@@ -176,7 +174,7 @@ class TemplateStoryboard:
     def _rewind(self, char: int) -> None:
         """Take back the text from ``char`` on, and go back to before the sentence that this cuts."""
         self._reader.revoke(char)
-        self._state, self._half = self._reader.state, None
+        self._state, self._half = self._reader.last.state, None
         cut = {shot for shot, prompt in self._sent.items() if prompt.span.end > char}
         self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
         self._withdrawn |= cut & self._sent.keys()
@@ -188,9 +186,8 @@ class TemplateStoryboard:
         start, half = sentence.span.start, self._half
         if self._first is None and any(map(str.isalnum, sentence.text)):
             self._first = sentence
-        self._state = (
-            self._reader.state.copy()
-        )  # if its beginning was shown, it is read again as a whole
+        # What was shown of its beginning is read again as part of the whole.
+        self._state = self._reader.last.state.copy()
         before = self._state.open
         shot = self._state.take(sentence, self._shot_id, self._rewriter.max_shots)
         if shot is None and half is not None and half.span.start == start:
@@ -206,9 +203,9 @@ class TemplateStoryboard:
 
     def _shot_id(self) -> str:
         """The id of the shot that the reader's last sentence begins."""
-        if not self._reader.shot_id:
-            self._reader.shot_id = self._next_id()
-        return self._reader.shot_id
+        name = self._reader.last.shot_id or self._next_id()
+        self._reader.began(name)
+        return name
 
     def _next_id(self) -> str:
         self._used = self._rewriter.numbers.after(self._used, self._turn)
