@@ -132,7 +132,7 @@ def take_token(request: Request, token: int) -> str:
         reason: FinishReason | None = None
         if ended or wanted or token in params.stop_token_ids:
             reason = "stop"
-        elif output.calls is not None and output.calls.over:
+        elif output.calls is not None and output.calls.log.full:
             reason = "tool_calls"
         elif sequence.room <= 0:
             reason = "length"

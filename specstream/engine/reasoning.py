@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from specstream.engine.stops import held_back
+
 __all__ = ["Reasoning", "Tag", "markers_of", "opened_by"]
 
 
@@ -177,10 +179,9 @@ class Reasoning:
             rest = text[at + len(self._close) :]
             self._leave()
             return self._reply(rest)
-        sizes = range(len(self._close) - 1, 0, -1)
-        kept = next((size for size in sizes if text.endswith(self._close[:size])), 0)
-        self._think(text[: len(text) - kept])
-        self._held = text[len(text) - kept :]
+        sure = len(text) - held_back(text, [self._close])
+        self._think(text[:sure])
+        self._held = text[sure:]
         return ""
 
     def _think(self, text: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-__all__ = ["StopMatcher"]
+__all__ = ["StopMatcher", "held_back"]
 
 
 class StopMatcher:
@@ -34,20 +34,20 @@ class StopMatcher:
             self.stopped = True
             self._held = ""
             return text[: min(starts)]
-        keep = self._beginning_at_end(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        shown = len(text) - held_back(text, self._stops)
+        self._held = text[shown:]
+        return text[:shown]
 
     def finish(self) -> str:
         """End the reply without a stop string; return the text held back. Idempotent."""
         held, self._held = self._held, ""
         return held
 
-    def _beginning_at_end(self, text: str) -> int:
-        longest = 0
-        for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest
+
+def held_back(text: str, marks: Iterable[str]) -> int:
+    """Return how many of the last characters of ``text`` may be the beginning of one of ``marks``."""
+    longest = 0
+    for mark in marks:
+        sizes = range(min(len(mark) - 1, len(text)), longest, -1)
+        longest = next((size for size in sizes if text.endswith(mark[:size])), longest)
+    return longest

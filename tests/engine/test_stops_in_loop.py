@@ -15,7 +15,7 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
-from specstream.engine import commit
+from specstream.engine import commit, stops
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.engine.stops import StopMatcher
@@ -351,7 +351,7 @@ _ADD, _COUNT = StopMatcher.add, SpecStats.count_round
         (TableCache, "rollback_to", _keeps_rows),
         (SpecStats, "count_round", _counts_all),
         (StopMatcher, "add", _always_searches),
-        (StopMatcher, "_beginning_at_end", lambda self, text: 0),
+        (stops, "held_back", lambda text, marks: 0),
         (DraftModelProposer, "observe", lambda self, requests, verdicts: None),
     ],
 )

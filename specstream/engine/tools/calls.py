@@ -8,7 +8,7 @@ from specstream.engine.tools.formats import CallFormat
 from specstream.engine.tools.inlet import Inlet, Step, first_of
 from specstream.engine.tools.json_calls import CutOff, Malformed, read_calls, read_value
 from specstream.engine.tools.log import CallLog, new_call_id
-from specstream.engine.tools.xml_calls import read_function, read_pairs
+from specstream.engine.tools.xml_calls import read_function, read_keys_and_values
 from specstream.tools import Tools
 
 __all__ = ["Calls"]
@@ -23,6 +23,7 @@ class Calls:
 
     Attributes:
         log: The calls that were parsed.
+        markers: Special tokens that decode to no text; `add` must be given these texts for them, by id.
         end: Index of the token after the last one that belongs to a call.
     """
 
@@ -30,6 +31,7 @@ class Calls:
         self, form: CallFormat, tools: Tools, new_id: Callable[[], str] = new_call_id
     ) -> None:
         self.log = CallLog(tools, new_id)
+        self.markers = form.markers
         self.end = 0
         self._form = form
         self._inlet = Inlet()
@@ -42,11 +44,6 @@ class Calls:
         self._resume()
 
     @property
-    def markers(self) -> dict[int, str]:
-        """Special tokens that decode to no text; `add` must be given these texts for them, by id."""
-        return self._form.markers
-
-    @property
     def speaking(self) -> bool:
         """Whether the next text belongs to the reply, provided that no opener begins in it."""
         waits = self._inside or self.log.writing or bool(self._inlet.pending)
@@ -55,11 +52,6 @@ class Calls:
     def opens(self, text: str) -> bool:
         """Whether the first character of an opener occurs in this text, so that a call may begin."""
         return any(opener[0] in text for opener in self._form.openers if opener)
-
-    @property
-    def over(self) -> bool:
-        """Whether the reply ends here, because it has all the calls that it may have."""
-        return self.log.full
 
     def add(self, text: str) -> str:
         """Add the text that became final with a token; return the part of it that is the reply."""
@@ -93,7 +85,13 @@ class Calls:
             yield from self._bare()
         while opener := (yield from self._text()):
             self._inside, self._speaking, self._space = True, False, ""
-            yield from self._guarded(opener)
+            closer = self._form.openers[opener]
+            self._inlet.mark()
+            try:
+                yield from self._section(opener, closer)
+            except (Malformed, CutOff) as error:
+                yield from self._mend(error, closer)
+            self._inlet.release()
             self._inside = False
 
     def _say(self, text: str) -> None:
@@ -138,15 +136,6 @@ class Calls:
         if log.calls:
             self._space = ""
 
-    def _guarded(self, opener: str) -> Step[None]:
-        closer = self._form.openers[opener]
-        self._inlet.mark()
-        try:
-            yield from self._section(opener, closer)
-        except (Malformed, CutOff) as error:
-            yield from self._mend(error, closer)
-        self._inlet.release()
-
     def _section(self, opener: str, closer: str) -> Step[None]:
         inlet, log = self._inlet, self.log
         char = yield from inlet.space()
@@ -161,7 +150,7 @@ class Calls:
                 raise Malformed
             yield from read_function(inlet, log)
         elif opener == "<tool_call>" and "<arg_key>" in self._form.template:
-            yield from read_pairs(inlet, log, closer)
+            yield from read_keys_and_values(inlet, log, closer)
         else:
             raise Malformed if char else CutOff
         if closer:
@@ -201,11 +190,6 @@ class Calls:
         if isinstance(error, CutOff):
             log.close(cut=True)
             return
-        while True:
-            at, mark = first_of((closer,) if closer else (), inlet.pending)
-            log.write(inlet.pending[:at] if not inlet.ended or mark else inlet.pending)
-            inlet.skip(at + len(mark) if not inlet.ended or mark else len(inlet.pending))
-            if mark or inlet.ended:
-                break
-            yield
+        rest, _ = yield from inlet.until(*([closer] if closer else []))
+        log.write(rest)
         log.close()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
+from specstream.engine.stops import held_back
+
 __all__ = ["Inlet", "Step", "first_of"]
 
 T = TypeVar("T")
@@ -71,12 +73,6 @@ class Inlet:
             yield
         return self._text[self._at]
 
-    def take(self) -> Step[str]:
-        """Read a character."""
-        char = yield from self.peek()
-        self._at += len(char)
-        return char
-
     def space(self) -> Step[str]:
         """Read white space; return the character after it without reading that."""
         while (char := (yield from self.peek())).isspace():
@@ -116,8 +112,4 @@ def first_of(marks: tuple[str, ...], text: str) -> tuple[int, str]:
     if found:
         at, _, mark = min(found)
         return at, mark
-    longest = max(map(len, marks), default=1) - 1
-    for at in range(max(0, len(text) - longest), len(text)):
-        if any(mark.startswith(text[at:]) for mark in marks):
-            return at, ""
-    return len(text), ""
+    return len(text) - held_back(text, marks), ""

@@ -29,7 +29,8 @@ class CutOff(Exception):
 def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[None]:
     """Parse one object, several with or without separators, or a list of objects.
 
-    Leaves the inlet marked: before the object that failed, or after the last call.
+    White space after the last call is left to the reply. If an object fails, the inlet stays marked
+    before it.
 
     Args:
         inlet: The input, before the first object.
@@ -46,53 +47,28 @@ def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[Non
         inlet.skip(1)
     first = True
     while True:
-        char = yield from _next(inlet, first or listed)
+        char = yield from inlet.space()
         if char == "{":
             inlet.mark()
             inlet.skip(1)
             yield from _object(inlet, log, expected or not first)
-            _finish(inlet, log)
+            if not log.writing and not log.full:
+                raise Malformed  # an object without a name
+            log.close()
+            inlet.mark()
             first = False
         elif char and char in ",;" and not first:
             inlet.skip(1)
+            if not listed:
+                inlet.mark()  # white space behind it may be the reply's
         elif listed and char == "]":
             inlet.skip(1)
             return
         elif first or listed:
             raise Malformed if char else CutOff
         else:
+            inlet.rewind()
             return
-
-
-def _next(inlet: Inlet, skipping: bool) -> Step[str]:
-    """Return the next character that is no white space, without reading it.
-
-    Without ``skipping``, white space is read only if a further call or separator follows: otherwise it
-    belongs to the reply.
-    """
-    if skipping:
-        return (yield from inlet.space())
-    count = 0
-    while True:
-        pending = inlet.pending[count:]
-        if pending and not pending[0].isspace():
-            break
-        if pending:
-            count += 1
-        elif inlet.ended:
-            return ""
-        else:
-            yield
-    if pending[0] in "{,;":
-        inlet.skip(count)
-    return pending[0]
-
-
-def _finish(inlet: Inlet, log: CallLog) -> None:
-    if not log.writing and not log.full:
-        raise Malformed  # an object without a name
-    log.close()
-    inlet.mark()
 
 
 def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
@@ -175,9 +151,10 @@ def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
     """Read a string and pass it to ``write`` verbatim, with quotes and escapes."""
     inside = escaped = False
     while True:
-        char = yield from inlet.take()
+        char = yield from inlet.peek()
         if char == "":
             raise CutOff
+        inlet.skip(1)
         write(char)
         if char == '"' and inside and not escaped:
             return

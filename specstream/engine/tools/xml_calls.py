@@ -10,7 +10,7 @@ from specstream.engine.tools.inlet import Inlet, Step
 from specstream.engine.tools.json_calls import CutOff, Malformed
 from specstream.engine.tools.log import CallLog
 
-__all__ = ["read_function", "read_pairs"]
+__all__ = ["read_function", "read_keys_and_values"]
 
 
 def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
@@ -20,25 +20,14 @@ def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
         Malformed: there is other text between the parameters.
         CutOff: the reply ended inside the call.
     """
-    name, mark = yield from inlet.until(">")
-    if not mark:
-        raise CutOff
-    values = _Values(log, name.strip())
-    while True:
-        yield from inlet.space()
-        if (yield from inlet.takes("</function>")):
-            break
-        if not (yield from inlet.takes("<parameter=")):
-            raise CutOff if inlet.ended else Malformed
-        key, mark = yield from inlet.until(">")
-        value, end = yield from inlet.until("</parameter>")
-        if not (mark and end):
-            raise CutOff
-        values.add(key.strip(), value)
+    values = _Values(log, (yield from _before(inlet, ">")))
+    while not (yield from _ends(inlet, "</function>", "<parameter=")):
+        key = yield from _before(inlet, ">")
+        values.add(key, (yield from _before(inlet, "</parameter>")))
     values.close()
 
 
-def read_pairs(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
+def read_keys_and_values(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
     """Parse GLM's ``NAME``, then ``<arg_key>KEY</arg_key><arg_value>value</arg_value>`` pairs.
 
     ``closer``, which ends the call, is not read.
@@ -50,31 +39,45 @@ def read_pairs(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
     name, mark = yield from inlet.until("\n", "<arg_key>", closer)
     if not mark:
         raise CutOff
-    if mark != "\n":
-        inlet.skip(-len(mark))
-    values = _Values(log, name.strip())
-    while True:
-        yield from inlet.space()
-        if (yield from inlet.takes(closer)):
-            inlet.skip(-len(closer))
-            break
-        if not (yield from inlet.takes("<arg_key>")):
-            raise CutOff if inlet.ended else Malformed
-        key, mark = yield from inlet.until("</arg_key>")
-        yield from inlet.space()
-        if not (yield from inlet.takes("<arg_value>")):
-            raise CutOff if inlet.ended else Malformed
-        value, end = yield from inlet.until("</arg_value>")
-        if not (mark and end):
-            raise CutOff
-        values.add(key.strip(), value)
+    inlet.skip(-len(mark))
+    values = _Values(log, name)
+    while not (yield from _ends(inlet, closer, "<arg_key>")):
+        key = yield from _before(inlet, "</arg_key>")
+        yield from _expected(inlet, "<arg_value>")
+        values.add(key, (yield from _before(inlet, "</arg_value>")))
+    inlet.skip(-len(closer))
     values.close()
+
+
+def _before(inlet: Inlet, mark: str) -> Step[str]:
+    """Read up to ``mark`` and past it; return the text before it."""
+    text, found = yield from inlet.until(mark)
+    if not found:
+        raise CutOff
+    return text
+
+
+def _ends(inlet: Inlet, end: str, more: str) -> Step[bool]:
+    """Read white space, then ``end`` or ``more``; return whether it was ``end``."""
+    yield from inlet.space()
+    if (yield from inlet.takes(end)):
+        return True
+    yield from _expected(inlet, more)
+    return False
+
+
+def _expected(inlet: Inlet, mark: str) -> Step[None]:
+    """Read white space, then ``mark``."""
+    yield from inlet.space()
+    if not (yield from inlet.takes(mark)):
+        raise CutOff if inlet.ended else Malformed
 
 
 class _Values:
     """Writes the arguments of one call to the log as a JSON object, key by key."""
 
     def __init__(self, log: CallLog, name: str) -> None:
+        name = name.strip()
         tool = log.tools.find(name)
         schema = tool.parameters.get("properties") if tool is not None else None
         self._properties: dict[str, Any] = schema if isinstance(schema, dict) else {}
@@ -84,8 +87,10 @@ class _Values:
 
     def add(self, key: str, text: str) -> None:
         text = text.removeprefix("\n").removesuffix("\n")
-        self._log.write(f"{self._next}{json.dumps(key, ensure_ascii=False)}: ")
-        self._log.write(json.dumps(_typed(text, self._properties.get(key)), ensure_ascii=False))
+        self._log.write(f"{self._next}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        self._log.write(
+            json.dumps(_typed(text, self._properties.get(key.strip())), ensure_ascii=False)
+        )
         self._next = ", "
 
     def close(self) -> None:

@@ -198,7 +198,7 @@ def test_tokens_that_only_might_have_been_a_call_belong_to_the_reply() -> None:
 
 def test_a_reply_that_may_have_one_call_ends_with_it() -> None:
     calls = reading(HERMES, Tools((WEATHER, NOW), parallel=False))
-    assert calls.add(f"<tool_call>{ONE}</tool_") == "" and calls.over
+    assert calls.add(f"<tool_call>{ONE}</tool_") == "" and calls.log.full
     assert calls.add(f"call>So.<tool_call>{ONE}</tool_call>") == ""
     assert len(calls.log.calls) == 1
 
@@ -207,7 +207,7 @@ def test_the_number_of_calls_has_a_bound() -> None:
     calls = reading(HERMES)
     for _ in range(MAX_CALLS + 3):
         calls.add(f"<tool_call>{ONE}</tool_call>")
-    assert calls.over and len(calls.log.calls) == MAX_CALLS
+    assert calls.log.full and len(calls.log.calls) == MAX_CALLS
 
 
 def test_ids_fit_the_strictest_template() -> None:
