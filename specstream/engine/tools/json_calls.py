@@ -16,6 +16,7 @@ __all__ = ["CutOff", "Malformed", "read_calls", "read_value"]
 
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
+_DEEPEST = 8  # objects that may be wrapped around a call's own
 
 
 class Malformed(Exception):
@@ -71,7 +72,7 @@ def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[Non
             return
 
 
-def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
+def _object(inlet: Inlet, log: CallLog, expected: bool, depth: int = 0) -> Step[None]:
     """Parse the rest of an object, after its opening brace."""
     early: str | None = None  # arguments that came before the name
     given = False
@@ -84,9 +85,9 @@ def _object(inlet: Inlet, log: CallLog, expected: bool) -> Step[None]:
         if not (yield from inlet.takes(":")):
             raise Malformed if inlet.pending else CutOff
         char = yield from inlet.space()
-        if key in _NAMES and char == "{":
+        if key in _NAMES and char == "{" and depth < _DEEPEST:
             inlet.skip(1)
-            yield from _object(inlet, log, expected)
+            yield from _object(inlet, log, expected, depth + 1)
             given = True
         elif key in _NAMES and not log.writing:
             name = yield from _string(inlet)

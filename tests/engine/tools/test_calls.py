@@ -213,3 +213,9 @@ def test_the_number_of_calls_has_a_bound() -> None:
 def test_ids_fit_the_strictest_template() -> None:
     assert all(len(new_call_id()) == 9 and new_call_id().isalnum() for _ in range(50))
     assert len({new_call_id() for _ in range(50)}) == 50
+
+
+def test_endless_wrapping_is_a_broken_call() -> None:
+    calls, written = reading(HERMES), '{"name": ' * 3000
+    assert play(["<tool_call>", written, "</tool_call>."], calls)[0] == "."
+    assert [(call.arguments, call.problem) for call in calls.log.calls] == [(written, "no_name")]
