@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["ThreadBridge"]
 
 T = TypeVar("T")
 
 
-class ThreadBridge(Generic[T]):
+class ThreadBridge:
     """Passes items from one thread to callbacks on an event loop; one wake-up delivers all queued items.
 
     The queue itself has no bound. The sender keeps it short: the engine runs at most
@@ -24,21 +24,22 @@ class ThreadBridge(Generic[T]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._items: deque[tuple[Callable[[T], None], T]] = deque()
+        self._items: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._scheduled = False
 
-    def put(self, callback: Callable[[T], None], item: T) -> None:
+    def put(self, callback: Callable[[T], None], item: T) -> bool:
         """Have ``callback(item)`` run on the loop; return at once. Only one thread may call this.
 
-        Raises:
-            RuntimeError: the loop is closed.
+        Returns False if the loop is closed, so that nothing runs on it any more.
         """
-        if self.loop.is_closed():
-            raise RuntimeError("the event loop is closed")
         self._items.append((callback, item))
         if not self._scheduled:
             self._scheduled = True
-            self.loop.call_soon_threadsafe(self.deliver)
+            try:
+                self.loop.call_soon_threadsafe(self.deliver)
+            except RuntimeError:
+                return False
+        return not self.loop.is_closed()
 
     def deliver(self) -> None:
         """Run the callbacks of all queued items, if any. To be called on the loop's thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
@@ -14,8 +14,8 @@ from specstream.metrics import Report
 from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.stage import Pipeline
-from specstream.turn import Interruption, Turn, speaking
-from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
+from specstream.turn import Interruption, Reply, Turn, speaking
+from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools
 
 __all__ = ["Conversation", "ReplyOptions", "Session"]
 
@@ -32,11 +32,8 @@ class ReplyOptions(TypedDict, total=False):
     learn: bool
 
 
-class _Reply(Protocol):
+class _Reply(Reply, Protocol):
     """The part of `Generation` that a conversation uses."""
-
-    @property
-    def text_read(self) -> str: ...
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]: ...
@@ -46,10 +43,6 @@ class _Reply(Protocol):
 
     @property
     def report(self) -> Report: ...
-
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
-
-    def cancel(self) -> None: ...
 
 
 R = TypeVar("R", bound=_Reply)

@@ -29,7 +29,7 @@ class Generation:
     parks this request only: the engine runs no further than ``max_unread_chunks`` ahead of it.
     """
 
-    def __init__(self, worker: EngineWorker, bridge: ThreadBridge[_Item], limit: int) -> None:
+    def __init__(self, worker: EngineWorker, bridge: ThreadBridge, limit: int) -> None:
         from specstream.engine.request import Delivery
 
         self._worker = worker
@@ -44,9 +44,7 @@ class Generation:
 
     def _put(self, item: _Item) -> None:
         """Called on the engine thread."""
-        try:
-            self._bridge.put(self._arrive, item)
-        except RuntimeError:
+        if not self._bridge.put(self._arrive, item):
             self._delivery.cancelled = True  # the loop is closed: nobody will ever read this
 
     def _arrive(self, item: _Item) -> None:

@@ -6,14 +6,13 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from specstream.bridge import ThreadBridge
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
-from specstream.types import Chunk, Preview
 
 if TYPE_CHECKING:
     from specstream.engine.step import EngineCore
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineHost"]
 
-Bridge: TypeAlias = ThreadBridge[Chunk | Preview | SpecstreamError]
 T = TypeVar("T")
 
 
@@ -36,7 +34,7 @@ class EngineHost:
         self.worker: EngineWorker | None = None
         self._process = 0  # the thread belongs to the process that started it
         self._closed = anyio.Event()
-        self._bridge: Bridge | None = None
+        self._bridge: ThreadBridge | None = None
 
     async def start(self, config: EngineConfig) -> None:
         """Start the thread and wait until it has loaded the models. Cancelling stops it again.
@@ -45,14 +43,13 @@ class EngineHost:
             ModelError: any of its kinds.
             ConfigError: it was started before.
         """
-        if self.worker is not None:
-            raise ConfigError("this engine was entered before; make a new one")
         loop = asyncio.get_running_loop()
         # torch takes seconds to import: not on the event loop.
         module = await asyncio.to_thread(importlib.import_module, "specstream.engine.worker")
         if self.worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
-        self._bridge, self._process = ThreadBridge(loop), os.getpid()
+        bridge = self._bridge = ThreadBridge(loop)
+        self._process = os.getpid()
         ready: asyncio.Future[None] = loop.create_future()
 
         def settle(error: SpecstreamError | None) -> None:
@@ -66,8 +63,8 @@ class EngineHost:
 
         worker = self.worker = module.EngineWorker(
             build,
-            lambda error: _call_in(loop, settle, error),
-            lambda: _call_in(loop, self._closed.set),
+            lambda error: bridge.put(settle, error),
+            lambda: bridge.put(lambda _: self._closed.set(), None),
         )
         worker.start()
         try:
@@ -103,7 +100,7 @@ class EngineHost:
         if cancelled is not None:
             raise cancelled
 
-    def running(self) -> tuple[EngineWorker, Bridge]:
+    def running(self) -> tuple[EngineWorker, ThreadBridge]:
         """Return the thread and the bridge to the event loop.
 
         Raises:
@@ -144,7 +141,7 @@ class EngineHost:
             if not answer.done():
                 answer.set_result(found)
 
-        worker.post(lambda core: _call_in(bridge.loop, settle, ask(core)))
+        worker.post(lambda core: bridge.put(settle, ask(core)))
         closed = asyncio.ensure_future(self._closed.wait())
         either: set[asyncio.Future[Any]] = {answer, closed}
         try:
@@ -159,10 +156,3 @@ class EngineHost:
         """Have the thread run ``call`` between two steps; nothing before `start`. Returns at once."""
         if self.worker is not None:
             self.worker.post(call)
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, call: Any, *args: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:
-        pass  # the loop is closed: nobody waits for this any more

@@ -188,7 +188,7 @@ class Engine:
             EngineClosed: the engine is not running, or ended meanwhile.
             EngineError: another event loop has entered it.
         """
-        return await self._host.ask(lambda core: core.explain())
+        return await self._host.ask(lambda core: core.proposing.explain())
 
     async def learning(self) -> LearningReport | None:
         """What learning in service has done so far; None if this engine doesn't learn.

@@ -170,16 +170,17 @@ class Tools:
         Raises:
             PromptError: something else was given.
         """
-        if given is None or isinstance(given, Tools):
-            return given if given is None or given.tools else None
-        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-            raise PromptError(f"tools are a list of Tool objects or functions, not {given!r:.80}")
-        made: list[Tool] = []
-        for tool in given:
-            if not isinstance(tool, Tool) and not callable(tool):
-                raise PromptError(f"a tool is a Tool or a function, not {tool!r:.80}")
-            made.append(tool if isinstance(tool, Tool) else Tool.of(tool))
-        return cls(tuple(made)) if made else None
+        if not isinstance(given, Tools | None):
+            if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+                raise PromptError(
+                    f"tools are a list of Tool objects or functions, not {given!r:.80}"
+                )
+            described = (
+                Tool.of(each) if callable(each) and not isinstance(each, Tool) else each
+                for each in given
+            )
+            given = cls(tuple(described))
+        return given if given is not None and given.tools else None
 
     @property
     def forced(self) -> tuple[Tool, ...]:

@@ -12,7 +12,7 @@ import pytest
 from specstream.bridge import ThreadBridge
 
 
-def in_a_thread(work: Callable[[], None]) -> None:
+def in_a_thread(work: Callable[[], object]) -> None:
     """Run it on another thread, to its end, while this one stands still."""
     thread = threading.Thread(target=work)
     thread.start()
@@ -20,7 +20,7 @@ def in_a_thread(work: Callable[[], None]) -> None:
 
 
 async def test_everything_arrives_in_order_on_the_loop() -> None:
-    bridge: ThreadBridge[int] = ThreadBridge(asyncio.get_running_loop())
+    bridge = ThreadBridge(asyncio.get_running_loop())
     arrived, here, done = list[int](), threading.get_ident(), asyncio.Event()
 
     def arrive(item: int) -> None:
@@ -43,7 +43,7 @@ async def test_everything_arrives_in_order_on_the_loop() -> None:
 
 async def test_items_that_wait_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
-    bridge: ThreadBridge[int] = ThreadBridge(loop)
+    bridge = ThreadBridge(loop)
     arrived, wakes = list[int](), list[object]()
     wake = loop.call_soon_threadsafe
 
@@ -64,7 +64,7 @@ async def test_items_that_wait_wake_the_loop_once(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_an_item_put_while_others_are_delivered_is_not_left_behind() -> None:
-    bridge: ThreadBridge[int] = ThreadBridge(asyncio.get_running_loop())
+    bridge = ThreadBridge(asyncio.get_running_loop())
     arrived, done = list[int](), asyncio.Event()
 
     def arrive(item: int) -> None:
@@ -81,7 +81,7 @@ async def test_an_item_put_while_others_are_delivered_is_not_left_behind() -> No
 
 
 async def test_what_waits_can_be_delivered_at_once() -> None:
-    bridge: ThreadBridge[int] = ThreadBridge(asyncio.get_running_loop())
+    bridge = ThreadBridge(asyncio.get_running_loop())
     arrived = list[int]()
     in_a_thread(lambda: bridge.put(arrived.append, 1))
     bridge.deliver()
@@ -93,9 +93,8 @@ async def test_what_waits_can_be_delivered_at_once() -> None:
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_closed_loop_is_said(before: int) -> None:
     loop = asyncio.new_event_loop()
-    bridge: ThreadBridge[int] = ThreadBridge(loop)
+    bridge = ThreadBridge(loop)
     for item in range(before):
         bridge.put(print, item)  # never delivered: the loop is closed before it runs
     loop.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        bridge.put(print, 1)
+    assert not bridge.put(print, 1)

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from specstream.config import meant
@@ -71,7 +71,6 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Any, *, warns: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._controls: ControlTokens | None = None
         self._warned = not warns
 
     def encode(
@@ -120,18 +119,16 @@ class PromptEncoder:
 
     def encode_text(self, text: str) -> list[int]:
         """Encode a text on its own; control tokens spelled in it become ordinary tokens."""
-        return self._control_tokens().encode(text)
+        return self._controls.encode(text)
 
     def _check(self, options: Mapping[str, Any]) -> None:
         """Refuse a misspelt variable, which Jinja would ignore."""
-        names = template_variables(self._template(options))
+        template = self._tokenizer.get_chat_template(tools=options.get("tools"))
+        names = template_variables(str(template))
         for name in options.keys() - names:
             raise PromptError(
                 f"the model's chat template has no variable {name!r}{meant(name, names)}"
             )
-
-    def _template(self, options: Mapping[str, Any]) -> str:
-        return str(self._tokenizer.get_chat_template(tools=options.get("tools")))
 
     def _render(self, given: dict[str, Any]) -> tuple[str, list[int]]:
         def template(values: dict[str, Any]) -> str:
@@ -144,9 +141,8 @@ class PromptEncoder:
                 )
             )
 
-        controls = self._control_tokens()
-        if controls.spelled_in(given):
-            return controls.render(given, template)
+        if self._controls.spelled_in(given):
+            return self._controls.render(given, template)
         text = template(given)
         return text, self._tokenizer.encode(text, add_special_tokens=False)
 
@@ -160,16 +156,14 @@ class PromptEncoder:
                 "isn't told who said what; for a conversation, take an instruction-tuned model"
             )
         text = "\n".join(message["content"] for message in messages)
-        controls = self._control_tokens()
-        if not controls.spelled_in(text):
+        if not self._controls.spelled_in(text):
             return list(self._tokenizer.encode(text))
-        return [*self._tokenizer.encode(""), *controls.encode(text)]
+        return [*self._tokenizer.encode(""), *self._controls.encode(text)]
 
-    def _control_tokens(self) -> ControlTokens:
-        if self._controls is None:
-            template = getattr(self._tokenizer, "chat_template", None) or ""
-            self._controls = ControlTokens(self._tokenizer, str(template))
-        return self._controls
+    @cached_property
+    def _controls(self) -> ControlTokens:
+        template = getattr(self._tokenizer, "chat_template", None) or ""
+        return ControlTokens(self._tokenizer, str(template))
 
 
 def _with_tools(options: dict[str, Any], tools: Tools | None) -> dict[str, Any]:

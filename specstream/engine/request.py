@@ -32,7 +32,7 @@ class Delivery:
     ``put`` is called on the engine thread and must not block.
     """
 
-    put: Callable[[Chunk | Preview | SpecstreamError], None]
+    put: Callable[[Chunk | Preview | SpecstreamError], object]
     limit: int = 16
     previews: bool = False
     sent: int = 0
@@ -125,8 +125,8 @@ class Request:
 
     def _report(self) -> Report:
         stats, why = self.stats, self.explanation
-        reasoning = self.output.reasoning if self.admitted is not None else None
-        calls = self.output.calls if self.admitted is not None else None
+        output = self.output if self.admitted is not None else None
+        calls = output.calls if output is not None else None
         # Report a cancellation at once, although the engine notes it at its next step only.
         left = self.delivery.cancelled and self.error is None
         kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
@@ -152,7 +152,7 @@ class Request:
             proposer_rounds=dict(stats.proposer_rounds),
             predicted_speedup=why.predicted_speedup if why is not None else None,
             explanation=why.words if why is not None else "",
-            reasoning=reasoning.text if reasoning is not None else "",
-            reasoning_tokens=reasoning.tokens if reasoning is not None else 0,
+            reasoning=output.reasoning.text if output is not None else "",
+            reasoning_tokens=output.reasoning.tokens if output is not None else 0,
             tool_calls=calls.log.calls if calls is not None else (),
         )

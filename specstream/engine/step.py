@@ -17,7 +17,6 @@ from specstream.engine.verifier import verify
 from specstream.errors import EngineBusy
 from specstream.model.forward import ForwardInput
 from specstream.model.transfer import to_device
-from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import StepTimes
 from specstream.speculation.proposal import Proposal, Proposer
 
@@ -143,10 +142,6 @@ class EngineCore(Lifecycle):
         tokens = committed + sum(proposal.length for proposal in done.proposals)
         total_ms = (time.perf_counter() - began) * 1e3
         self.proposing.clock(StepTimes(draft_ms, verify_ms, total_ms, rows, tokens))
-
-    def explain(self) -> Explanation | None:
-        """Explain an adaptive proposer's present choice; None for other proposers, or if unknown."""
-        return self.proposing.explain()
 
     @property
     def proposer(self) -> Proposer:

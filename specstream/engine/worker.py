@@ -29,7 +29,7 @@ _MAX_MAIL = 1024
 _EXIT_WAIT_S = 10.0  # how long a program's exit waits for the step under way
 _log = logging.getLogger("specstream.engine")
 
-Mail = Callable[["EngineCore"], None]
+Mail = Callable[["EngineCore"], object]
 
 
 class EngineWorker:
@@ -43,8 +43,8 @@ class EngineWorker:
     def __init__(
         self,
         build: Callable[[], EngineCore],
-        on_ready: Callable[[SpecstreamError | None], None],
-        on_closed: Callable[[], None],
+        on_ready: Callable[[SpecstreamError | None], object],
+        on_closed: Callable[[], object],
     ) -> None:
         self._build = build
         self._on_ready = on_ready

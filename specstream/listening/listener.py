@@ -28,7 +28,6 @@ from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
 from specstream.listening.settings import ListenerSettings
 from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
-from specstream.pipeline.listening_interfaces import TurnTrack
 
 __all__ = ["Ears", "Listener", "ListenerSettings"]
 
@@ -67,7 +66,10 @@ class Listener:
         self._rate = ears.sample_rate
         self._resampler = Resampler(sample_rate, self._rate)
         self._slice = 2 * int(sample_rate * _SLICE_S)
-        self._turns = Turns(self._track(), self._rate, self.settings)
+        track = None
+        if not self.settings.manual:
+            track = ears.detector.open(self._rate, threshold=self.settings.threshold)
+        self._turns = Turns(track, self._rate, self.settings)
         self._opened = self._pauses = self._ended = 0  # turns and pauses so far
         self._current: Recognition | None = None
         self._waiting: deque[Recognition] = deque()  # ended, without a transcript yet
@@ -75,11 +77,6 @@ class Listener:
         self._changed = anyio.Event()
         self._finished = self._deaf = False
         self._group: TaskGroup | None = None
-
-    def _track(self) -> TurnTrack | None:
-        if self.settings.manual:
-            return None
-        return self._ears.detector.open(self._rate, threshold=self.settings.threshold)
 
     async def __aenter__(self) -> Self:
         """Start the recognition task."""

@@ -109,7 +109,7 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
     assert len(inbox.token_ids) == 30 and not inbox.errors
     assert set(request.stats.proposer_rounds) <= {"off", "suffix"}
     assert "draft" not in request.report().explanation
-    explanation = core.explain()
+    explanation = core.proposing.explain()
     assert explanation is not None and explanation.kind in ("off", "suffix")
 
 

@@ -42,7 +42,7 @@ class CoreArm:
     async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply; the times are those of the engine's own clock."""
         arrived: list[Chunk | Preview | SpecstreamError] = []
-        handover = ThreadBridge[Chunk | Preview | SpecstreamError](asyncio.get_running_loop())
+        handover = ThreadBridge(asyncio.get_running_loop())
         request = Request(
             list(messages),
             params,

@@ -77,7 +77,7 @@ def test_a_broken_policy_costs_speed_and_nothing_else(
         assert inbox.token_ids == alone(text, eos=False)
         assert request.finish_reason == "length"
     assert core.slots.in_use == 0
-    core.explain()
+    core.proposing.explain()
     assert where == "too few" or broken.broken > 0
     assert "broke" in caplog.text
 
