@@ -18,7 +18,7 @@ PACKAGES = {
 # A whole training asks the engine and the benchmark; losses and what is trained know the models only.
 TRAINING = {
     f"specstream.train.{name}"
-    for name in ("block", "data", "output", "run", "speed", "streaming", "table", "trained")
+    for name in ("block", "data", "output", "replies", "run", "speed", "streaming", "trained")
 }
 
 # Lower layers first; a module may import from its own layer and from those below.

@@ -87,7 +87,7 @@ async def run(args: argparse.Namespace) -> None:
     options = _options(args)
     with ends_at_once():
         from specstream.train.run import train
-        from specstream.train.table import as_json, table_of
+        from specstream.train.trained import as_json, table_of
     stopped, shown = threading.Event(), _Shown()
     work = asyncio.get_running_loop().run_in_executor(
         None, lambda: train(options, shown.tell, stopped.is_set)

@@ -22,10 +22,12 @@ from specstream.train.block_module import BlockModule
 from specstream.train.folders import read_written, write_head
 from specstream.train.loss import losses_at, random_places
 from specstream.train.options import TrainOptions
-from specstream.train.settings import depths, positive, settings_of, whole
+from specstream.train.settings import depths, layers_of, positive, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
 __all__ = ["BlockTrainee", "trainee"]
+
+_CHANGED = {"anchors", "decay"}  # settings of the training, which a head's folder doesn't fix
 
 
 def trainee(
@@ -37,9 +39,7 @@ def trainee(
         ConfigError: an invalid setting, or the target has no special token to serve as mask token.
         ModelError: the target has too few layers, or ``options.init`` doesn't fit.
     """
-    layers = len(target.decoder.weights.layers)
-    if layers < 2:
-        raise ModelUnsupported("a block head needs a target of two layers at least")
+    layers = layers_of(target, "a block head")
     known = {
         "mask_token_id": whole(0, target.model_vocab_size - 1),
         "block_size": whole(2, MOST_BLOCK),
@@ -48,21 +48,14 @@ def trainee(
         "anchors": whole(1, 1 << 16),
         "decay": positive,
     }
-    given = settings_of(options, known, kept=("anchors", "decay"))
-    if options.init is None:
+    given = settings_of(options, known, kept=_CHANGED)
+    if (before := read_written(options, target)) is None:
         if "mask_token_id" not in given:
             given["mask_token_id"] = _mask(target, tokenizer)
         return BlockTrainee(target.model, **given)
-    before = read_written(options.init, "block", target)
     shape = BlockShape.of(before.config)
-    made = BlockTrainee(
-        target.model,
-        mask_token_id=shape.mask_token_id,
-        block_size=shape.block_size,
-        layers=shape.layers,
-        depths=shape.depths,
-        **given,
-    )
+    fixed = {name: getattr(shape, name) for name in known.keys() - _CHANGED}
+    made = BlockTrainee(target.model, **fixed, **given)
     if made.shape != shape:
         raise ModelUnsupported(
             f"--init {options.init} has layers unlike the target's: not trained here"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 30
 _TEXT_TOKENS = 48  # tokens of a piece of plain text, which is a prompt for the target to continue
 
 
-class Prompts(Sequence["list[int] | None"]):
+class Prompts:
     """Prompts as token ids, encoded on access; a prompt that is too long is None.
 
     Args:
@@ -44,15 +44,10 @@ class Prompts(Sequence["list[int] | None"]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> list[int] | None: ...
+    def __iter__(self) -> Iterator[list[int] | None]:
+        return (self[index] for index in range(len(self)))
 
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-
-    def __getitem__(self, index: int | slice) -> list[int] | Prompts | None:
-        if isinstance(index, slice):
-            return Prompts(self._items[index], self._encode, self.longest)
+    def __getitem__(self, index: int) -> list[int] | None:
         ids = self._encode(self._items[index])
         if len(ids) <= self.longest:
             return ids

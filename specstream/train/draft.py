@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
-from specstream.errors import ConfigError, ModelBroken, ModelUnsupported
-from specstream.model.load import load_config, load_model, load_tokenizer
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import quietly, write_card
 from specstream.train.loss import distance
@@ -64,22 +64,22 @@ def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
     """
     model = target.model
     theirs: Any = model.config
-    layers, width = 2, 0
+    layers = 2
     if size:
         if (match := _SIZE.fullmatch(size)) is None:
             raise ConfigError(f"--size {size!r} is not layers x width, such as 2x192")
         layers, width = int(match[1]), int(match[2])
-    head = next((dim for dim in (64, 32, 16, 8) if width % dim == 0), 0) if size else 64
-    if not size:
+        head = next((dim for dim in (64, 32, 16, 8) if width % dim == 0), 0)
+        if not head or not width or layers < 1:
+            raise ConfigError(
+                f"--size {size}: the width must be a multiple of 8, and layers at least 1"
+            )
+    else:
         budget = sum(p.numel() for p in model.parameters()) / 10
         head = min(64, max(8, int(theirs.hidden_size) // 8 * 2))  # even, for rotary positions
         width = head
         while _weights(target.model_vocab_size, layers, width + head) <= 1.2 * budget:
             width += head
-    if not head or layers < 1:
-        raise ConfigError(
-            f"--size {size}: the width must be a multiple of 8, and layers at least 1"
-        )
     heads = width // head
     return LlamaConfig(
         vocab_size=target.model_vocab_size,
@@ -123,19 +123,17 @@ def _read(
     name = str(folder)
     if not folder.is_dir():
         raise ConfigError(f"--init {name}: there is no such folder")
-    if load_config(name).model_type != "llama":
-        raise ModelUnsupported(f"--init {name} is no draft that this trainer makes (a Llama)")
     if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
         raise ModelUnsupported(f"--init {name} was made for another target: its tokens differ")
     model: Any = load_model(name, EngineConfig(device="cpu", dtype="float32"))
+    if not isinstance(model, LlamaForCausalLM):
+        raise ModelUnsupported(f"--init {name} is no draft that this trainer makes (a Llama)")
     rows = int(model.config.vocab_size)
     if rows != target.model_vocab_size:
         raise ModelUnsupported(
             f"--init {name} was made for another target: it has {rows} output rows, the target "
             f"{target.model_vocab_size}"
         )
-    if not isinstance(model, LlamaForCausalLM):
-        raise ModelBroken(f"--init {name} is no causal language model")
     return model.requires_grad_(True)
 
 

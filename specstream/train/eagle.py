@@ -58,8 +58,8 @@ def trainee(
         "vocabulary": whole(0, size),
     } | dict.fromkeys(_VARIANTS, flag)
     given = settings_of(options, known, kept=("steps", "places"))
-    if options.init is not None:
-        return _read(options.init, target, **given)
+    if (before := read_written(options, target)) is not None:
+        return _going_on(before, target, **given)
     prune = pruned_size(given, size)
     variants = {name: given.pop(name) for name in _VARIANTS if name in given}
     return EagleTrainee(target.model, variants=variants, prune=prune, **given)
@@ -72,17 +72,19 @@ def _sizes(target: PreTrainedModel) -> dict[str, Any]:
     return sizes | {"target_hidden": sizes["hidden"], "bias": bias}
 
 
-def _read(folder: Path, target: ModelRunner, **given: Any) -> EagleTrainee:
-    before, sizes = read_written(folder, "eagle", target), _sizes(target.model)
+def _going_on(before: Written, target: ModelRunner, **given: Any) -> EagleTrainee:
+    sizes = _sizes(target.model)
     layers = len(target.decoder.weights.layers)
     shape = read_shape(before.config, hidden=sizes["hidden"], layers=layers)
     if any(getattr(shape, n) != size for n, size in sizes.items() if n != "kv_heads"):
-        raise ModelUnsupported(f"--init {folder} has a layer unlike the target's: not trained here")
+        raise ModelUnsupported(
+            f"--init {before.tensors.folder} has a layer unlike the target's: not trained here"
+        )
     return EagleTrainee(
         target.model,
         vocabulary=_vocabulary(before, shape),
         depths=shape.depths,
-        own_head="lm_head.weight" in before,
+        own_head="lm_head.weight" in before.tensors,
         kv_heads=shape.kv_heads,
         variants={name: getattr(shape, name) for name in _VARIANTS},
         before=before,
@@ -95,7 +97,7 @@ def _vocabulary(before: Written, shape: EagleShape) -> Tensor | None:
     size = shape.draft_vocab_size
     if size == shape.vocab_size:
         return None
-    return before.tensor("d2t", size).long() + torch.arange(size)
+    return before.tensors.take("d2t", (size,)).long() + torch.arange(size)
 
 
 class EagleTrainee:

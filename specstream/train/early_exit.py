@@ -10,13 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from specstream.errors import ModelUnsupported
 from specstream.model.heads.early_exit import MODEL_TYPE
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import read_written, write_head
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
-from specstream.train.settings import settings_of, whole
+from specstream.train.settings import layers_of, settings_of, whole
 from specstream.train.trainee import Batch, Losses
 
 __all__ = ["EarlyExitTrainee", "ExitModule", "trainee"]
@@ -35,12 +34,11 @@ def trainee(
         ConfigError: an invalid setting.
         ModelError: the target gives no hidden states there, or ``options.init`` doesn't fit.
     """
-    count = len(target.decoder.weights.layers)
+    count = layers_of(target, "an early exit")
     known = {"layers": whole(1, count - 1), "width": whole(1, _MOST_WIDTH)}
     given = settings_of(options, known)
-    if options.init is None:
+    if (before := read_written(options, target)) is None:
         return EarlyExitTrainee(target, given.get("layers", count // 2), given.get("width"))
-    before = read_written(options.init, "early-exit", target)
     made = EarlyExitTrainee(target, before.config["layers"], before.config["width"])
     before.into(made.module)
     return made
@@ -82,21 +80,12 @@ class EarlyExitTrainee:
         target: The target, whose output head is used and not trained.
         layers: The number of target layers before the exit; at least 1, fewer than all.
         width: Inner size of the adapter. Default: two thirds of the hidden size.
-
-    Raises:
-        ModelUnsupported: the target gives no hidden states there, or has no such inner layer.
     """
 
     def __init__(self, target: ModelRunner, layers: int, width: int | None = None) -> None:
-        target.check_states((layers,))
         sizes = target.decoder.weights
-        if not 0 < layers < len(sizes.layers):
-            raise ModelUnsupported(
-                f"the target has {len(sizes.layers)} layers: an exit is behind 1 to "
-                f"{len(sizes.layers) - 1} of them, not {layers}"
-            )
         self.layers, self.depths = layers, (layers,)
-        self._head = sizes.head.detach().float().clone()
+        self._head = sizes.head.detach().float()
         width = width or 2 * sizes.hidden // 3
         self._config = {
             "model_type": MODEL_TYPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.recognise import kind_of, load_head, read_head_config
 from specstream.model.heads.tensors import Tensors
 from specstream.model.runner import ModelRunner
+from specstream.train.options import TrainOptions
 
 __all__ = ["Written", "quietly", "read_written", "write_card", "write_head"]
 
@@ -80,27 +82,17 @@ def quietly() -> Iterator[None]:
             hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True, slots=True)
 class Written:
     """The content of a head's folder that `write_head` wrote.
 
     Attributes:
         config: The content of ``config.json``.
+        tensors: All tensors, of which each can be taken once.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self.config = config
-        self._tensors = Tensors.read(folder)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        """Return the tensor of a name; each tensor can be taken once.
-
-        Raises:
-            ModelBroken: the tensor is missing, or of another shape.
-        """
-        return self._tensors.take(name, shape)
+    config: Mapping[str, Any]
+    tensors: Tensors
 
     @torch.no_grad()
     def into(self, module: nn.Module) -> None:
@@ -110,17 +102,20 @@ class Written:
             ModelBroken: a weight is missing, or of another shape.
         """
         for name, value in module.state_dict().items():
-            value.copy_(self._tensors.take(name, value.shape))
+            value.copy_(self.tensors.take(name, value.shape))
 
 
-def read_written(folder: Path, kind: str, target: ModelRunner) -> Written:
-    """Read the head of ``--init``, which must be of this kind and made for this target.
+def read_written(options: TrainOptions, target: ModelRunner) -> Written | None:
+    """Read the head of ``options.init``, of the same kind and target; None if the training begins anew.
 
     Raises:
         ConfigError: there is no such folder.
         ModelBroken: files of the head are damaged.
         ModelUnsupported: the head is of another kind, or made for another target.
     """
+    folder, kind = options.init, options.kind
+    if folder is None:
+        return None
     if not folder.is_dir():
         raise ConfigError(f"--init {folder}: there is no such folder")
     config = read_head_config(folder)
@@ -128,4 +123,4 @@ def read_written(folder: Path, kind: str, target: ModelRunner) -> Written:
         holds = f"a head of {found}" if found else "no head"
         raise ModelUnsupported(f"--init {folder} holds {holds}; train {kind} goes on from its own")
     load_head(folder, target)  # only for its checks of the folder
-    return Written(folder, config)
+    return Written(config, Tensors.read(folder))

@@ -1,10 +1,9 @@
-"""Registry of what can be trained: one entry per drafting method."""
+"""What can be trained, by the names of drafting methods."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from specstream.errors import ConfigError
 
@@ -17,15 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "trainee_of"]
 
-KINDS: Mapping[str, str] = {
-    "block": "specstream.train.block:trainee",
-    "draft": "specstream.train.draft:trainee",
-    "eagle": "specstream.train.eagle:trainee",
-    "early-exit": "specstream.train.early_exit:trainee",
-    "medusa": "specstream.train.medusa:trainee",
-    "streaming": "specstream.train.streaming:trainee",
-}
-"""``module:function`` by kind; the function is ``(target, tokenizer, options) -> Trainee``.
+KINDS = ("block", "draft", "eagle", "early-exit", "medusa", "streaming")
+"""What can be trained: each has a module here with ``trainee(target, tokenizer, options) -> Trainee``.
 
 The function initialises weights with torch's global generator, which is seeded before, or from the
 folder ``options.init``, which it refuses if it was made for another target.
@@ -43,9 +35,6 @@ def trainee_of(
     """
     if options.kind not in KINDS:
         raise ConfigError(f"{options.kind!r} can't be trained; there are: {', '.join(KINDS)}")
-    module, name = KINDS[options.kind].split(":")
-    make = cast(
-        "Callable[[ModelRunner, PreTrainedTokenizerBase, TrainOptions], Trainee]",
-        getattr(importlib.import_module(module), name),
-    )
-    return make(target, tokenizer, options)
+    module = importlib.import_module(f"specstream.train.{options.kind.replace('-', '_')}")
+    made: Trainee = module.trainee(target, tokenizer, options)
+    return made

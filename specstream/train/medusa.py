@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specstream.errors import ConfigError, ModelUnsupported
+from specstream.errors import ModelUnsupported
 from specstream.model.heads.medusa_format import MedusaShape
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import read_written, write_head
@@ -46,20 +46,19 @@ def trainee(
     size = target.decoder.weights.vocab_size
     counts = whole(1, _MOST)
     given = settings_of(options, {"heads": counts, "layers": counts, "vocabulary": whole(0, size)})
-    if options.init is None:
+    if (before := read_written(options, target)) is None:
         return MedusaTrainee(target, prune=pruned_size(given, size), **given)
-    before = read_written(options.init, "medusa", target)
     hidden = target.decoder.weights.hidden
     shape = MedusaShape.of(before.config, hidden=hidden, vocab_size=size)
     heads = before.config.get("num_heads")
-    if type(heads) is not int or not shape.shared or "lm_head.weight" in before:
+    if type(heads) is not int or not shape.shared or "lm_head.weight" in before.tensors:
         raise ModelUnsupported(
             f"--init {options.init} has output heads of its own: only folders that train medusa wrote "
             "are trained further"
         )
-    pruned, vocabulary = shape.draft_vocab_size, None
-    if "token_map" in before:
-        vocabulary = before.tensor("token_map", pruned).long()
+    vocabulary = None
+    if "token_map" in before.tensors:
+        vocabulary = before.tensors.take("token_map", (shape.draft_vocab_size,)).long()
     made = MedusaTrainee(target, heads=heads, layers=shape.layers, vocabulary=vocabulary)
     before.into(made.module)
     return made
@@ -78,22 +77,23 @@ class MedusaModule(nn.Module):
 
     def __init__(self, hidden: int, heads: int, layers: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {"layers": nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))}
-            )
-            for _ in range(heads)
-        )
+        self.blocks = nn.ModuleList(_Blocks(hidden, layers) for _ in range(heads))
         for weight in self.parameters():
             nn.init.zeros_(weight)
 
     def forward(self, final: Tensor, head: int) -> Tensor:
         """Apply one head's blocks to states ``[n, hidden]`` after the final norm; same shape."""
-        block = self.blocks[head]
-        assert isinstance(block, nn.ModuleDict)
-        layers = block["layers"]
-        assert isinstance(layers, nn.ModuleList)
-        for layer in layers:
+        found: Tensor = self.blocks[head](final)
+        return found
+
+
+class _Blocks(nn.Module):
+    def __init__(self, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+
+    def forward(self, final: Tensor) -> Tensor:
+        for layer in self.layers:
             final = final + F.silu(layer(final))
         return final
 
@@ -107,10 +107,6 @@ class MedusaTrainee:
         layers: Residual blocks of each head.
         vocabulary: Ids of the tokens that can be drafted, ascending; None: all.
         prune: How many tokens can be drafted once `choose` has selected them; 0: all of ``vocabulary``.
-
-    Raises:
-        ConfigError: ``heads`` or ``layers`` is not from 1 to 32.
-        ModelUnsupported: the target gives no hidden states.
     """
 
     depths: tuple[int, ...] = ()
@@ -124,10 +120,7 @@ class MedusaTrainee:
         vocabulary: Tensor | None = None,
         prune: int = 0,
     ) -> None:
-        if not (1 <= heads <= _MOST and 1 <= layers <= _MOST):
-            raise ConfigError(f"{heads} Medusa heads of {layers} blocks: 1 to 32 of each")
         sizes = target.decoder.weights
-        target.check_states((len(sizes.layers),))
         self.heads = heads
         self.vocabulary = DraftVocabulary(sizes.head, vocabulary, prune)
         self.chooses = self.vocabulary.chooses

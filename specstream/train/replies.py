@@ -12,6 +12,7 @@ from torch import Tensor
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import KVCache
 from specstream.model.runner import ModelRunner
+from specstream.train.data import Prompts
 from specstream.train.store import Replies, Reply
 
 __all__ = ["ON_POLICY", "Writing", "write_replies"]
@@ -38,7 +39,7 @@ class Writing:
             replies in the same batch.
     """
 
-    prompts: Sequence[Sequence[int] | None]
+    prompts: Prompts
     end_ids: frozenset[int]
     most: int
     temperatures: Sequence[float] = ON_POLICY

@@ -94,7 +94,6 @@ class _Training:
         torch.manual_seed(options.seed)
         self._trainee: Trainee = trainee_of(self._target, self._tokenizer, options)
         self._depths = tuple(sorted({*self._trainee.depths, self._layers}))
-        self._target.check_states(self._depths)
         self._optimizers = Optimizers(self._trainee.module, options.optimizer, options.lr)
 
     def run(self) -> Trained:
@@ -161,7 +160,7 @@ class _Training:
                 prompts, held = hold_out(prompts, _HELD)
         if options.eval is not None:
             found = read_data(options.eval, self._tokenizer, room, least=1)
-            held = found[:: -(-len(found) // _HELD)]
+            held = found.chosen(range(0, len(found), -(-len(found) // _HELD)))
         return prompts, held
 
     def _data(
@@ -221,7 +220,7 @@ class _Training:
         if not whole:
             raise self._stopped(f"{replies.tokens} tokens of {what}")
         if not replies.names:
-            if all(prompt is None for prompt in prompts):
+            if len(prompts.left_out) == len(prompts):
                 raise ConfigError(f"no prompt for {what} is short enough: shorten them")
             raise TrainingError(
                 f"no time for a single reply: raise --minutes ({options.minutes:g})"

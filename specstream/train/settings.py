@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from specstream.config import meant
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.runner import ModelRunner
 from specstream.train.options import TrainOptions
 
-__all__ = ["depths", "flag", "number", "positive", "settings_of", "whole"]
+__all__ = ["depths", "flag", "layers_of", "number", "positive", "settings_of", "whole"]
 
 Reader = Callable[[str], Any]
 
@@ -45,58 +46,59 @@ def settings_of(
     return found
 
 
-def whole(least: int, most: int) -> Reader:
-    """Return a parser of whole numbers from ``least`` to ``most``."""
+def _reader(parse: Reader, fits: Callable[[Any], bool], says: str) -> Reader:
+    """Return a parser of the values that fit, which ``says`` describes."""
 
-    def read(text: str) -> int:
+    def read(text: str) -> Any:
         try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise ValueError(f"it must be a whole number from {least} to {most}")
+            value = parse(text)
+        except (ValueError, KeyError):
+            value = None
+        if value is None or not fits(value):
+            raise ValueError(f"it must be {says}")
         return value
 
     return read
 
 
-def positive(text: str) -> float:
-    """Parse a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise ValueError("it must be a number above 0")
-    return value
+def whole(least: int, most: int) -> Reader:
+    """Return a parser of whole numbers from ``least`` to ``most``."""
+    return _reader(
+        int, range(least, most + 1).__contains__, f"a whole number from {least} to {most}"
+    )
 
 
 def number(*allowed: int) -> Reader:
     """Return a parser of numbers that takes only those ``allowed``."""
-
-    def read(text: str) -> int:
-        if text not in map(str, allowed):
-            raise ValueError(f"it must be one of {', '.join(map(str, allowed))}")
-        return int(text)
-
-    return read
-
-
-def flag(text: str) -> bool:
-    """Parse ``true`` or ``false``."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return text.lower() == "true"
+    return _reader(int, allowed.__contains__, f"one of {', '.join(map(str, allowed))}")
 
 
 def depths(most: int) -> Reader:
     """Return a parser of different numbers of layers from 1 to ``most``, separated by commas."""
 
-    def read(text: str) -> tuple[int, ...]:
-        parts = text.split(",")
-        right = all(one.strip().isdecimal() and 1 <= int(one) <= most for one in parts)
-        if not right or len({int(one) for one in parts}) != len(parts):
-            raise ValueError(f"it must be different numbers of layers from 1 to {most}, as in 1,2")
-        return tuple(int(one) for one in parts)
+    def fits(found: tuple[int, ...]) -> bool:
+        return all(1 <= one <= most for one in found) and len(set(found)) == len(found)
 
-    return read
+    says = f"different numbers of layers from 1 to {most}, as in 1,2"
+    return _reader(lambda text: tuple(map(int, text.split(","))), fits, says)
+
+
+positive = _reader(float, lambda value: 0.0 < value < float("inf"), "a number above 0")
+"""Parses a finite number above 0."""
+
+flag = _reader(
+    lambda text: {"true": True, "false": False}[text.lower()], lambda value: True, "true or false"
+)
+"""Parses ``true`` or ``false``."""
+
+
+def layers_of(target: ModelRunner, what: str) -> int:
+    """Return the target's number of layers.
+
+    Raises:
+        ModelUnsupported: it has fewer than two, and ``what`` begins or ends between two.
+    """
+    count = len(target.decoder.weights.layers)
+    if count < 2:
+        raise ModelUnsupported(f"{what} needs a target of two layers at least")
+    return count

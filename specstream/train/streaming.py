@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from specstream.errors import ModelUnsupported
 from specstream.model.heads.streaming_format import MOST_RANK, MOST_STREAMS, StreamingShape
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
 from specstream.train.folders import read_written, write_head
 from specstream.train.loss import losses_at, random_places
 from specstream.train.options import TrainOptions
-from specstream.train.settings import settings_of, whole
+from specstream.train.settings import layers_of, settings_of, whole
 from specstream.train.streaming_module import StreamingModule
 from specstream.train.trainee import Batch, Losses
 
@@ -34,9 +33,7 @@ def trainee(
         ConfigError: an invalid setting.
         ModelError: the target has too few layers, or ``options.init`` doesn't fit.
     """
-    layers = len(target.decoder.weights.layers)
-    if layers < 2:
-        raise ModelUnsupported("streams need a target of two layers at least")
+    layers = layers_of(target, "a head of streams")
     known = {
         "streams": whole(1, MOST_STREAMS),
         "stream_layers": whole(1, layers - 1),
@@ -44,18 +41,12 @@ def trainee(
         "places": whole(1, 1 << 16),
     }
     given = settings_of(options, known, kept=("places",))
-    if options.init is None:
+    if (before := read_written(options, target)) is None:
         given.setdefault("stream_layers", min(_LAYERS, layers - 1))
         return StreamingTrainee(target, **given)
-    before = read_written(options.init, "streaming", target)
     shape = StreamingShape.of(before.config)
-    made = StreamingTrainee(
-        target,
-        streams=shape.streams,
-        stream_layers=shape.stream_layers,
-        rank=shape.rank,
-        **given,
-    )
+    fixed = {name: getattr(shape, name) for name in ("streams", "stream_layers", "rank")}
+    made = StreamingTrainee(target, **fixed, **given)
     before.into(made.module)
     return made
 

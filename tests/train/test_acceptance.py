@@ -11,6 +11,7 @@ from specstream.config import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.train.batches import Batches
+from specstream.train.data import Prompts
 from specstream.train.draft import DraftTrainee
 from specstream.train.loop import measure
 from specstream.train.replies import Writing, write_replies
@@ -28,7 +29,7 @@ def reported(folder: Path) -> tuple[float, ...]:
     """By the trainer, over REPLIES replies sampled at temperature 1."""
     target = ModelRunner(TARGET)
     replies = Replies.create(folder, (2,), 32)
-    prompts = [TOKENIZER.encode(f"number {i}") for i in range(REPLIES)]
+    prompts = Prompts([f"number {i}" for i in range(REPLIES)], TOKENIZER.encode, 64)
     wanted = Writing(prompts, frozenset(), TOKENS, (1.0,))
     assert write_replies(target, replies, wanted, tell=lambda *_: None, stop=lambda: False)
     batches = Batches(

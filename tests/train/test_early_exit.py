@@ -10,9 +10,10 @@ import torch
 from specstream.errors import ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
-from specstream.train.early_exit import EarlyExitTrainee
+from specstream.train.early_exit import EarlyExitTrainee, trainee
+from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch
-from tests.tiny import tiny_model
+from tests.tiny import byte_tokenizer, tiny_model
 
 VOCAB = 30
 
@@ -70,8 +71,8 @@ def test_the_folder_tells_what_it_is_for(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").stat().st_size < 20_000
 
 
-def test_a_depth_that_is_no_exit_is_refused() -> None:
-    runner = ModelRunner(tiny_model(VOCAB, layers=3))
-    for layers in (0, 3):
-        with pytest.raises(ModelUnsupported, match="1 to 2"):
-            EarlyExitTrainee(runner, layers)
+def test_a_target_without_an_inner_layer_is_refused() -> None:
+    options = TrainOptions(kind="early-exit", out=Path("unused"), data=Path("unread"))
+    target = ModelRunner(tiny_model(VOCAB, layers=1))
+    with pytest.raises(ModelUnsupported, match="two layers at least"):
+        trainee(target, byte_tokenizer(), options)

@@ -101,11 +101,6 @@ def test_a_folder_is_loaded_as_it_was_written(tmp_path: Path, pruned: bool) -> N
     assert torch.equal(head(states, 3), medusa_head(trainee, runner)(states, 3))
 
 
-def test_no_heads_are_refused() -> None:
-    with pytest.raises(ConfigError, match="1 to 32"):
-        MedusaTrainee(ModelRunner(tiny_model(VOCAB)), heads=0)
-
-
 def asked_for(**given: Any) -> MedusaTrainee:
     options = TrainOptions(kind="medusa", out=Path("unused"), data=Path("unread"), **given)
     return trainee(ModelRunner(tiny_model(VOCAB)), byte_tokenizer(), options)

@@ -25,7 +25,7 @@ from specstream.errors import (
 from specstream.model.heads.recognise import read_head_config, told_acceptance
 from specstream.train import files
 from specstream.train.run import train
-from specstream.train.table import as_json, table_of
+from specstream.train.trained import as_json, table_of
 from tests.train.made import options, other_target
 
 
@@ -312,6 +312,7 @@ def test_options_that_cannot_be(root: Path) -> None:
     refused = [
         ({"size": "big"}, "not layers x width"),
         ({"size": "2x7"}, "multiple of 8"),
+        ({"size": "2x0"}, "multiple of 8"),
         ({"settings": {"depth": "3"}}, "no setting 'depth'"),
         ({"kind": "nothing"}, "can't be trained; there are: .*draft"),
     ]
