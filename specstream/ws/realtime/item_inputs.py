@@ -39,6 +39,7 @@ class PartInput(Strict):
 
 
 class _Input(Strict):
+    type: str  # first, so that a wrong type is what a refusal names
     id: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
     object: Literal["realtime.item"] | None = None
     status: ItemStatus | None = None
