@@ -197,16 +197,15 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
         ProtocolError: audio is not base64, or a cue or a shot lacks a field.
     """
     at = event.specstream
+    tokens, chars, round = at.tokens or Span(0, 0), at.chars or Span(0, 0), at.round or 0
     match event:
         case ev.TextDelta(type="specstream.reasoning.delta", delta=text):
             return ReasoningDelta(text, at.t_ms)
         case ev.TextDelta(delta=text):
-            tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
-            figures = (at.round or 0, at.drafted or 0, at.accepted or 0)
-            return TextDelta(text, tokens, chars, *figures, at.t_ms)
+            made = (round, at.drafted or 0, at.accepted or 0)
+            return TextDelta(text, tokens, chars, *made, at.t_ms)
         case ev.PreviewEvent(text=text):
-            tokens, chars = at.tokens or Span(0, 0), at.chars or Span(0, 0)
-            return TextPreview(text, tokens, chars, at.round or 0, at.t_ms)
+            return TextPreview(text, tokens, chars, round, at.t_ms)
         case ev.AudioDelta(delta=data):
             pcm = _decoded(data)
             samples = at.samples or Span(0, len(pcm) // 2)
@@ -218,9 +217,9 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
         case ev.ArgumentsDelta(call_id=call_id, delta=arguments):
             return ToolDelta(call_id, arguments, at.t_ms)
         case ev.OutputItemEvent(type="response.output_item.done", item=FunctionCallItem() as item):
-            problem: CallProblem | None = "cut_off" if item.status == "incomplete" else ""
+            problem: CallProblem = "cut_off" if item.status == "incomplete" else ""
             problem = next((p for p in get_args(CallProblem) if p == at.problem), problem)
-            call = ToolCall(item.call_id, item.name, item.arguments, problem or "")
+            call = ToolCall(item.call_id, item.name, item.arguments, problem)
             return ToolCalled(call, item.id, at.t_ms)
         case ev.RevokeEvent(stage=stage, from_char=from_char):
             return Revoked(stage, from_char, at.t_ms)

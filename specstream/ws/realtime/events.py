@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from specstream.errors import ProtocolError
 from specstream.ws.realtime.resources import AnyItem, Extra, Failure, Part, Response
@@ -287,5 +287,5 @@ def parse_server_event(frame: str | bytes) -> ServerEvent:
     try:
         data = json.loads(frame)
         return _KNOWN.get(data["type"], ServerEvent).model_validate(data)
-    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"the server sent a frame that can't be read: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite
 
 from specstream.pipeline.limits import MAX_RATE
 from specstream.pipeline.marks import ROUNDING_MS
@@ -93,8 +92,7 @@ class CueOrder(Order):
         return self._rate * ROUNDING_MS // 1000
 
     def _check_place(self, cue: AvatarCue, given: Part) -> None:
-        times = cue.t_ms, cue.duration_ms
-        if not all(isfinite(ms) and ms >= 0 for ms in times):
+        if cue.t_ms < 0 or cue.duration_ms < 0:  # finite: see `specstream.ws.stage.frames`
             raise Violation(f"{_named(cue)} is at {cue.t_ms} ms for {cue.duration_ms} ms")
         behind = self._rate * (_REST_S if cue.kind == "viseme" else _LONGEST_S)
         latest_start, latest_end = given.reach + self._slack, given.reach + behind

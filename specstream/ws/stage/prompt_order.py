@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from specstream.types import Revoke, ScenePrompt
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.given import Given, Order
@@ -36,7 +34,7 @@ class PromptOrder(Order):
         """
         given, name = self._given.last, _named(prompt)
         first, end = prompt.span
-        if not (isfinite(prompt.t_start_ms) and prompt.t_start_ms >= 0):
+        if prompt.t_start_ms < 0:
             raise Violation(f"{name} starts at {prompt.t_start_ms} ms")
         if end > given.chars.end or prompt.tokens.end > given.tokens:
             raise Violation(

@@ -161,11 +161,9 @@ class StageRules:
         if _MADE_BY.get(frame.type, self._kind) != self._kind:
             raise Violation(f"{frame.type!r} is nothing that a {self._kind} adapter makes")
         if isinstance(frame, fr.ChunkFrame):
-            wanted, other = frame.phrase, frame.speech
-            if self._kind == "avatar":
-                wanted, other = other, wanted  # type: ignore[assignment]
-            if wanted is None or other is not None:
-                what = "speech" if self._kind == "avatar" else "phrase"
+            what = "speech" if self._kind == "avatar" else "phrase"
+            held = [name for name in ("phrase", "speech") if getattr(frame, name) is not None]
+            if held != [what]:
                 raise Violation(f"a chunk for a {self._kind} adapter holds a {what}, and only that")
         return allowed[frame.type]
 

@@ -186,7 +186,8 @@ class RemoteStage:
                 )
                 return await self._greet(socket)
         except (OSError, WebSocketException) as error:
-            why = f"no answer in {self._connect_timeout:g} s" if _late(error) else str(error)
+            late = isinstance(error, TimeoutError) and not error.errno
+            why = f"no answer in {self._connect_timeout:g} s" if late else str(error)
             hint = f"does `specstream adapter {self._kind}` run there?"
             if isinstance(error, InvalidStatus) and error.response.status_code == 401:
                 hint = "it wants a key: set SPECSTREAM_ADAPTER_KEY, or pass api_key"
@@ -217,7 +218,3 @@ class RemoteStage:
     @property
     def _who(self) -> str:
         return f"the {self._kind} adapter at {self._shown}"
-
-
-def _late(error: Exception) -> bool:
-    return isinstance(error, TimeoutError) and not error.errno

@@ -82,9 +82,7 @@ WRONG: list[tuple[AvatarCue, str]] = [
     (cue(11_000, 11_000), "came after a viseme that begins at 12000"),
     (cue(8000, 8100, kind="gesture"), "came after a gesture that begins at 9000"),
     (cue(15_000, 15_100, t_ms=-1.0), "is at -1.0 ms"),
-    (cue(15_000, 15_100, t_ms=float("nan")), "is at nan ms"),
     (cue(15_000, 15_100, duration_ms=-0.5), "for -0.5 ms"),
-    (cue(15_000, 15_100, duration_ms=float("inf")), "for inf ms"),
 ]
 
 

@@ -56,7 +56,6 @@ WRONG: list[tuple[ScenePrompt, int | None, str]] = [
     (prompt("c"), 9, "'read' 9"),
     (prompt("c"), 21, "'read' 21"),
     (prompt("c", t_start_ms=-0.1), None, "starts at -0.1 ms"),
-    (prompt("c", t_start_ms=float("nan")), None, "starts at nan ms"),
     (prompt("c", -1), None, "version -1 of shot 'c'"),
     (prompt("a", 1), None, "came after version 1"),
     (prompt("a", 0), None, "came after version 1"),

@@ -68,6 +68,18 @@ def test_nested_values_are_checked_as_strictly(item: Item) -> None:
         decode(json.dumps({**data, body: {**data[body], "more": 0}}))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    ("type", "name"),
+    [("cue", "t_ms"), ("cue", "duration_ms"), ("cue", "weight"), ("prompt", "t_start_ms")],
+)
+def test_numbers_are_finite(type: str, name: str, bad: float) -> None:
+    data = json.loads(encode(SAMPLES[type]))
+    data[type][name] = bad
+    with pytest.raises(Violation, match="finite"):
+        decode(json.dumps(data))
+
+
 @pytest.mark.parametrize(
     "change",
     [
