@@ -161,7 +161,7 @@ def test_memory_is_bounded_and_wrong_use_is_refused() -> None:
     assert len(face.cues()) < 10
     with pytest.raises(ConfigError, match="fps"):
         list(frames([], 0.0))
-    with pytest.raises(ConfigError, match="no curves"):
+    with pytest.raises(ConfigError, match="no rig with curves"):
         Face("microsoft")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="another rig|of another"):
         face.add(AvatarCue("viseme", "21", 0.0, 1.0, 1.0, span, span, span))

@@ -12,12 +12,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Span
-from specstream_adapters.avatar.rigs import recast, vrm_mouth
+from specstream_adapters.avatar.rigs import VRM_MOUTH, recast
 from specstream_adapters.avatar.visemes import CLOSURES, SHAPES, SILENCE, VISEMES, both_sides
+from specstream_adapters.checks import in_range, one_of
 
 __all__ = ["CurveRig", "Face", "frames", "joined", "settled"]
 
@@ -51,6 +52,9 @@ _SLACK_LIPS = _Pull(0.05, 0.02, 0.02)
 _OF_LIPS = frozenset(
     both_sides(mouthPucker=1, mouthFunnel=1, mouthStretch=1, mouthSmile=1, mouthDimple=1)
 )
+_GOALS: dict[CurveRig, dict[str, dict[str, float]]] = {
+    "arkit": SHAPES, "oculus": {name: {name: 1.0} for name in VISEMES}, "vrm": VRM_MOUTH,
+}  # fmt: skip
 _MAX_MS = 24 * 3_600_000.0
 """Latest end of a cue. No turn is longer; it keeps a wrong number from making curves without end."""
 _MAX_FRAMES = 1_000_000
@@ -110,9 +114,7 @@ class Face:
     """
 
     def __init__(self, rig: CurveRig = "arkit") -> None:
-        if rig not in get_args(CurveRig):
-            known = ", ".join(get_args(CurveRig))
-            raise ConfigError(f"rig {rig!r:.40} has no curves; those that have: {known}")
+        one_of("rig with curves", rig, _GOALS)
         self._rig = rig
         self._mouth: deque[_Part] = deque()
         self._directions: deque[_Part] = deque()
@@ -145,12 +147,7 @@ class Face:
             while parts and parts[0].end_ms < ms - _REACH_MS - 100:
                 parts.popleft()
         near = [part for part in self._mouth if part.start_ms <= ms + _REACH_MS]
-        if self._rig == "arkit":
-            weights = _shapes(near, ms)
-        else:
-            weights = _visemes(near, ms)
-            if self._rig == "vrm":
-                weights = _vrm(weights)
+        weights = _drawn(near, ms, self._rig)
         for part in self._directions:
             level = part.envelope(ms)
             cue = part.cue if self._rig == "arkit" else recast(part.cue, self._rig)
@@ -203,34 +200,18 @@ def _moved(parts: Sequence[_Part], ms: float) -> float:
     return _smooth(1.0 - away / _CLOSE_MS)
 
 
-def _shapes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
+def _drawn(parts: Sequence[_Part], ms: float, rig: CurveRig) -> dict[str, float]:
+    """The mouth's weights at ``ms``: what each segment pulls towards, by its share of the dominance."""
     jaw = _shares(parts, ms, _JAW, _SLACK)
     lips = _shares(parts, ms, _LIPS, _SLACK_LIPS)
     moved = _moved(parts, ms)
     weights: dict[str, float] = {}
     for part, of_jaw, of_lips in zip(parts, jaw, lips, strict=True):
-        for name, value in SHAPES[part.cue.name].items():
+        for name, value in _GOALS[rig][part.cue.name].items():
             share = of_lips if name in _OF_LIPS else of_jaw
             weights[name] = weights.get(name, 0.0) + moved * share * value * part.cue.weight
-    return weights
-
-
-def _visemes(parts: Sequence[_Part], ms: float) -> dict[str, float]:
-    weights: dict[str, float] = {}
-    moved = _moved(parts, ms)
-    for part, share in zip(parts, _shares(parts, ms, _JAW, _SLACK), strict=True):
-        name = part.cue.name
-        weights[name] = weights.get(name, 0.0) + moved * share * part.cue.weight
-    if moved < 1.0:
+    if rig == "oculus" and moved < 1.0:
         weights[SILENCE] = weights.get(SILENCE, 0.0) + 1.0 - moved
-    return weights
-
-
-def _vrm(visemes: dict[str, float]) -> dict[str, float]:
-    weights: dict[str, float] = {}
-    for viseme, share in visemes.items():
-        for name, value in vrm_mouth(viseme).items():
-            weights[name] = weights.get(name, 0.0) + share * value
     return weights
 
 
@@ -268,8 +249,7 @@ def frames(
         ConfigError: the frame rate is not from 1 to 240, there are more than a million frames, or a cue
             is refused by `Face.add`.
     """
-    if not 1 <= fps <= 240:
-        raise ConfigError(f"fps must be from 1 to 240, not {fps}")
+    in_range("fps", fps, 1, 240)
     face = Face(rig)
     face.add(*cues)
     end = max((part.end_ms for part in face._mouth), default=0.0)

@@ -8,13 +8,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from specstream.errors import ConfigError
 from specstream.types import AvatarCue
 from specstream_adapters.avatar.curves import CurveRig, frames, settled
 from specstream_adapters.avatar.rigs import VRM
 from specstream_adapters.avatar.sounds import names_of
 from specstream_adapters.avatar.talkinghead import talking_head
 from specstream_adapters.avatar.visemes import ARKIT_SHAPES, VISEMES
+from specstream_adapters.checks import one_of
 
 __all__ = ["FORMATS", "export", "microsoft_events", "rhubarb_cues", "vrm_clip"]
 
@@ -117,6 +117,5 @@ def export(cues: Sequence[AvatarCue], to: str, fps: float = 60.0) -> str:
         ConfigError: there is no such format, ``fps`` is out of range, the cues are for another rig, or
             their times are out of bounds (see `Face.add` and `frames`).
     """
-    if to not in FORMATS:
-        raise ConfigError(f"no format is called {to!r:.40}; there are: {', '.join(FORMATS)}")
+    one_of("format", to, FORMATS)
     return FORMATS[to](cues, fps)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue
 from specstream_adapters.avatar.sounds import names_of
 from specstream_adapters.avatar.visemes import VISEMES
 
-__all__ = ["MICROSOFT", "RHUBARB", "VRM", "VRM_MOUTH", "Rig", "check_rig", "recast", "vrm_mouth"]
+__all__ = ["MICROSOFT", "RHUBARB", "VRM", "VRM_MOUTH", "Rig", "recast"]
 
 Rig = Literal["arkit", "oculus", "microsoft", "vrm", "rhubarb"]
 
@@ -45,26 +45,6 @@ _VRM_MOODS = {
 }  # fmt: skip
 
 
-def check_rig(rig: str) -> None:
-    """Refuse a rig that isn't known.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    if rig not in get_args(Rig):
-        known = ", ".join(get_args(Rig))
-        raise ConfigError(f"no rig is called {rig!r:.40}; there are: {known}")
-
-
-def vrm_mouth(viseme: str, weight: float = 1.0) -> dict[str, float]:
-    """VRM's vowels for an Oculus viseme.
-
-    >>> vrm_mouth("O", 0.5)
-    {'oh': 0.5}
-    """
-    return {name: round(value * weight, 3) for name, value in VRM_MOUTH[viseme].items()}
-
-
 def recast(cue: AvatarCue, rig: Rig) -> AvatarCue:
     """Convert a cue made for ARKit to ``rig``; times, ``sound`` and ``weight`` stay.
 
@@ -81,11 +61,8 @@ def recast(cue: AvatarCue, rig: Rig) -> AvatarCue:
     if cue.name not in VISEMES:
         raise ConfigError(f"viseme {cue.name!r:.40} is not Oculus's: the cue is for a rig already")
     if rig == "vrm":
-        weights = vrm_mouth(cue.name, cue.weight)
+        weights = {n: round(value * cue.weight, 3) for n, value in VRM_MOUTH[cue.name].items()}
         name = max(weights, key=weights.__getitem__, default="neutral")
         return replace(cue, name=name, weights=weights)
-    names = names_of(cue.name, cue.sound)
-    name = {"oculus": names.oculus, "microsoft": str(names.microsoft), "rhubarb": names.rhubarb}[
-        rig
-    ]
+    name = str(getattr(names_of(cue.name, cue.sound), rig))
     return replace(cue, name=name, weights={name: cue.weight})

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import get_args
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterFailed
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar.directions import NEUTRAL, Direction, direct
 from specstream_adapters.avatar.exports import export
 from specstream_adapters.avatar.mouth import Mouth, Segment
-from specstream_adapters.avatar.rigs import Rig, check_rig, recast
+from specstream_adapters.avatar.rigs import Rig, recast
 from specstream_adapters.avatar.timeline import Timeline
 from specstream_adapters.avatar.visemes import SHAPES, SILENCE
+from specstream_adapters.checks import in_range, one_of
 
 __all__ = ["VisemeScripter"]
 
@@ -49,9 +51,8 @@ class VisemeScripter:
     copies = True  # tracks may be copied: they hold nothing but their own state
 
     def __init__(self, *, patience_ms: float = 0.0, rig: Rig = "arkit") -> None:
-        if not 0.0 <= patience_ms <= 10_000.0:
-            raise ConfigError(f"patience_ms must be between 0 and 10000, not {patience_ms}")
-        check_rig(rig)
+        in_range("patience_ms", patience_ms, 0, 10_000)
+        one_of("rig", rig, get_args(Rig))
         self._patience_ms, self._rig = patience_ms, rig
         self.punctual = patience_ms == 0.0
 
@@ -66,8 +67,7 @@ class VisemeScripter:
         Raises:
             ConfigError: the rate isn't one of speech.
         """
-        if not 1_000 <= sample_rate <= 384_000:
-            raise ConfigError(f"sample_rate must be between 1000 and 384000, not {sample_rate}")
+        in_range("sample_rate", sample_rate, 1_000, 384_000)
         patience = int(sample_rate * self._patience_ms / 1000)
         return VisemeTrack(sample_rate, patience, self._rig)
 
@@ -126,14 +126,12 @@ class VisemeTrack:
         heard = self._timeline.heard
         cues = self._release(heard)
         last, self._last = self._last, None
-        if last is None:
-            return cues
-        if last.name != SILENCE or self._given > heard:
-            cues.append(self._rest(heard, last.chars, last.tokens))
-        if self._emotion is not None and self._emotion.end > heard:
-            neutral = self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens)
-            cues.append(recast(neutral, self._rig))
-        return cues
+        rest: list[AvatarCue] = []
+        if last is not None and (last.name != SILENCE or self._given > heard):
+            rest.append(self._rest(heard, last.chars, last.tokens))
+        if last is not None and self._emotion is not None and self._emotion.end > heard:
+            rest.append(self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens))
+        return cues + [recast(cue, self._rig) for cue in rest]
 
     def _finish_phrase(self) -> None:
         if self._phrase is None:
@@ -184,8 +182,7 @@ class VisemeTrack:
         self._waiting.clear()
         if self._given > sample:
             char = speech.chars.start
-            rest = Segment(SILENCE, sample, sample, Span(char, char))
-            self._wait(self._viseme(rest, speech.tokens))
+            self._wait(self._rest(sample, Span(char, char), speech.tokens))
         self._given = sample
         if self._emotion is not None and self._emotion.start >= sample:
             self._emotion = None
@@ -199,7 +196,7 @@ class VisemeTrack:
         return self._cue(shape, samples, segment.chars, tokens, segment.sound)
 
     def _rest(self, sample: int, chars: Span, tokens: Span) -> AvatarCue:
-        return recast(self._viseme(Segment(SILENCE, sample, sample, chars), tokens), self._rig)
+        return self._viseme(Segment(SILENCE, sample, sample, chars), tokens)
 
     def _cue(
         self, direction: Direction, samples: Span, chars: Span, tokens: Span, sound: str = ""

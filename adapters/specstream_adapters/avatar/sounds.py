@@ -75,13 +75,6 @@ class Phone(NamedTuple):
     sound: str = ""
 
 
-class _Part(NamedTuple):
-    viseme: str | None
-    length: float  # relative
-    vowel: bool
-    sound: str
-
-
 def _nfd(text: str) -> str:
     return unicodedata.normalize("NFD", text)
 
@@ -112,19 +105,19 @@ def names_of(viseme: str, sound: str = "") -> Names:
     return known if known.oculus == viseme else names
 
 
-def _table() -> dict[str, tuple[_Part, ...]]:
-    table: dict[str, tuple[_Part, ...]] = {PAUSE: (_Part(SILENCE, 1.0, False, ""),)}
+def _table() -> dict[str, tuple[Phone, ...]]:
+    table: dict[str, tuple[Phone, ...]] = {PAUSE: (Phone(SILENCE, 1.0),)}
     for vowel, length, rows in ((True, _VOWEL, _VOWELS), (False, _CONSONANT, _CONSONANTS)):
         for names, symbols in rows.items():
             for symbol in symbols.split():
-                table[symbol] = (_Part(names.oculus, length, vowel, _nfd(symbol)),)
+                table[symbol] = (Phone(names.oculus, length, vowel, sound=_nfd(symbol)),)
     for symbol in _SHAPELESS:
-        table[symbol] = (_Part(None, _CONSONANT, False, symbol),)
+        table[symbol] = (Phone(None, _CONSONANT, sound=symbol),)
     for symbol, hiss in (("ts", "s"), ("ʦ", "s"), ("dz", "z"), ("ʣ", "z")):
-        table[symbol] = (_Part("DD", 0.3, False, "t"), _Part("SS", 0.5, False, hiss))
-    table["pf"] = (_Part("PP", 0.4, False, "p"), _Part("FF", 0.4, False, "f"))
+        table[symbol] = (Phone("DD", 0.3, sound="t"), Phone("SS", 0.5, sound=hiss))
+    table["pf"] = (Phone("PP", 0.4, sound="p"), Phone("FF", 0.4, sound="f"))
     for viseme, sound in (("nn", "n"), ("nn", "l"), ("PP", "m")):  # syllabic consonants
-        table[f"ə{sound}"] = (_Part("E", 0.4, True, "ə"), _Part(viseme, 0.6, False, sound))
+        table[f"ə{sound}"] = (Phone("E", 0.4, True, sound="ə"), Phone(viseme, 0.6, sound=sound))
     return {_nfd(symbol): parts for symbol, parts in table.items()}
 
 
@@ -135,10 +128,10 @@ _TOKEN = re.compile(
 _TIES = re.compile("[\u035c\u0361\u200d\u2060]")
 _STRESS = {"ˈ": 1.2, "ˌ": 1.1, "'": 1.2}
 _LONGER = "ːˑ:"
-_FALLBACK = (_Part("E", _VOWEL, True, "ə"),)
+_FALLBACK = (Phone("E", _VOWEL, True, sound="ə"),)
 
 
-def _unknown(symbol: str) -> tuple[_Part, ...]:
+def _unknown(symbol: str) -> tuple[Phone, ...]:
     """The mouth shapes of a symbol outside the tables: those of the letter it is a variant of."""
     if not symbol.isalpha() or unicodedata.category(symbol) == "Lm":
         return ()
@@ -165,14 +158,17 @@ def parse_ipa(text: str) -> list[Phone]:
             stress = _STRESS[token]
         elif token in _LONGER and found:
             found[-1] = found[-1]._replace(share=found[-1].share * _LONG)
-        for viseme, length, vowel, sound in _PHONES.get(token) or _unknown(token):
-            if vowel and found and found[-1].vowel:
-                length *= _OFFGLIDE
-                if (both := found[-1].sound + sound) in _DIPHTHONGS:
-                    found[-1] = found[-1]._replace(sound=both)
-                    sound = both
-            found.append(Phone(viseme, length, vowel, stress if vowel else 1.0, sound))
-            stress = 1.0 if vowel else stress
+        for phone in _PHONES.get(token) or _unknown(token):
+            if phone.vowel:
+                phone, stress = phone._replace(stress=stress), 1.0
+                if found and found[-1].vowel:
+                    phone = phone._replace(share=phone.share * _OFFGLIDE)
+                    if (both := found[-1].sound + phone.sound) in _DIPHTHONGS:
+                        found[-1], phone = (
+                            found[-1]._replace(sound=both),
+                            phone._replace(sound=both),
+                        )
+            found.append(phone)
     total = sum(phone.share for phone in found)
     return [phone._replace(share=phone.share / total) for phone in found]
 

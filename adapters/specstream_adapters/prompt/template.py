@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from copy import copy
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt
+from specstream_adapters.avatar.directions import direct
+from specstream_adapters.checks import in_range
 from specstream_adapters.prompt.bible import Bible
 from specstream_adapters.prompt.reading import Reader
 from specstream_adapters.prompt.shots import Sentence, Shot, ShotNumbers, ShotState, ended
@@ -20,13 +23,12 @@ _NEGATIVE = (
     "text, captions, subtitles, watermark, logo, split screen, blurry, deformed hands, extra limbs"
 )
 _NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")  # shown by what he or she sees
-_MOODS = {
-    "smile": "warm", "happy": "warm", "laugh": "warm", "chuckle": "warm", "giggle": "warm",
-    "sad": "sombre", "cry": "sombre", "sob": "sombre", "tearful": "sombre",
-    "worried": "tense", "afraid": "tense", "scared": "tense", "nervous": "tense",
-    "sigh": "weary", "tired": "weary", "surprised": "astonished", "wide": "astonished",
-    "gasp": "astonished", "angry": "fierce", "whisper": "hushed", "quiet": "hushed",
-    "think": "pensive", "serious": "pensive", "determined": "determined", "brave": "determined",
+_MOODS = {  # by the name that `direct` gives a tag
+    "smile": "warm", "happy": "warm", "laugh": "warm", "sad": "sombre", "cry": "sombre",
+    "worried": "tense", "afraid": "tense", "sigh": "weary", "tired": "weary",
+    "surprised": "astonished", "wide eyes": "astonished", "gasp": "astonished", "angry": "fierce",
+    "whisper": "hushed", "quiet": "hushed", "think": "pensive", "serious": "pensive",
+    "determined": "determined", "brave": "determined",
 }  # fmt: skip
 
 
@@ -76,12 +78,8 @@ class TemplateRewriter:
     remember: bool = False
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.chars_per_second <= 1000.0:
-            raise ConfigError(
-                f"chars_per_second must be between 1 and 1000, not {self.chars_per_second}"
-            )
-        if self.max_shots < 1:
-            raise ConfigError(f"max_shots must be at least 1, not {self.max_shots}")
+        in_range("chars_per_second", self.chars_per_second, 1, 1000)
+        in_range("max_shots", self.max_shots, 1, math.inf)
         for name in ("style", "default_setting", "default_subject"):
             text = getattr(self, name)
             if "\n" in text or not (text.strip() or name == "default_subject"):
@@ -259,8 +257,7 @@ def _compose(shot: Shot, camera: str, style: str) -> str:
         parts.append(f"Same scene as: {shot.context}")
     if shot.place and shot.place.casefold() not in told:
         parts.append(shot.place[:1].upper() + shot.place[1:])
-    mood = _mood_of(shot.tags)
-    if mood:
+    if mood := _mood_of(shot.tags):
         parts.append(f"{mood.capitalize()} mood")
     parts.append(style)
     return " ".join(map(ended, parts))
@@ -271,10 +268,7 @@ def _bare(who: str) -> str:
 
 
 def _mood_of(tags: tuple[str, ...]) -> str:
-    """The mood of the last tag that has one ("[wide eyes]" is "astonished"); "" if none has."""
-    for tag in reversed(tags):
-        for word in re.findall(r"[a-z]+", tag.lower()):
-            for stem in (word, *(word.removesuffix(end) for end in ("s", "ing", "ed", "d"))):
-                if stem in _MOODS:
-                    return _MOODS[stem]
-    return ""
+    """The mood of the last tag that has one, as a whole or by one of its words; "" if none has."""
+    asked = [words for tag in reversed(tags) for words in (tag, *tag.split())]
+    found = (_MOODS.get(direct(words).name) for words in asked)
+    return next(filter(None, found), "")

@@ -15,6 +15,7 @@ from typing import TypeVar
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
+from specstream_adapters.checks import in_range
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.text import pieces, plain, speakable
@@ -48,10 +49,8 @@ class EspeakVoice:
     def __init__(self, *, voice: str = "en-us", rate_wpm: int = 175, pitch: int = 50) -> None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 60 or not voice.isprintable():
             raise ConfigError(f"voice must be a short name such as 'en-us', not {voice!r:.80}")
-        if not isinstance(rate_wpm, int) or not 80 <= rate_wpm <= 450:
-            raise ConfigError(f"rate_wpm must be a whole number from 80 to 450, not {rate_wpm!r}")
-        if not isinstance(pitch, int) or not 0 <= pitch <= 99:
-            raise ConfigError(f"pitch must be a whole number from 0 to 99, not {pitch!r}")
+        in_range("rate_wpm", rate_wpm, 80, 450, whole=True)
+        in_range("pitch", pitch, 0, 99, whole=True)
         self._settings = (voice, rate_wpm, pitch)
         self._worker = shared_worker()
         self._worker.call(lambda library: library.choose(*self._settings))

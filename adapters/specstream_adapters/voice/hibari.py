@@ -13,6 +13,7 @@ import numpy as np
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
+from specstream_adapters.checks import in_range
 from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, timed
 from specstream_adapters.voice.hibari_model import shared_model
 from specstream_adapters.voice.marks import take_marks
@@ -53,8 +54,7 @@ class HibariVoice:
                 f"language {language!r:.80}: the hibari voice speaks English only; the voice 'espeak' "
                 "speaks about 100 languages"
             )
-        if not isinstance(speed, int | float) or not 0.5 <= speed <= 2.0:
-            raise ConfigError(f"speed must be between 0.5 and 2, not {speed!r}")
+        in_range("speed", speed, 0.5, 2)
         self._model = shared_model()
         self._speed = float(speed)
         self._closed = False

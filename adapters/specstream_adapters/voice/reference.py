@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterFailed
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
+from specstream_adapters.checks import in_range
 from specstream_adapters.voice.marks import take_marks
 from specstream_adapters.voice.text import plain, speakable, tokens
 
@@ -65,16 +66,10 @@ class ReferenceVoice:
         pitch_hz: float = 110.0,
         seed: int = 0,
     ) -> None:
-        if not isinstance(sample_rate, int) or not 8_000 <= sample_rate <= 48_000:
-            raise ConfigError(
-                f"sample_rate must be a whole number from 8000 to 48000, not {sample_rate}"
-            )
-        if not 0.5 <= speed <= 2.0:
-            raise ConfigError(f"speed must be between 0.5 and 2, not {speed}")
-        if not 60.0 <= pitch_hz <= 300.0:
-            raise ConfigError(f"pitch_hz must be between 60 and 300, not {pitch_hz}")
-        if not isinstance(seed, int) or seed < 0:
-            raise ConfigError(f"seed must be a whole number of at least 0, not {seed}")
+        in_range("sample_rate", sample_rate, 8_000, 48_000, whole=True)
+        in_range("speed", speed, 0.5, 2)
+        in_range("pitch_hz", pitch_hz, 60, 300)
+        in_range("seed", seed, 0, math.inf, whole=True)
         self._rate, self._speed = sample_rate, speed
         self._pitch, self._seed = pitch_hz, seed
         self._closed = False

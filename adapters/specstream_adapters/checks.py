@@ -1,0 +1,31 @@
+"""Checks of options that all adapters share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from numbers import Real
+
+from specstream.errors import ConfigError
+
+__all__ = ["in_range", "one_of"]
+
+
+def in_range(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
+    """Refuse an option that is no number from ``low`` to ``high``.
+
+    Raises:
+        ConfigError: it isn't.
+    """
+    if not isinstance(value, int if whole else Real) or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise ConfigError(f"{name} must be {kind} from {low} to {high}, not {value!r:.80}")
+
+
+def one_of(what: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that isn't known.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in known:
+        raise ConfigError(f"no {what} is called {name!r:.40}; there are: {', '.join(known)}")
