@@ -63,13 +63,12 @@ class LifeEvent:
 
 
 class Routes(NamedTuple):
-    """What an item of the head becomes in the log, for other stages, and for those that take drafts.
+    """What an item of the head becomes: for the log and most stages, and for those that take drafts.
 
     None: nothing.
     """
 
-    log: Any = None
-    plain: Any = None
+    verified: Any = None
     drafts: Any = None
 
 
@@ -84,18 +83,19 @@ class Life:
     """What is drafted, sent and revoked in one turn.
 
     Args:
-        account: Decides whether a drafted phrase is worth speaking, and is told what became of it.
+        account: See the attribute.
         trace: Called with each `LifeEvent`.
 
     Attributes:
+        account: Decides whether a drafted phrase is worth speaking, and is told what became of it.
         taken: Whether any stage takes drafts.
     """
 
     def __init__(
         self, account: TurnAccount, trace: Callable[[LifeEvent], None] | None = None
     ) -> None:
+        self.account = account
         self.taken = True
-        self._account = account
         self._trace = trace
         self._given: deque[_Given] = deque()
         self._revokes: list[int] = []  # offsets of those sent to stages that take drafts, in order
@@ -111,25 +111,25 @@ class Life:
         routes = self._route(item)
         if routes.drafts is not None:
             self.note("given", head, routes.drafts)
-        if routes.log is not None:
-            self.note("released", head, routes.log)
+        if routes.verified is not None:
+            self.note("released", head, routes.verified)
         return routes
 
     def _route(self, item: Any) -> Routes:
         match item:
             case Drafted(phrase=phrase):
                 sent = self.taken and all(given.sent for given in self._given)
-                sent = sent and self._account.allows()
+                sent = sent and self.account.allows()
                 self._given.append(_Given(phrase.chars, sent))
                 return Routes(drafts=phrase if sent else None)
             case Confirmed(phrase=phrase):
                 sent = self._given.popleft().sent
                 if sent:
-                    self._account.confirmed()
-                return Routes(phrase, phrase, None if sent else phrase)
+                    self.account.confirmed()
+                return Routes(phrase, None if sent else phrase)
             case Withdrawn(from_char=from_char):
                 return Routes(drafts=self._withdraw(from_char))
-        return Routes(item, item, item)
+        return Routes(item, item)
 
     def _withdraw(self, from_char: int) -> Revoke | None:
         sent: list[int] = []
@@ -139,7 +139,7 @@ class Life:
         if not sent:
             return None
         self._revokes.append(sent[-1])
-        self._account.withdrawn(len(sent))
+        self.account.withdrawn(len(sent))
         return Revoke(sent[-1], drafted=True)
 
     def end(self) -> None:
@@ -170,13 +170,10 @@ class Gate:
         name: The stage's name.
     """
 
-    def __init__(
-        self, life: Life, name: str, account: TurnAccount | None = None, *, drafted: bool = True
-    ) -> None:
+    def __init__(self, life: Life, name: str, *, drafted: bool = True) -> None:
         self._life = life
         self.name = name
         self._drafted = drafted
-        self._account = account  # told of speech that is made of drafts
         self._held: deque[_Held] = deque()
         self._revokes = 0
 
@@ -209,8 +206,8 @@ class Gate:
             if state == "drafted":
                 return None
             self._held.popleft()
-            if isinstance(item, Speech) and self._account is not None:
-                self._account.spoke(item, wasted=state == "revoked")
+            if isinstance(item, Speech) and self._drafted:
+                self._life.account.spoke(item, wasted=state == "revoked")
             if state == "verified":
                 self._life.note("released", self.name, item)
                 return item

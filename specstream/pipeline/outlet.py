@@ -8,7 +8,9 @@ from typing import Any
 import anyio
 
 from specstream.pipeline.life import Gate
+from specstream.pipeline.limits import Watch
 from specstream.pipeline.link import Link
+from specstream.types import Cancel
 
 __all__ = ["Outlet"]
 
@@ -23,6 +25,7 @@ class Outlet:
         source: The link that the stage reads.
         sinks: The links that the stages behind it read.
         gate: Holds what is made of drafted text.
+        watch: Enforces the stage's limits.
         emit: Puts an item into the log.
         capacity: Maximum items that are held; then the stage waits.
     """
@@ -32,17 +35,18 @@ class Outlet:
         source: Link[Any],
         sinks: Sequence[Link[Any]],
         gate: Gate,
+        watch: Watch,
         emit: Callable[[Any], Awaitable[None]],
         capacity: int,
     ) -> None:
         self.source = source
         self.sinks = sinks
         self.gate = gate
+        self.watch = watch
         self._emit = emit
         self._capacity = capacity
         self._in_order = anyio.Lock()
         self._judged = anyio.Event()
-        self._cancelled = False
 
     async def give(self, item: Any) -> None:
         """Pass on an item, or hold it; waits while too much is held."""
@@ -63,9 +67,9 @@ class Outlet:
         """Wait until nothing is held."""
         await self._hold(1)
 
-    def cancel(self) -> None:
-        """Let `give` and `drain` wait no more: the turn is cancelled. Idempotent."""
-        self._cancelled = True
+    def cancel(self, cancel: Cancel) -> None:
+        """The turn is cancelled: the stage's next item is ``cancel``, and nothing waits. Idempotent."""
+        self.source.cancel(cancel)
         self._notify()
 
     def _notify(self) -> None:
@@ -81,5 +85,5 @@ class Outlet:
                         await sink.send(item)
 
     async def _hold(self, limit: int) -> None:
-        while self.gate.held >= limit and not self._cancelled:
+        while self.gate.held >= limit and not self.source.cancelled:
             await self._judged.wait()

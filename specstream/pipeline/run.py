@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Sequence,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -53,14 +47,11 @@ class Run:
         trace: Callable[[LifeEvent], None] | None,
     ) -> None:
         self._deadlines = Deadlines(pace)
-        self._account = account.turn(clock)
-        self._life = Life(self._account, trace)
-        self._outlets: list[Outlet] = []
+        self._life = Life(account.turn(clock), trace)
+        self._outlets: list[Outlet] = []  # the head's first
         self._capacity = capacity
         self._limits = limits
         self._log: Link[Event] = Link(capacity)
-        self._links: list[Link[Any]] = []
-        self._watches: list[Watch] = []
         self._chars = 0  # length of the text that the stages were given
         self._source = anyio.CancelScope()
         self._clock = clock
@@ -81,10 +72,8 @@ class Run:
         if self.cancelled is None:
             self.cancelled = Cancel(reason)
             self._source.cancel()
-            for link in self._links:
-                link.cancel(self.cancelled)
             for outlet in self._outlets:
-                outlet.cancel()
+                outlet.cancel(self.cancelled)
 
     def heard(self, heard_s: Callable[[], float]) -> None:
         """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard."""
@@ -97,9 +86,9 @@ class Run:
 
     def stop(self, name: str, failure: SpecstreamError) -> None:
         """Stop the stages of that name because of what they made; they end as if they had failed."""
-        for watch in self._watches:
-            if watch.name == name:
-                watch.stop(failure)
+        for outlet in self._outlets:
+            if outlet.watch.name == name:
+                outlet.watch.stop(failure)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -131,15 +120,8 @@ class Run:
         """Watch the stages until cancelled, and stop one that stalls."""
         while True:
             await anyio.sleep(self._limits.stall_s / 8)
-            for watch in self._watches:
-                watch.look()
-
-    def _link(self, *, drafted: bool = False) -> Link[Any]:
-        link: Link[Any] = Link(self._capacity, drafted=drafted)
-        self._links.append(link)
-        if self.cancelled is not None:
-            link.cancel(self.cancelled)
-        return link
+            for outlet in self._outlets:
+                outlet.watch.look()
 
     async def drive(
         self,
@@ -148,24 +130,19 @@ class Run:
         branches: Sequence[Sequence[Stage[Any, Any]]],
     ) -> None:
         """Run every stage; feed the head from the token stream."""
-        source = self._link()
+        source: Link[Any] = Link(self._capacity)
         source.inlet.deadlines = self._deadlines
         drafting = bool(getattr(head, "drafts", False))
         previews = drafting or bool(getattr(head, "previews", False))
         try:
             async with anyio.create_task_group() as group:
-                firsts = []
-                for branch in branches:
-                    takes = [drafting]  # whether each stage, and every one before it, takes drafts
-                    for stage in branch:
-                        takes.append(takes[-1] and bool(getattr(stage, "takes_drafts", False)))
-                    links = [self._link(drafted=taken) for taken in takes[1:]]
-                    firsts.append(links[0])
+                lines = [self._links(branch, drafting) for branch in branches]
+                main = self._outlet(head, source, [links[0] for links in lines])
+                self._life.taken = any(sink.drafted for sink in main.sinks)
+                for branch, links in zip(branches, lines, strict=True):
                     for at, stage in enumerate(branch):
-                        outlet = self._outlet(stage.name, links[at], links[at + 1 : at + 2])
+                        outlet = self._outlet(stage, links[at], links[at + 1 : at + 2])
                         group.start_soon(self._run_stage, stage, outlet, outlet.give)
-                self._life.taken = any(link.drafted for link in firsts)
-                main = self._outlet(head.name, source, firsts)
                 group.start_soon(self._run_stage, head, main, self._direct)
                 if previews:
                     chunks = getattr(chunks, "previewed", lambda: chunks)()
@@ -191,22 +168,36 @@ class Run:
             if self._spans is not None:
                 self._spans.close(self._error)
 
-    def _outlet(self, name: str, source: Link[Any], sinks: Sequence[Link[Any]]) -> Outlet:
-        account = self._account if source.drafted else None
-        gate = Gate(self._life, name, account, drafted=source.drafted)
-        self._outlets.append(Outlet(source, sinks, gate, partial(self._emit, name), self._capacity))
-        return self._outlets[-1]
+    def _links(self, branch: Sequence[Stage[Any, Any]], drafting: bool) -> list[Link[Any]]:
+        """Make the links that a branch's stages read; drafts go up to the first that takes none."""
+        links: list[Link[Any]] = []
+        for stage in branch:
+            drafting = drafting and bool(getattr(stage, "takes_drafts", False))
+            links.append(Link(self._capacity, drafted=drafting))
+        return links
+
+    def _outlet(
+        self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
+    ) -> Outlet:
+        name = stage.name
+        gate = Gate(self._life, name, drafted=source.drafted)
+        watch = Watch(name, source, self._limits)
+        emit = partial(self._emit, name)
+        outlet = Outlet(source, sinks, gate, watch, emit, self._capacity)
+        self._outlets.append(outlet)
+        if self.cancelled is not None:
+            outlet.cancel(self.cancelled)
+        return outlet
 
     async def _run_stage(
         self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
     ) -> None:
-        watch = Watch(stage.name, outlet.source, self._limits)
-        self._watches.append(watch)
+        watch = outlet.watch
         failure: SpecstreamError | None = None
         try:
             try:
                 with watch.scope:
-                    await self._relay(stage, outlet, watch, give)
+                    await self._relay(stage, outlet, give)
             except Exception as error:
                 failure = as_failure(stage.name, error)
             except anyio.get_cancelled_exc_class():
@@ -217,7 +208,7 @@ class Run:
             failure = watch.failure or failure
             watch.rest()
             outlet.source.abandon()
-            if outlet is self._outlets[-1]:  # the head's
+            if outlet is self._outlets[0]:  # the head's
                 self._life.end()
                 await self._judge()
             else:
@@ -236,10 +227,10 @@ class Run:
         self,
         stage: Stage[Any, Any],
         outlet: Outlet,
-        watch: Watch,
         give: Callable[[Any], Awaitable[None]],
     ) -> None:
         """Pass on what the stage yields to the log and to the stages behind it."""
+        watch = outlet.watch
         async with aclosing(stage.run(outlet.source.inlet)) as outputs:
             watch.work()
             asked = anyio.current_time()
@@ -261,13 +252,13 @@ class Run:
 
     async def _direct(self, item: Any) -> None:
         """Pass on what the head yields: to the log, and to the branches by what they take."""
-        head = self._outlets[-1]
-        log, plain, drafts = self._life.route(head.gate.name, item)
-        if log is not None:
-            await self._emit(head.gate.name, log)
+        head = self._outlets[0]
+        verified, drafts = self._life.route(head.gate.name, item)
+        if verified is not None:
+            await self._emit(head.gate.name, verified)
         await self._judge()
         for sink in head.sinks:
-            if (given := drafts if sink.drafted else plain) is not None:
+            if (given := drafts if sink.drafted else verified) is not None:
                 await sink.send(given)
 
     async def _judge(self) -> None:

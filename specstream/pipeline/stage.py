@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Callable,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 

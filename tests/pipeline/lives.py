@@ -225,9 +225,9 @@ class Tape:
 class Station:
     """One stage, stepped by hand."""
 
-    def __init__(self, stage: Any, life: Life, account: Any, sink: Tape | None) -> None:
+    def __init__(self, stage: Any, life: Life, sink: Tape | None = None) -> None:
         self.tape, self.sink = Tape(), sink
-        self.gate = Gate(life, stage.name, account)
+        self.gate = Gate(life, stage.name)
         self._outputs = stage.run(self.tape)
         self._step: Any = None
         self.over = False
@@ -274,20 +274,19 @@ def live(
 ) -> tuple[dict[str, list[Any]], list[LifeEvent]]:
     """One turn: what each stage released, and the trace."""
     trace: list[LifeEvent] = []
-    account = Account(ALWAYS).turn(lambda: 0.0)
-    life = Life(account, trace.append)
+    life = Life(Account(ALWAYS).turn(lambda: 0.0), trace.append)
     made = stages()
-    avatar = Station(made[1], life, None, None)
-    voice, prompt = Station(made[0], life, account, avatar.tape), Station(made[2], life, None, None)
+    avatar = Station(made[1], life)
+    voice, prompt = Station(made[0], life, avatar.tape), Station(made[2], life)
     stations = [voice, avatar, prompt]
     bend(stations, life)
     found: dict[str, list[Any]] = {"text": [], "voice": [], "avatar": [], "prompt": []}
 
     def head(items: Sequence[Any]) -> None:
         for item in items:
-            log, _, drafts = life.route("text", item)
-            if log is not None:
-                found["text"].append(log)
+            verified, drafts = life.route("text", item)
+            if verified is not None:
+                found["text"].append(verified)
             for station in stations:
                 found[station.gate.name] += station.released()
             if drafts is not None:
