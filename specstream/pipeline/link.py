@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import anyio
 
@@ -17,7 +17,91 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Link(Generic[T]):
+class Inlet(Generic[T]):
+    """A link's receiving end, as a stage sees it: an async iterator of items and controls.
+
+    It ends when the sender has closed and everything was read. A stage that makes a lot from one
+    item checks ``cancelled`` in between, or waits through ``unless_cancelled``.
+
+    Attributes:
+        cancelled: Whether what is being made now is no longer wanted; the Cancel is the next item.
+        drafted: Whether items may be made of text that is drafted only, and be revoked.
+        deadlines: For the head of a pipeline: until when the next phrase is wanted.
+        finished: Whether the receiver has read the end of the stream, or its Cancel.
+        starved: Whether it waits for an item that nobody has sent yet.
+        taken: How many items it has read.
+    """
+
+    def __init__(self, *, drafted: bool) -> None:
+        self.cancelled = self.finished = self.starved = False
+        self.drafted = drafted
+        self.taken = 0
+        self.deadlines: Deadlines | None = None
+        self._items: deque[T | Control] = deque()
+        self._closed = False
+        self._changed = anyio.Event()
+        self._interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
+        self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
+        self._read = 0  # characters of the text that the receiver was given
+        self._made_of: int | None = None
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T | Control:
+        while not self._items:
+            if self._closed:
+                self.finished = True
+                raise StopAsyncIteration
+            self.starved = True
+            try:
+                await self._changed.wait()
+            finally:
+                self.starved = False
+        item = self._items.popleft()
+        self.taken += 1
+        if isinstance(item, (Phrase, Speech)):
+            self._read = max(self._read, item.chars.end)
+        elif isinstance(item, Revoke):
+            self._read = min(self._read, item.from_char)
+            if item.drafted:
+                self._revoked.popleft()
+        self.finished = self.cancelled
+        self._notify()
+        return item
+
+    def made_of(self, end: int | None) -> None:
+        """Declare that the next output is made of the text up to ``end``; None: of all text read so far.
+
+        For a stage that reads ahead of what it gives.
+        """
+        self._made_of = end
+
+    def unwanted(self, end: int) -> bool:
+        """Whether work on text up to ``end`` is wasted: cancelled, or with a revoke that lies unread."""
+        return self.cancelled or any(char < end for char in self._revoked)
+
+    async def unless_cancelled(self, work: Callable[[], Awaitable[R]], end: int = 0) -> R | None:
+        """Run ``work()``, or stop it and return None as soon as the turn is cancelled.
+
+        The same happens as soon as drafted text before ``end`` is revoked.
+        """
+        if self.unwanted(end):
+            return None
+        with anyio.CancelScope() as scope:
+            self._interruptible[scope] = end
+            try:
+                return await work()
+            finally:
+                del self._interruptible[scope]
+        return None
+
+
+class Link(Inlet[T]):
     """A bounded first-in-first-out queue with one sender and one receiver.
 
     ``send`` waits while ``capacity`` items lie unread. After ``cancel`` the unread items are gone,
@@ -27,34 +111,18 @@ class Link(Generic[T]):
     Args:
         capacity: Maximum unread items.
         drafted: Whether items may be made of text that is only drafted, not verified.
-
-    Attributes:
-        inlet: The receiving end.
-        cancelled: Whether ``cancel`` was called.
-        finished: Whether the receiver has read the end of the stream, or its Cancel.
-        starved: Whether the receiver waits for an item that nobody has sent yet.
-        taken: How many items the receiver has read.
     """
 
     def __init__(self, capacity: int = 64, *, drafted: bool = False) -> None:
         if capacity < 1:
             raise ValueError("a link needs room for at least one item")
+        super().__init__(drafted=drafted)
         self._capacity = capacity
-        self._items: deque[T | Control] = deque()
-        self._closed = False
-        self._changed = anyio.Event()
-        self._interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
-        self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
-        self.cancelled = self.finished = self.starved = False
-        self.drafted = drafted
-        self.taken = 0
-        self._read = 0  # characters of the text that the receiver was given
-        self._made_of: int | None = None  # see `Inlet.made_of`
-        self.inlet: Inlet[T] = Inlet(self)
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+    @property
+    def inlet(self) -> Inlet[T]:
+        """The receiving end."""
+        return self
 
     @property
     def reach(self) -> int:
@@ -100,80 +168,3 @@ class Link(Generic[T]):
     def cancel_pending(self) -> bool:
         """Whether ``cancel`` was called, and the receiver has not read the Cancel or the end yet."""
         return self.cancelled and not self.finished
-
-
-class Inlet(Generic[T]):
-    """The receiving end, as a stage sees it: an async iterator of items and controls.
-
-    It ends when the sender has closed and everything was read. A stage that makes a lot from one
-    item checks ``cancelled`` in between, or waits through ``unless_cancelled``.
-
-    Attributes:
-        deadlines: For the head of a pipeline: until when the next phrase is wanted.
-    """
-
-    def __init__(self, link: Link[T]) -> None:
-        self._link = link
-        self.deadlines: Deadlines | None = None
-
-    def __aiter__(self) -> Inlet[T]:
-        return self
-
-    async def __anext__(self) -> T | Control:
-        link = self._link
-        while not link._items:
-            if link._closed:
-                link.finished = True
-                raise StopAsyncIteration
-            link.starved = True
-            try:
-                await link._changed.wait()
-            finally:
-                link.starved = False
-        item = link._items.popleft()
-        link.taken += 1
-        if isinstance(item, (Phrase, Speech)):
-            link._read = max(link._read, item.chars.end)
-        elif isinstance(item, Revoke):
-            link._read = min(link._read, item.from_char)
-            if item.drafted:
-                link._revoked.popleft()
-        link.finished = link.cancelled
-        link._notify()
-        return item
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether what is being made now is no longer wanted; the Cancel is the next item."""
-        return self._link.cancelled
-
-    @property
-    def drafted(self) -> bool:
-        """Whether items may be made of text that is drafted only, and be revoked."""
-        return self._link.drafted
-
-    def made_of(self, end: int | None) -> None:
-        """Declare that the next output is made of the text up to ``end``; None: of all text read so far.
-
-        For a stage that reads ahead of what it gives.
-        """
-        self._link._made_of = end
-
-    def unwanted(self, end: int) -> bool:
-        """Whether work on text up to ``end`` is wasted: cancelled, or with a revoke that lies unread."""
-        return self._link.cancelled or any(char < end for char in self._link._revoked)
-
-    async def unless_cancelled(self, work: Callable[[], Awaitable[R]], end: int = 0) -> R | None:
-        """Run ``work()``, or stop it and return None as soon as the turn is cancelled.
-
-        The same happens as soon as drafted text before ``end`` is revoked.
-        """
-        if self.unwanted(end):
-            return None
-        with anyio.CancelScope() as scope:
-            self._link._interruptible[scope] = end
-            try:
-                return await work()
-            finally:
-                del self._link._interruptible[scope]
-        return None

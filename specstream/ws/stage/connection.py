@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from specstream.errors import AdapterUnavailable, ConnectionFailed, SpecstreamError
-from specstream.pipeline.link import Inlet, Link
+from specstream.pipeline.link import Link
 from specstream.pipeline.stage import Stage, as_failure
 from specstream.types import AvatarCue, Cancel, ScenePrompt
 from specstream.ws.stage import frames as fr
@@ -29,7 +29,7 @@ class AdapterConnection:
         self._channel = channel
         self._stage = stage
         self._window = window
-        self._inbox: Link[Any] = Link(window)
+        self._inbox = _Inbox(window, channel)
         self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)  # made after the input
         self._over = True  # whether the turn's output is complete
         self._failure: SpecstreamError | None = None
@@ -69,7 +69,7 @@ class AdapterConnection:
         while True:  # never waits for the stage, so that a cancel is read at once
             received = await self._channel.receive()
             if isinstance(received, fr.StartFrame):
-                self._inbox, self._over = Link(self._window, drafted=True), False
+                self._inbox, self._over = _Inbox(self._window, self._channel), False
                 self._idle = anyio.Event()
                 self._rest.clear()
                 group.start_soon(self._turn, group, self._inbox)
@@ -83,14 +83,14 @@ class AdapterConnection:
             else:
                 await self._inbox.send(received)  # has room: the window is its capacity
 
-    async def _turn(self, group: TaskGroup, inbox: Link[Any]) -> None:
+    async def _turn(self, group: TaskGroup, inbox: _Inbox) -> None:
         try:
-            async with aclosing(self._stage.run(_Acknowledging(inbox, self._channel))) as outputs:
+            async with aclosing(self._stage.run(inbox)) as outputs:
                 item: Any
                 async for item in outputs:
                     if inbox.finished and isinstance(item, AvatarCue):
                         self._rest.append(item)
-                    await inbox.inlet.unless_cancelled(self._channel.room)
+                    await inbox.unless_cancelled(self._channel.room)
                     if not inbox.cancelled:
                         if isinstance(item, ScenePrompt):
                             item = fr.PromptFrame(prompt=item, read=inbox.reach)
@@ -107,11 +107,11 @@ class AdapterConnection:
             self._idle.set()  # also after the stage broke or the client left
 
 
-class _Acknowledging(Inlet[Any]):
+class _Inbox(Link[Any]):
     """Acknowledges each item that the stage takes, so that the client may send another."""
 
-    def __init__(self, link: Link[Any], channel: Channel) -> None:
-        super().__init__(link)
+    def __init__(self, window: int, channel: Channel) -> None:
+        super().__init__(window, drafted=True)
         self._channel = channel
 
     async def __anext__(self) -> Any:
