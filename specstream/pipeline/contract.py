@@ -64,10 +64,10 @@ class Event:
     item: object
 
 
-def as_failure(stage: str, error: Exception) -> SpecstreamError:
-    """Return the typed error for a stage that broke; a foreign exception is kept as the cause."""
+def as_failure(who: str, error: BaseException) -> SpecstreamError:
+    """Return the typed error for a part that broke; a foreign exception is kept as the cause."""
     if isinstance(error, SpecstreamError):
         return error
-    failure = AdapterFailed(f"stage {stage!r} broke: {type(error).__name__}: {error}")
+    failure = AdapterFailed(f"{who} broke: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

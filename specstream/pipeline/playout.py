@@ -13,12 +13,14 @@ import anyio.lowlevel
 
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.clock import Clock, LoopClock
+from specstream.pipeline.contract import as_failure
 from specstream.pipeline.sinks import AudioSink, AudioWriter, sink_of
 from specstream.types import Speech
 
 __all__ = ["Playback", "Playout"]
 
 _PIECE_S = 0.04  # the longest audio of one write: a stop takes effect within it
+_SINK = "the audio sink"
 _ROUNDING = 1e-6  # samples; tolerates the rounding of the clock's floating-point time
 
 
@@ -83,7 +85,7 @@ class Playout:
         try:
             await self.sink.aclose()
         except Exception as error:
-            raise _failure(error) from error
+            raise as_failure(_SINK, error) from error
 
 
 class Playback:
@@ -196,7 +198,7 @@ class Playback:
                 if self.written > self._played:
                     self._playout.sink.clear()
             except Exception as error:
-                self.failure = self.failure or _failure(error)
+                self.failure = self.failure or as_failure(_SINK, error)
             self._drained.set()
             self._notify()
         return self._played
@@ -217,7 +219,9 @@ class Playback:
                 task = asyncio.current_task()
                 if self._scope.cancel_called or (task is not None and task.cancelling()):
                     raise
-                self.failure = _failure(error)  # a sink may wait for something that was cancelled
+                self.failure = as_failure(
+                    _SINK, error
+                )  # a sink may wait for something that was cancelled
                 self.stop()
 
     async def _write_all(self) -> None:
@@ -256,11 +260,3 @@ class Playback:
             self._since, self._from = self._clock.now(), self.written
         self.written += len(piece) // 2
         self._notify()
-
-
-def _failure(error: BaseException) -> SpecstreamError:
-    if isinstance(error, SpecstreamError):
-        return error
-    failure = AdapterFailed(f"the audio sink broke: {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure

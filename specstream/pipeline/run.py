@@ -199,7 +199,7 @@ class Run:
                 with watch.scope:
                     await self._relay(stage, outlet, give)
             except Exception as error:
-                failure = as_failure(stage.name, error)
+                failure = as_failure(f"stage {stage.name!r}", error)
             except anyio.get_cancelled_exc_class():
                 if _is_cancelled():
                     raise

@@ -15,13 +15,7 @@ from copy import copy
 
 from specstream.errors import ConfigError
 from specstream.pipeline.deadline import Bounds, Deadlines
-from specstream.pipeline.segment_breaks import (
-    Whole,
-    has_words,
-    length_break,
-    paced_break,
-    quiet_break,
-)
+from specstream.pipeline.segment_breaks import Whole
 from specstream.pipeline.segment_marks import (
     END,
     Decision,
@@ -134,15 +128,11 @@ class Segmenter(Window):
         for cut, reason in reversed(self._passed):
             if bounds.least <= self._weight(cut) <= bounds.most:
                 return cut, reason
-
-        def fits(cut: int) -> bool:
-            return self._weight(cut) <= bounds.most
-
-        def enough(cut: int) -> bool:
-            return self._weight(cut) >= bounds.least
-
-        window = self._text, self._head, self._open_end()
-        return paced_break(*window, self._wholes, fits, enough), "deadline"
+        cut = self._stretch().paced_break(
+            lambda cut: self._weight(cut) <= bounds.most,
+            lambda cut: self._weight(cut) >= bounds.least,
+        )
+        return cut, "deadline"
 
     def fork(self) -> Segmenter:
         """Make an independent copy that goes on from here, to cut text that is only drafted."""
@@ -188,7 +178,7 @@ class Segmenter(Window):
         return cut, found[1]
 
     def _quiet_cut(self) -> int:
-        return quiet_break(self._text, self._head, self._open_end(), self._wholes)
+        return self._stretch().quiet_break()
 
     def flush(self) -> list[Phrase]:
         """A deadline has passed: return the text that can be spoken without splitting a unit.
@@ -230,7 +220,7 @@ class Segmenter(Window):
                 self._wholes.append(Whole(at, decision.resume, decision.tag))
             if decision.fence:
                 self._fences.append(at)
-            if decision.cut and has_words(self._text, self._head, decision.resume, self._wholes):
+            if decision.cut and self._stretch().has_words(decision.resume):
                 return decision.resume, decision.reason
         self._seen = len(self._text)
         return None
@@ -269,7 +259,7 @@ class Segmenter(Window):
         """Return where to cut a full window; None if it isn't full, or may wait for a busy voice."""
         if len(self._text) - self._head < self._max_chars:
             return None
-        cut = length_break(self._text, self._head, self._open_end(), self._wholes)
+        cut = self._stretch().length_break()
         if self._fits(cut):
             return cut, "length"
         assert self.pace is not None

@@ -11,7 +11,7 @@ from specstream.pipeline.abbreviations import Stop, stop_after
 from specstream.pipeline.segment_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
 from specstream.pipeline.segment_stops import STOPS, word_before
 
-__all__ = ["Whole", "has_words", "length_break", "paced_break", "quiet_break"]
+__all__ = ["Stretch", "Whole"]
 
 _JOINER = "\u200d"
 _LONGEST_CHARACTER = 16  # code points of an emoji made of several
@@ -36,92 +36,100 @@ class Whole(NamedTuple):
     tag: str | None
 
 
-def has_words(text: str, head: int, end: int, wholes: Sequence[Whole]) -> bool:
-    """Whether ``text[head:end]`` has a letter or a digit outside its directions."""
-    for whole in wholes:
-        if whole.tag is not None and whole.start < end:
-            if _WORD.search(text, head, whole.start):
-                return True
-            head = whole.end
-    return _WORD.search(text, head, end) is not None
+class Stretch(NamedTuple):
+    """A window of text that may be cut between ``head`` and ``limit``."""
 
+    text: str
+    head: int
+    limit: int
+    wholes: Sequence[Whole]
 
-def quiet_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """Return the last break up to ``limit`` that splits no unit; ``head`` if there is none.
+    def has_words(self, end: int) -> bool:
+        """Whether there is a letter or a digit outside directions up to ``end``."""
+        head = self.head
+        for whole in self.wholes:
+            if whole.tag is not None and whole.start < end:
+                if _WORD.search(self.text, head, whole.start):
+                    return True
+                head = whole.end
+        return _WORD.search(self.text, head, end) is not None
 
-    A word without white space after it may still be growing, so it stays behind, unless a comma or
-    a stop has closed it. A title, a number, a direction or a list's bullet stays with the next word.
-    """
-    if _finished(text[head:limit]) and has_words(text, head, limit, wholes):
-        return limit
-    return _last_break(text, head, limit, wholes)
+    def quiet_break(self) -> int:
+        """Return the last break that splits no unit; ``head`` if there is none.
 
+        A word without white space after it may still be growing, so it stays behind, unless a comma or
+        a stop has closed it. A title, a number, a direction or a list's bullet stays with the next word.
+        """
+        if _finished(self.text[self.head : self.limit]) and self.has_words(self.limit):
+            return self.limit
+        return next(self._breaks(), self.head)
 
-def length_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """Return where to cut a window that is full.
+    def length_break(self) -> int:
+        """Return where to cut a window that is full.
 
-    After a clause or a line in its second half if there is one, else between words, else anywhere
-    between two characters.
-    """
-    if text[-1].isspace() and _finished(text[head:].rstrip()):
-        return len(text)
-    half = head + (len(text) - head) // 2
-    for found in reversed(list(_SOFT_BREAK.finditer(text, half, limit))):
-        end = found.end()
-        if not _torn(end, wholes) and has_words(text, head, end, wholes):
+        After a clause or a line in its second half if there is one, else between words (where a word may
+        be parted from what belongs to it if need be), else anywhere between two characters.
+        """
+        text, head = self.text, self.head
+        if text[-1].isspace() and _finished(text[head:].rstrip()):
+            return len(text)
+        for end in self._soft_breaks(head + (len(text) - head) // 2, self.limit):
             return end
-    between = (_last_break(text, head, limit, wholes, loose=loose) for loose in (False, True))
-    return next((cut for cut in between if cut > head), 0) or _hard_break(text, head, limit, wholes)
+        return next(self._breaks(), 0) or next(self._breaks(loose=True), 0) or self._hard_break()
 
+    def paced_break(self, fits: Callable[[int], bool], enough: Callable[[int], bool]) -> int:
+        """Return where to cut a phrase at a deadline; ``head``: nowhere.
 
-def _last_break(
-    text: str, head: int, limit: int, wholes: Sequence[Whole], *, loose: bool = False
-) -> int:
-    """The last break between words; a ``loose`` one may part a word from what belongs to it."""
-    return next(_breaks(text, head, limit, wholes, loose=loose), head)
+        That is the last break between words at which the phrase ``fits``, or a break behind a clause in
+        the second half before it if the phrase is then long ``enough``. If none fits, it is the first
+        break.
+        """
+        last = self.quiet_break()
+        if last > self.head and not fits(last):
+            cuts = list(self._breaks())
+            last = next((cut for cut in cuts if fits(cut)), min(cuts, default=last))
+        soft = filter(enough, self._soft_breaks((self.head + last) // 2, last))
+        return next(soft, last)
 
+    def _breaks(self, *, loose: bool = False) -> Iterator[int]:
+        """The breaks between words behind which something can be spoken, from the last to the first.
 
-def _breaks(
-    text: str, head: int, limit: int, wholes: Sequence[Whole], *, loose: bool = False
-) -> Iterator[int]:
-    """The breaks between words behind which something can be spoken, from the last to the first."""
-    for found in reversed(list(_BREAK.finditer(text, head, limit))):
-        start, end = found.span()
-        if _torn(end, wholes) or any(w.tag is not None and w.end == start for w in wholes):
-            continue
-        if loose or not (text[start].isspace() and _belongs_to_next(text, head, start)):
-            if not has_words(text, head, end, wholes):
-                return
-            yield end
+        A ``loose`` one may part a word from what belongs to it.
+        """
+        text = self.text
+        for found in reversed(list(_BREAK.finditer(text, self.head, self.limit))):
+            start, end = found.span()
+            if self._torn(end) or any(w.tag is not None and w.end == start for w in self.wholes):
+                continue
+            if loose or not (text[start].isspace() and _belongs_to_next(text, self.head, start)):
+                if not self.has_words(end):
+                    return
+                yield end
 
+    def _soft_breaks(self, start: int, limit: int) -> Iterator[int]:
+        """The breaks behind a clause or a line, from the last to the first."""
+        for found in reversed(list(_SOFT_BREAK.finditer(self.text, start, limit))):
+            if not self._torn(found.end()) and self.has_words(found.end()):
+                yield found.end()
 
-def paced_break(
-    text: str,
-    head: int,
-    limit: int,
-    wholes: Sequence[Whole],
-    fits: Callable[[int], bool],
-    enough: Callable[[int], bool],
-) -> int:
-    """Return where to cut a phrase at a deadline; ``head``: nowhere.
+    def _torn(self, at: int) -> Whole | None:
+        """The whole that a cut at ``at`` would split, if there is one."""
+        return next((whole for whole in self.wholes if whole.start < at < whole.end), None)
 
-    That is the last break between words at which the phrase ``fits``, or a break behind a clause in the
-    second half before it if the phrase is then long ``enough``. If none fits, it is the first break.
-    """
-    last = quiet_break(text, head, limit, wholes)
-    if last > head and not fits(last):
-        cuts = list(_breaks(text, head, limit, wholes))
-        last = next((cut for cut in cuts if fits(cut)), min(cuts, default=last))
-    for found in reversed(list(_SOFT_BREAK.finditer(text, (head + last) // 2, last))):
-        end = found.end()
-        if enough(end) and not _torn(end, wholes) and has_words(text, head, end, wholes):
-            return end
-    return last
-
-
-def _torn(at: int, wholes: Sequence[Whole]) -> Whole | None:
-    """The whole that a cut at ``at`` would split, if there is one."""
-    return next((whole for whole in wholes if whole.start < at < whole.end), None)
+    def _hard_break(self) -> int:
+        """Return where to cut a window without white space: between characters, beside a whole."""
+        text, head, limit = self.text, self.head, self.limit
+        if head < limit < len(text):
+            return limit  # before a bracket or code that has not ended
+        for at in range(len(text) - 1, max(head, len(text) - _LONGEST_CHARACTER), -1):
+            if _JOINER not in text[at - 1 : at + 1] and not _modifies(text[at]):
+                break
+        else:
+            at = len(text)
+        whole = self._torn(at)
+        if whole is None:
+            return at
+        return whole.start if whole.start > head else whole.end
 
 
 def _belongs_to_next(text: str, head: int, end: int) -> bool:
@@ -143,21 +151,6 @@ def _finished(text: str) -> bool:
         return False
     dot = words[-1].find(".")
     return dot < 0 or stop_after(word_before(words[-1], dot)) in (Stop.PLAIN, Stop.MAY_END)
-
-
-def _hard_break(text: str, head: int, limit: int, wholes: Sequence[Whole]) -> int:
-    """Return where to cut a window without white space: between characters, beside a whole."""
-    if head < limit < len(text):
-        return limit  # before a bracket or code that has not ended
-    for at in range(len(text) - 1, max(head, len(text) - _LONGEST_CHARACTER), -1):
-        if _JOINER not in text[at - 1 : at + 1] and not _modifies(text[at]):
-            break
-    else:
-        at = len(text)
-    whole = _torn(at, wholes)
-    if whole is None:
-        return at
-    return whole.start if whole.start > head else whole.end
 
 
 def _modifies(char: str) -> bool:

@@ -3,21 +3,90 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
+from operator import eq
+from typing import TypeAlias, TypeVar
 
 import anyio
 
 from specstream.pipeline.deadline import Deadlines
-from specstream.pipeline.drafting import DraftedPhrases
 from specstream.pipeline.life import Confirmed, Drafted, Withdrawn
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.segment import Segmenter
 from specstream.types import Cancel, Chunk, Control, Flush, Phrase, Preview, Revoke
 
-__all__ = ["SegmentStage"]
+__all__ = ["DraftedPhrases", "SegmentStage"]
 
+T = TypeVar("T")
+
+Told: TypeAlias = Phrase | Drafted | Confirmed | Withdrawn
+"""What a head that cuts drafted text, too, says of phrases (see `specstream.pipeline.life`)."""
+
+_MAX_DRAFTED = 4  # phrases that are cut ahead at most
 _ROUNDING_S = 1e-6
+
+
+class DraftedPhrases:
+    """The phrases of one reply that are cut from drafted text and not confirmed yet.
+
+    ``segmenter`` cuts the verified text; its phrases are authoritative. A drafted phrase is confirmed
+    when the segmenter cuts the very same phrase. It is withdrawn as soon as one of its tokens is
+    rejected, or verified or newly drafted text is cut in another way.
+    """
+
+    def __init__(self, segmenter: Segmenter) -> None:
+        self._segmenter = segmenter
+        self._out: list[Phrase] = []
+        self._preview: Preview | None = None
+
+    def preview(self, preview: Preview) -> list[Drafted | Withdrawn]:
+        """Cut the verified text that waits and the drafted text behind it; return what has changed."""
+        self._preview = preview
+        cut = self._segmenter.fork().add(preview.chunk)[:_MAX_DRAFTED]
+        same = _common(cut, self._out, _same)
+        void = self.withdraw(same) if same < len(cut) else []
+        new = cut[len(self._out) :]
+        self._out += new
+        return [*void, *(Drafted(phrase, preview.round) for phrase in new)]
+
+    def verified(self, phrases: list[Phrase]) -> list[Phrase | Confirmed | Withdrawn]:
+        """Take the phrases that the segmenter cut; return them, the drafted ones as `Confirmed`."""
+        told: list[Phrase | Confirmed | Withdrawn] = []
+        for phrase in phrases:
+            if self._out and _same(self._out[0], phrase):
+                del self._out[0]
+                told.append(Confirmed(phrase))
+            else:
+                told += [*self.withdraw(), phrase]
+        return told
+
+    def judged(self, chunk: Chunk) -> list[Withdrawn]:
+        """Withdraw the phrases with tokens that the target rejected in the round of ``chunk``."""
+        preview, self._preview = self._preview, None
+        if preview is None:
+            return []
+        end = preview.tokens.start + _common(preview.token_ids, chunk.token_ids, eq)
+        void = (at for at, phrase in enumerate(self._out) if phrase.tokens.end > end)
+        return self.withdraw(next(void, len(self._out)))
+
+    def withdraw(self, first: int = 0) -> list[Withdrawn]:
+        """Withdraw the phrases from the one with this number on."""
+        gone = self._out[first:]
+        del self._out[first:]
+        return [Withdrawn(gone[0].chars.start)] if gone else []
+
+
+def _common(ones: Sequence[T], others: Sequence[T], same: Callable[[T, T], bool]) -> int:
+    """The length of what both begin with."""
+    pairs = zip(ones, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: same(*pair), pairs))
+
+
+def _same(one: Phrase, other: Phrase) -> bool:
+    return replace(one, t_ms=other.t_ms) == other
 
 
 class SegmentStage:
@@ -60,9 +129,7 @@ class SegmentStage:
         self.drafts = drafts
         self.previews = drafts or lookahead
 
-    async def run(
-        self, items: Inlet[Chunk | Preview]
-    ) -> AsyncGenerator[Phrase | Drafted | Confirmed | Withdrawn | Control, None]:
+    async def run(self, items: Inlet[Chunk | Preview]) -> AsyncGenerator[Told | Control, None]:
         """Run one turn."""
         segmenter = self._make()
         pace = segmenter.pace = Deadlines() if self.drafts else items.deadlines or Deadlines()
@@ -78,13 +145,13 @@ class SegmentStage:
             except StopAsyncIteration:
                 break
             phrases: list[Phrase] = []
+            told: list[Told | Control] = []
             if pace.news and not isinstance(item, Control):
                 pace.news, phrases = False, segmenter.again()
             if isinstance(item, Preview):
                 phrases += segmenter.look(item.text) if self._lookahead else []
             elif isinstance(item, Chunk):
-                for void in drafts.judged(item):
-                    yield void
+                told += drafts.judged(item)
                 pace.text(item.text)
                 phrases += segmenter.add(item)
             elif item is None:
@@ -93,12 +160,10 @@ class SegmentStage:
                     # What can't be spoken yet waits for more text, not for time.
                     since = self._clock() if phrases and pace.on else None
             elif isinstance(item, Flush):
-                for void in drafts.clear():  # drafted text would be flushed with the verified
-                    yield void
+                told += drafts.withdraw()  # drafted text would be flushed with the verified
                 phrases = segmenter.flush()
             elif isinstance(item, Revoke):
-                for void in drafts.clear():
-                    yield void
+                told += drafts.withdraw()
                 segmenter.revoke(item.from_char)
                 pace.revoked(item.from_char)
             if isinstance(item, Chunk | Preview) and (
@@ -107,15 +172,15 @@ class SegmentStage:
                 since = self._clock()
             if not segmenter.pending:
                 since = None
-            for phrase in drafts.verified(phrases):
-                yield phrase
+            told += drafts.verified(phrases)
             if isinstance(item, Preview):
-                for drafted in drafts.preview(item) if self.drafts else ():
-                    yield drafted
-            elif item is not None and not isinstance(item, Chunk):
-                yield item
-                if isinstance(item, Cancel):
-                    return
+                told += drafts.preview(item) if self.drafts else []
+            elif isinstance(item, Control):
+                told.append(item)
+            for one in told:
+                yield one
+            if isinstance(item, Cancel):
+                return
         while (phrases := segmenter.again(ended=True)) or segmenter.pending:
             if not phrases and not pace.busy:
                 phrases = segmenter.release() or segmenter.close()
@@ -125,7 +190,7 @@ class SegmentStage:
                 await items.unless_cancelled(partial(_woken, pace))
                 if items.cancelled:
                     break
-        for void in drafts.clear():
+        for void in drafts.withdraw():
             yield void
         async for late in items:
             if isinstance(late, Cancel):  # it came while text waited for the voice

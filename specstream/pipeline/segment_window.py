@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from specstream.errors import ProtocolError
-from specstream.pipeline.segment_breaks import Whole
+from specstream.pipeline.segment_breaks import Stretch, Whole
 from specstream.pipeline.segment_marks import LOOK_BACK, WIDE, Reason
 from specstream.pipeline.token_map import TokenMap
 from specstream.types import Chunk, Phrase, Span, Tag
@@ -105,10 +105,11 @@ class Window:
         silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
         return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
 
-    def _open_end(self) -> int:
-        """Where a bracket or code begins that has not ended yet and must not be cut."""
+    def _stretch(self) -> Stretch:
+        """The text that waits; a bracket or code that has not ended yet must not be cut."""
         unfinished = _OPEN.search(self._text, self._seen)
-        return unfinished.start() if unfinished else len(self._text)
+        limit = unfinished.start() if unfinished else len(self._text)
+        return Stretch(self._text, self._head, limit, self._wholes)
 
     def _take(self, cut: int, reason: Reason) -> Phrase:
         """Take the phrase that ends at ``cut`` out of the window."""

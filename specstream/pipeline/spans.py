@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -38,30 +39,31 @@ def turn_span(number: int) -> Iterator[_Values]:
     if (api := _api()) is None:
         yield values
         return
-    tracer = api.get_tracer("specstream")
-    with tracer.start_as_current_span("specstream.turn") as span:
-        span.set_attribute("specstream.turn.index", number)
+    values["index"] = number
+    with api.get_tracer("specstream").start_as_current_span("specstream.turn") as span:
         try:
             yield values
         finally:
-            for name, value in values.items():
-                span.set_attribute(f"specstream.turn.{name}", value)
+            _set(span, "specstream.turn", values)
 
 
+@dataclass(slots=True)
 class _PhraseSpan:
     """A phrase: from its first character to the last of its speech."""
 
-    def __init__(self, phrase: Phrase, span: Any) -> None:
-        self.start = phrase.chars.start
-        self.span = span
-        self.spoken = False
-        self.samples = 0
+    start: int  # offset in the reply
+    span: Any
+    samples: int = 0
 
     def end(self, **values: Any) -> None:
         """End the span, with these attributes."""
-        for name, value in values.items():
-            self.span.set_attribute(f"specstream.phrase.{name}", value)
+        _set(self.span, "specstream.phrase", values)
         self.span.end(end_time=time.time_ns())
+
+
+def _set(span: Any, prefix: str, values: _Values) -> None:
+    for name, value in values.items():
+        span.set_attribute(f"{prefix}.{name}", value)
 
 
 class ReplySpans:
@@ -72,9 +74,8 @@ class ReplySpans:
         self._came: deque[tuple[int, int]] = deque()  # length of the text, and when that came
         self._phrases: dict[int, _PhraseSpan] = {}  # the open ones, by the phrase's number
         self._seen: set[str] = set()  # names of the events that were added
-        self._counts = dict.fromkeys(("rounds", "drafted", "accepted"), 0)
-        self._tokens, self._audio_ms = 0, 0.0
-        self._reason: str | None = None
+        self._tokens = 0
+        self._values: _Values = {"rounds": 0, "drafted": 0, "accepted": 0, "audio_ms": 0.0}
 
     @classmethod
     def open(cls) -> ReplySpans | None:
@@ -102,7 +103,7 @@ class ReplySpans:
                     if phrase.start >= from_char:
                         self._phrases.pop(index).end(revoked=True)
             case Cancel(reason):
-                self._reason = reason
+                self._values["cancelled"] = reason
 
     def _first(self, name: str) -> None:
         if name not in self._seen:
@@ -112,9 +113,9 @@ class ReplySpans:
     def _chunk(self, chunk: Chunk) -> None:
         if chunk.token_ids:
             self._first("first token")
-            self._counts["rounds"] += 1
-        self._counts["drafted"] += chunk.drafted
-        self._counts["accepted"] += chunk.accepted
+            self._values["rounds"] += 1
+        self._values["drafted"] += chunk.drafted
+        self._values["accepted"] += chunk.accepted
         self._tokens = max(self._tokens, chunk.tokens.end)
         if chunk.text:
             self._came.append((chunk.chars.end, time.time_ns()))
@@ -126,12 +127,8 @@ class ReplySpans:
             self._came.popleft()
         now = time.time_ns()
         began = self._came[0][1] if self._came else now
-        values = {
-            "index": phrase.index,
-            "reason": phrase.reason,
-            "chars": list(phrase.chars),
-            "tokens": list(phrase.tokens),
-        }
+        values: _Values = {"index": phrase.index, "reason": phrase.reason}
+        values |= {"chars": list(phrase.chars), "tokens": list(phrase.tokens)}
         attributes = {f"specstream.phrase.{name}": value for name, value in values.items()}
         span = self._tracer.start_span(
             "specstream.phrase", context=self._context, attributes=attributes, start_time=began
@@ -139,17 +136,16 @@ class ReplySpans:
         span.add_event("cut", timestamp=now)
         if (before := self._phrases.pop(phrase.index, None)) is not None:
             before.end(revoked=True)
-        self._phrases[phrase.index] = _PhraseSpan(phrase, span)
+        self._phrases[phrase.index] = _PhraseSpan(phrase.chars.start, span)
 
     def _speech(self, speech: Speech) -> None:
         phrase = self._phrases.get(speech.phrase)
         if speech.pcm:
             self._first("first speech")
-            self._audio_ms = speech.samples.end * 1e3 / speech.sample_rate
+            self._values["audio_ms"] = speech.samples.end * 1e3 / speech.sample_rate
         if phrase is None:
             return
-        if speech.pcm and not phrase.spoken:
-            phrase.spoken = True
+        if speech.pcm and not phrase.samples:
             phrase.span.add_event("first speech", timestamp=time.time_ns())
         phrase.samples += speech.samples.length
         if speech.last:
@@ -163,11 +159,7 @@ class ReplySpans:
         self._phrases.clear()
         span = self._span
         span.set_attribute("gen_ai.usage.output_tokens", self._tokens)
-        for name, count in self._counts.items():
-            span.set_attribute(f"specstream.reply.{name}", count)
-        span.set_attribute("specstream.reply.audio_ms", self._audio_ms)
-        if self._reason is not None:
-            span.set_attribute("specstream.reply.cancelled", self._reason)
+        _set(span, "specstream.reply", self._values)
         if error is not None:
             span.record_exception(error)
             span.set_status(_api().Status(_api().StatusCode.ERROR, str(error)))

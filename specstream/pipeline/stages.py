@@ -222,21 +222,21 @@ class AvatarStage:
         copies = Copies[AvatarTrack | None](enabled=items.drafted and self.takes_drafts)
         begun = False  # whether a phrase is under way
         async for item in items:
+            made: object = ()
             if isinstance(item, Speech):
                 if not begun:
                     copies.keep(item.chars.start, track)
                 begun = not item.last
                 track = track or self._scripter.open(item.sample_rate)
-                for cue in cues_of(track.add(item)):
-                    yield cue
-                continue
-            if isinstance(item, Revoke):
+                made = track.add(item)
+            elif isinstance(item, Revoke):
                 track, begun = copies.back(item, track), False
-            if isinstance(item, Cancel):
-                for cue in cues_of(track.close() if track is not None else ()):
-                    yield cue
-                track = None
-            yield item
+            elif isinstance(item, Cancel) and track is not None:
+                made, track = track.close(), None
+            for cue in cues_of(made):
+                yield cue
+            if not isinstance(item, Speech):
+                yield item
         for cue in cues_of(track.close() if track is not None else ()):
             yield cue
 

@@ -17,11 +17,11 @@ from copy import copy
 from functools import cache
 from typing import Any
 
-from specstream.pipeline.drafting import DraftedPhrases
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.pipeline.life import Gate, Life, LifeEvent
 from specstream.pipeline.presynthesis import Account, Presynthesis
 from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.segment_stage import DraftedPhrases
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import (
     AvatarCue,
@@ -305,7 +305,7 @@ def live(
             station = stations[rng.randrange(3)]
             if station.busy:
                 found[station.gate.name] += station.step()
-    head([*drafts.verified(segmenter.close()), *drafts.clear()])
+    head([*drafts.verified(segmenter.close()), *drafts.withdraw()])
     life.end()
     voice.tape.closed = prompt.tape.closed = True
     while any(not station.over for station in stations):

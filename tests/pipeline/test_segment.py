@@ -9,6 +9,7 @@ from specstream.pipeline import segment as segment_module
 from specstream.pipeline import segment_stops
 from specstream.pipeline.abbreviations import Stop
 from specstream.pipeline.segment import Segmenter
+from specstream.pipeline.segment_breaks import Stretch
 from specstream.pipeline.segment_marks import LOOK_BACK, Decision
 from specstream.types import Chunk, Phrase, Span
 
@@ -229,15 +230,15 @@ def test_waiting_costs_little() -> None:
 def test_work_is_linear_and_the_window_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, options = 20_000, {"max_chars": 120}
     windows: list[int] = []
-    rules = ("stop", "newline", "bracket", "clause", "backticks", "word_break", "length_break")
-    for name in rules:
-        honest = getattr(segment_module, name)
+    rules = ("stop", "newline", "bracket", "clause", "backticks", "word_break")
+    for owner, name in (*((segment_module, rule) for rule in rules), (Stretch, "length_break")):
+        honest = getattr(owner, name)
 
-        def counted(window: str, *rest: Any, honest: Any = honest, **options: Any) -> Any:
-            windows.append(len(window))
+        def counted(window: Any, *rest: Any, honest: Any = honest, **options: Any) -> Any:
+            windows.append(len(window.text if isinstance(window, Stretch) else window))
             return honest(window, *rest, **options)
 
-        monkeypatch.setattr(segment_module, name, counted)
+        monkeypatch.setattr(owner, name, counted)
     reply = (text * size)[:size]
     phrases = cut(reply, range(1, size), **options)
     assert "".join(phrase.text for phrase in phrases) == reply

@@ -101,7 +101,7 @@ class AdapterConnection:
             else:
                 self._channel.post(fr.DoneFrame())
         except Exception as error:
-            self._failure = as_failure(self._stage.name, error)
+            self._failure = as_failure(f"stage {self._stage.name!r}", error)
             group.cancel_scope.cancel()
         finally:
             self._idle.set()  # also after the stage broke or the client left

@@ -138,7 +138,7 @@ class RemoteTurn:
                 assert isinstance(item, Cancel)
                 await self._withdraw(item)
         except Exception as error:
-            self._broken = as_failure(self._name, error)
+            self._broken = as_failure(f"stage {self._name!r}", error)
             self._channel.abort()
 
     async def _withdraw(self, cancel: Cancel) -> None:

@@ -131,7 +131,7 @@ class AdapterServer:
             finally:
                 self._places += 1
         except Exception as error:
-            channel.post(ErrorFrame.of(as_failure(self._kind, error)))
+            channel.post(ErrorFrame.of(as_failure(f"stage {self._kind!r}", error)))
             stopped = 1001 if self._stopping else 1011
             code = error.close_code if isinstance(error, Violation) else code or stopped
         finally:
