@@ -23,18 +23,12 @@ __all__ = [
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
 EarsKind = Literal["recognizer", "turns"]
-_STAGES: dict[AdapterKind, Callable[[Any], Stage[Any, Any]]] = {
-    "voice": VoiceStage,
-    "avatar": AvatarStage,
-    "prompt": PromptStage,
+_KINDS: dict[AdapterKind, tuple[Callable[[Any], Stage[Any, Any]], tuple[str, ...]]] = {
+    "voice": (VoiceStage, ("capabilities", "synthesize", "aclose")),
+    "avatar": (AvatarStage, ("open",)),
+    "prompt": (PromptStage, ("open",)),
 }
-
-
-_NEEDED: dict[AdapterKind, tuple[str, ...]] = {
-    "voice": ("capabilities", "synthesize", "aclose"),
-    "avatar": ("open",),
-    "prompt": ("open",),
-}
+"""The stage around an adapter, and what it needs of the adapter."""
 
 
 def _found(kind: AdapterKind | EarsKind) -> dict[str, EntryPoint]:
@@ -119,10 +113,11 @@ def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
     if hasattr(made, "run"):
         stage: Stage[Any, Any] = made
         return stage
-    if missing := [name for name in _NEEDED[kind] if not hasattr(made, name)]:
+    wrap, needed = _KINDS[kind]
+    if missing := [name for name in needed if not hasattr(made, name)]:
         hint = ""
         if kind == "voice" and callable(made):
             hint = "; wrap a function with specstream.pipeline.interfaces.voice_from_function"
         lacks = f"it lacks {' and '.join(missing)}{hint}"
         raise AdapterUnavailable(f"{made!r} is no {kind} adapter: {lacks}")
-    return _STAGES[kind](made)
+    return wrap(made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 from specstream.pipeline.life import Confirmed, Drafted, LifeEvent, Withdrawn
@@ -63,13 +64,12 @@ def audit(
     return auditor.findings
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Made:
     item: Any
     end: int  # offset in the reply where its text ends
     tokens: Span
     revokes: int  # how many its stage had passed on before
-    done: bool = False  # released or dropped
 
 
 @dataclass(slots=True)
@@ -77,8 +77,7 @@ class _Stage:
     name: str
     takes: bool  # drafts
     passed: list[int] = field(default_factory=list)  # offsets of the revokes that it passed on
-    made: list[_Made] = field(default_factory=list)
-    first: int = 0  # index of the first item that is not done
+    made: list[_Made] = field(default_factory=list)  # neither released nor dropped yet
 
 
 class _Auditor:
@@ -119,12 +118,9 @@ class _Auditor:
             self._verified = max(self._verified, item.tokens.end)
             preview = self._previews.get(item.round)
             if preview is not None and item.tokens.length:
-                same = 0
-                for drafted, token in zip(preview.token_ids, item.token_ids, strict=False):
-                    if drafted != token:
-                        break
-                    same += 1
-                self._accepted[item.round] = preview.tokens.start + same
+                pairs = zip(preview.token_ids, item.token_ids, strict=False)
+                same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+                self._accepted[item.round] = preview.tokens.start + len(list(same))
 
     def _headed(self, kind: str, item: Any) -> None:
         if kind == "made":
@@ -172,7 +168,8 @@ class _Auditor:
         if not made.tokens.length:
             return True
         missing = made.tokens.end
-        for phrase, behind in reversed(self._phrases[: self._given(made.revokes)]):
+        given = bisect_right(self._phrases, made.revokes, key=lambda given: given[1])
+        for phrase, behind in reversed(self._phrases[:given]):
             gone = self._revokes[behind : made.revokes]
             if any(char < phrase.chars.end for char in gone):
                 continue
@@ -182,22 +179,13 @@ class _Auditor:
                 return True
         return False
 
-    def _given(self, revokes: int) -> int:
-        """How many phrases were given before the revoke with this number."""
-        return bisect_right(self._phrases, revokes, key=lambda given: given[1])
-
     def _settle(self, stage: _Stage, kind: str, item: Any) -> None:
-        at = next(
-            (n for n in range(stage.first, len(stage.made)) if stage.made[n].item is item), -1
-        )
-        if at < 0 or stage.made[at].done:
+        made = next((made for made in stage.made if made.item is item), None)
+        if made is None:
             return self._complain("order", stage.name, item, "it was settled twice, or never made")
-        made = stage.made[at]
-        made.done = True
-        while stage.first < len(stage.made) and stage.made[stage.first].done:
-            stage.first += 1
-        if at >= stage.first:
+        if made is not stage.made[0]:
             self._complain("order", stage.name, item, "an item that was made earlier is still held")
+        stage.made.remove(made)
         revoked = stage.takes and any(char < made.end for char in self._revokes[made.revokes :])
         # A shot may depend on a phrase past its own text, and is dropped if that phrase is revoked.
         implied = isinstance(item, ScenePrompt) and len(self._revokes) > made.revokes
@@ -217,6 +205,5 @@ class _Auditor:
             missing = self._revokes[len(stage.passed) :] if stage.takes else []
             for char in missing:
                 self._complain("orphan", stage.name, Revoke(char, True), "it was not passed on")
-            for made in stage.made[stage.first :]:
-                if not made.done:
-                    self._complain("lost", stage.name, made.item, "it was never released")
+            for made in stage.made:
+                self._complain("lost", stage.name, made.item, "it was never released")

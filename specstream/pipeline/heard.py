@@ -34,10 +34,6 @@ class _Word(NamedTuple):
     samples: Span
     chars: Span
 
-    def until(self, end: int) -> _Word:
-        """The word, cut at the sample ``end``."""
-        return _Word(Span(*(min(sample, end) for sample in self.samples)), self.chars)
-
 
 class _Open(NamedTuple):
     """A phrase whose speech has begun and not ended."""
@@ -83,7 +79,8 @@ class HeardTrack:
             if len(self._words) == before:
                 self._words += self._spread(text, self._open.chars, covered)
             # A voice's rounding may put a word's end behind the audio: it is heard with the audio's end.
-            self._words[before:] = [word.until(covered.end) for word in self._words[before:]]
+            for at, (spoken, chars) in enumerate(self._words[before:], before):
+                self._words[at] = _Word(Span(*(min(s, covered.end) for s in spoken)), chars)
             self._open = None
 
     def _spread(self, text: str, chars: Span, samples: Span) -> list[_Word]:

@@ -21,12 +21,13 @@ class Hold:
 
     Attributes:
         released: Whether the answer is wanted.
+        wanted: Set once it is.
     """
 
     def __init__(self, tokens: int) -> None:
         self.released = False
-        self._tokens = tokens
-        self._event = anyio.Event()
+        self.tokens = tokens
+        self.wanted = anyio.Event()
         self._calls: list[Callable[[], None]] = []
 
     def then(self, call: Callable[[], None]) -> None:
@@ -39,16 +40,11 @@ class Hold:
             self.released = True
             for call in self._calls:
                 call()
-            self._event.set()
+            self.wanted.set()
 
     def over(self, chunks: Any) -> HeldChunks:
         """Wrap a generation, so that it is read no further than allowed."""
         return HeldChunks(chunks, self)
-
-    async def pass_by(self, read: int) -> None:
-        """Wait until more than ``read`` tokens may be read; cancelling it changes nothing."""
-        if read >= self._tokens:
-            await self._event.wait()
 
 
 class HeldChunks:
@@ -73,7 +69,8 @@ class HeldChunks:
         return self
 
     async def __anext__(self) -> Any:
-        await self._hold.pass_by(self._read)
+        if self._read >= self._hold.tokens:
+            await self._hold.wanted.wait()
         item = await anext(self._items)
         if isinstance(item, Chunk):
             self._read = item.tokens.end

@@ -45,11 +45,6 @@ def check_rate(rate: int, who: str) -> None:
         raise AdapterFailed(f"{who} claims {rate!r} Hz; from {MIN_RATE} to {MAX_RATE} are possible")
 
 
-def _end(speech: Speech) -> int:
-    """The sample at which the speech ends, and all its marks."""
-    return max(speech.samples.end, *(mark.samples.end for mark in speech.marks), 0)
-
-
 def most_audio_s(chars: int) -> int:
     """Most seconds of speech for a text of ``chars`` characters."""
     return _AUDIO_S + _AUDIO_S_PER_CHAR * chars
@@ -113,7 +108,8 @@ class Watch:
         if self._items > _ITEMS + _ITEMS_PER_CHAR * chars:
             excess = f"{self._items} items"
         elif isinstance(item, Speech):
-            rate, seconds = item.sample_rate, most_audio_s(chars)
+            rate, most_s = item.sample_rate, most_audio_s(chars)
+            ends = (mark.samples.end for mark in item.marks)
             check_rate(rate, f"stage {self.name!r}")
             self._marks += len(item.marks)
             if len(item.marks) > MAX_MARKS:
@@ -122,7 +118,7 @@ class Watch:
                 excess = f"{self._marks} marks"
             elif item.samples.length > _MAX_PIECE_S * rate:
                 excess = f"{item.samples.length} samples in one piece"
-            elif (end := _end(item)) > seconds * rate:
+            elif (end := max(item.samples.end, *ends, 0)) > most_s * rate:
                 excess = f"{end / rate:.0f} s of speech"
         if excess:
             raise AdapterFailed(f"stage {self.name!r} gave {excess} for {chars} characters of text")

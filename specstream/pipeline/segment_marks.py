@@ -41,7 +41,7 @@ __all__ = [
 END = "\0"
 LOOK_BACK = 48  # characters before a mark that a rule may look at
 
-_LONGEST_TAG, _LONGEST_LABEL, _LONGEST_URL = 32, 80, 100
+_LONGEST_LABEL, _LONGEST_URL = 80, 100
 _LONGEST_CODE, _LONGEST_INFO = 100, 20
 
 WIDE_CLAUSE_MARKS = "，、；："  # they need no white space after them
@@ -54,7 +54,7 @@ WIDE = re.compile("[\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U000200
 SPACE = re.compile(r"\s*")
 _CLOSED = re.compile(f"[{re.escape(CLOSERS)}]*")
 _REFERENCE = re.compile(r"\]\[\d{0,6}")  # what follows the text in [text][1] and [text][]
-_TAG_NAME = re.compile(r"[^\W\d_](?:[^\W\d_]|[ -])*")
+_TAG_NAME = re.compile(r"(?![A-Za-z]$)[^\W\d_](?:[^\W\d_]|[ -]){0,31}")
 _LABEL = re.compile(r"[^\[\]\n\0]*")
 _URL = re.compile(r"[^()\s\0]*")
 _TICKS = re.compile("`+")
@@ -148,17 +148,6 @@ def _inside(text: str) -> bool:
 
 def bracket(text: str, at: int) -> Decision | None:
     """Judge a bracket: a direction such as ``[shake head]``, a Markdown link, or plain text."""
-    name = _TAG_NAME.match(text, at + 1, at + 1 + _LONGEST_TAG)
-    if name and _may_open_tag(text, at):
-        end = name.end()
-        if end == len(text) or (text[end] == "]" and end + 1 == len(text)):
-            return None
-        reference = end_of(_REFERENCE, text, end)
-        if reference == len(text):
-            return None
-        link = text[end + 1 : end + 2] == "(" or (reference > end and text[reference] == "]")
-        if text[end] == "]" and not link and not re.fullmatch("[A-Za-z]", name[0]):
-            return Decision(end + 1, whole=True, tag=" ".join(name[0].lower().split()))
     label = end_of(_LABEL, text, at + 1, at + 1 + _LONGEST_LABEL)
     if label == len(text) or (text[label] == "]" and label + 1 == len(text)):
         return None
@@ -168,6 +157,9 @@ def bracket(text: str, at: int) -> Decision | None:
     if reference > label and text[reference] == "]":
         return Decision(reference + 1, whole=True)
     if text[label : label + 2] != "](":
+        name = text[at + 1 : label]
+        if text[label] == "]" and _TAG_NAME.fullmatch(name) and _may_open_tag(text, at):
+            return Decision(label + 1, whole=True, tag=" ".join(name.lower().split()))
         return Decision(at + 1)
     url = end_of(_URL, text, label + 2, label + 2 + _LONGEST_URL)
     if url == len(text):

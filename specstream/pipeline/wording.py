@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from specstream.pipeline.mapped import Edit, Mapped
 from specstream.pipeline.wording_de import german
@@ -22,6 +22,7 @@ from specstream.types import Span
 __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
+_Word: TypeAlias = re.Match[str]
 _WORD = re.compile(r"\S+")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
@@ -103,12 +104,10 @@ class Wording:
             return
         if text.rstrip().endswith(".") and spoken.rstrip()[-1:].isalnum():
             spoken = f"{spoken.rstrip()}."  # the stop of "p.m." ended the sentence, too
-        old, new = _words(text), _words(spoken)
-        parts = self._parts(text, old, [word.text for word in new])
+        old, new = list(_WORD.finditer(text)), list(_WORD.finditer(spoken))
+        parts = self._parts(text, old, [word[0] for word in new])
         for part in parts or [_Part(0, 0, len(old), len(new))]:
-            if edit := _trimmed(
-                text, spoken, old[part.old : part.old_end], new[part.new : part.new_end]
-            ):
+            if edit := _trimmed(old[part.old : part.old_end], new[part.new : part.new_end]):
                 yield edit
 
     def _parts(self, text: str, old: Sequence[_Word], new: Sequence[str]) -> list[_Part] | None:
@@ -130,10 +129,10 @@ class Wording:
                 last = found.pop()
                 at, heard, count = last.old, last.new, last.old_end - last.old + 1
                 continue
-            if count == 1 and heard < len(new) and old[at].text == new[heard]:
+            if count == 1 and heard < len(new) and old[at][0] == new[heard]:
                 size = 1
             else:
-                words = self._part(text[old[at].start : old[end - 1].end]).split()
+                words = self._part(text[old[at].start() : old[end - 1].end()]).split()
                 if end == len(old) and words and new and new[-1] == f"{words[-1]}.":
                     words[-1] = new[-1]
                 size = len(words) if list(new[heard : heard + len(words)]) == words else -1
@@ -145,12 +144,6 @@ class Wording:
         return None
 
 
-class _Word(NamedTuple):
-    text: str
-    start: int
-    end: int
-
-
 class _Part(NamedTuple):
     """Words of a text, and the words that are spoken for them; numbers of the first and the end."""
 
@@ -160,20 +153,16 @@ class _Part(NamedTuple):
     new_end: int
 
 
-def _words(text: str) -> list[_Word]:
-    return [_Word(found[0], *found.span()) for found in _WORD.finditer(text)]
-
-
-def _trimmed(text: str, spoken: str, old: Sequence[_Word], new: Sequence[_Word]) -> Edit | None:
+def _trimmed(old: Sequence[_Word], new: Sequence[_Word]) -> Edit | None:
     """Return the edit from ``old`` to ``new`` words, without what both begin and end with."""
-    while old and new and old[0].text == new[0].text:
+    while old and new and old[0][0] == new[0][0]:
         old, new = old[1:], new[1:]
-    while old and new and old[-1].text == new[-1].text:
+    while old and new and old[-1][0] == new[-1][0]:
         old, new = old[:-1], new[:-1]
     if not old:
         return None
-    start, end = old[0].start, old[-1].end
-    said = spoken[new[0].start : new[-1].end] if new else ""
+    text, start, end = old[0].string, old[0].start(), old[-1].end()
+    said = new[0].string[new[0].start() : new[-1].end()] if new else ""
     while said and start < end and said[-1] == text[end - 1] and not said[-1].isalnum():
         said, end = said[:-1], end - 1
     while said and start < end and said[0] == text[start] and not said[0].isalnum():
