@@ -1,15 +1,16 @@
-"""Plots of the experiment, side by side in one picture. Needs matplotlib (the extra ``bench``)."""
+"""Pictures: an experiment's plots side by side, and timelines. Needs matplotlib (extra ``bench``)."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specstream.bench.results import Results, middle_half
 
-__all__ = ["can_plot", "draw_plots"]
+__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline"]
 
 _COLOURS = {
     "own": "#8a8f98",
@@ -21,6 +22,9 @@ _COLOURS = {
     "llama.cpp": "#6b4c8a",
 }
 _BLUES = ("#9ecbe8", "#6fb0dc", "#4394cc", "#2878b5")
+_KINDS = ("#8a8f98", "#d9b38c", "#c9ccd1", "#0b5fad", "#5aa9e6", "#e08b3c", "#6b4c8a", "#5b8c5a",
+          "#9ecbe8", "#b5502e", "#d8d2a8")  # fmt: skip
+_ROW_INCHES = 0.45  # of a timeline
 _FEW = 5  # a position reached less often than this is not drawn
 _NAMES = {"own": "without speculation (own)", "auto": "with speculation (auto)",
           "generate": "transformers", "assisted": "transformers, assisted",
@@ -47,22 +51,34 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
     Raises:
         OSError: the file can't be written.
     """
+    with _picture(path, 3, (19, 5.6), width_ratios=(2.2, 1, 1.1)) as (speed, acceptance, split):
+        speed.figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        _draw_speed(speed, results)
+        _draw_acceptance(acceptance, results)
+        _draw_split(split, results)
+
+
+@contextmanager
+def _picture(
+    path: Path, columns: int, inches: tuple[float, float], **options: Any
+) -> Iterator[Any]:
+    """Yield the axes to draw on, and write the picture at the end of the block.
+
+    An SVG of the same drawing has the same bytes.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (speed, acceptance, split) = pyplot.subplots(
-        1, 3, figsize=(19, 5.6), width_ratios=(2.2, 1, 1.1), layout="constrained"
-    )
-    try:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-        _draw_speed(speed, results)
-        _draw_acceptance(acceptance, results)
-        _draw_split(split, results)
-        figure.savefig(path, dpi=110)
-    finally:
-        pyplot.close(figure)
+    with matplotlib.rc_context({"svg.hashsalt": "specstream", "svg.fonttype": "none"}):
+        figure, axes = pyplot.subplots(1, columns, figsize=inches, layout="constrained", **options)
+        try:
+            yield axes
+            fixed = {"Date": None} if path.suffix == ".svg" else None
+            figure.savefig(path, dpi=110, metadata=fixed)
+        finally:
+            pyplot.close(figure)
 
 
 def _colour(arm: str, arms: Sequence[str]) -> str:
@@ -96,14 +112,9 @@ def _draw_speed(axes: Any, results: Results) -> None:
     ]
     axes.set_xticks(range(len(domains)), names)
     axes.set_ylabel("decode speed, tokens a second")
-    axes.set_title(
-        "Speed (n: prompts; thin lines: their middle half; text on auto: ratio to own)",
-        loc="left",
-        fontsize=10,
-    )
     axes.margins(y=0.25)  # room for the legend
     axes.legend(fontsize=8, ncols=3, frameon=False, loc="upper left")
-    _tidy(axes)
+    _tidy(axes, "Speed (n: prompts; thin lines: their middle half; text on auto: ratio to own)")
 
 
 def _draw_acceptance(axes: Any, results: Results) -> None:
@@ -117,11 +128,10 @@ def _draw_acceptance(axes: Any, results: Results) -> None:
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("position of the drafted token in its round")
     axes.set_ylabel("acceptance rate, if all earlier drafts were accepted")
-    axes.set_title("Drafted tokens accepted (auto)", loc="left", fontsize=10)
     if axes.lines:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8, frameon=False)
-    _tidy(axes)
+    _tidy(axes, "Drafted tokens accepted (auto)")
 
 
 def _draw_split(axes: Any, results: Results) -> None:
@@ -142,14 +152,63 @@ def _draw_split(axes: Any, results: Results) -> None:
             left = [a + b for a, b in zip(left, values, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds a token, whole request")
-    axes.set_title("Where a token's time goes", loc="left", fontsize=10)
     if bars:
         axes.legend(
             fontsize=8, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.11)
         )
-    _tidy(axes)
+    _tidy(axes, "Where a token's time goes")
 
 
-def _tidy(axes: Any) -> None:
+class Bar(NamedTuple):
+    """A span of time from ``start_ms`` to ``end_ms``; bars of one ``kind`` have one colour."""
+
+    kind: str
+    start_ms: float
+    end_ms: float
+    text: str = ""
+
+
+class Row(NamedTuple):
+    """A label and its bars."""
+
+    label: str
+    bars: Sequence[Bar]
+
+
+def draw_timeline(
+    rows: Sequence[Row], path: Path, title: str, *, line_ms: float | None = None
+) -> None:
+    """Write the rows as one picture; the suffix of ``path`` says whether it is SVG, PNG or PDF.
+
+    ``line_ms`` is marked by a vertical line.
+
+    Raises:
+        OSError: the file can't be written.
+        ValueError: matplotlib can't write pictures with that suffix.
+    """
+    kinds = list(dict.fromkeys(bar.kind for row in rows for bar in row.bars))
+    colours = {kind: _KINDS[at % len(_KINDS)] for at, kind in enumerate(kinds)}
+    with _picture(path, 1, (13, 1.6 + _ROW_INCHES * len(rows))) as axes:
+        for at, row in enumerate(rows):
+            for bar in row.bars:
+                look: dict[str, Any] = {"color": colours[bar.kind], "edgecolor": "white"}
+                width = bar.end_ms - bar.start_ms
+                axes.barh(at, width, left=bar.start_ms, height=0.7, linewidth=0.4, **look)
+                if bar.text:
+                    axes.text(bar.start_ms, at, f" {bar.text}", fontsize=7, va="center")
+        for kind in kinds:
+            axes.barh(0, 0, color=colours[kind], label=kind)
+        if line_ms is not None:
+            axes.axvline(line_ms, color="#b5502e", linewidth=1)
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds")
+        if kinds:
+            axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        _tidy(axes, title)
+
+
+def _tidy(axes: Any, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)

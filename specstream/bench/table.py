@@ -1,4 +1,4 @@
-"""The experiment's results as a text table."""
+"""The experiment's results as text tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.arms.base import MEANINGS, PEERS, label
+from specstream.bench.arms.base import MEANINGS, PEERS, label, methods
 from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import PAIRS, Results
 from specstream.bench.run import Outcome
 
-__all__ = ["aligned", "crowd_lines", "heading_of", "table_of"]
+__all__ = ["crowd_lines", "heading_of", "methods_table", "table_of"]
+
+_FEWEST_METHODS = 3  # with fewer methods they have no table
 
 
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
@@ -55,7 +57,7 @@ def table_of(results: Results) -> list[str]:
         rows += _drafting_rows(arm, _figures(results, arm))
     rows += _latency_rows(results)
     equal = _equal_lines(results)
-    return [*aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
+    return [*_aligned(rows), "", *_legend(results), *([""] if equal else []), *equal]
 
 
 def _figures(results: Results, arm: str) -> list[Figures | None]:
@@ -164,6 +166,47 @@ def _equal_lines(results: Results) -> list[str]:
     return lines
 
 
+def methods_table(results: Results, weights: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A table with a row for each method, and an empty line; no lines where few were measured.
+
+    Acceptance (accepted / drafted tokens) and tokens a pass (1 + accepted tokens / target passes) are
+    computed over all domains of the mean together.
+
+    Args:
+        results: The records.
+        weights: By arm: ``parameters`` and ``nbytes`` of its draft model or head.
+    """
+    arms = [arm for arm, _ in results.arms if arm in methods() or arm == "auto"]
+    if len(arms) < _FEWEST_METHODS or "own" not in dict(results.arms):
+        return []
+    domains = results.mean_domains
+    head = [*domains, "geo. mean", "accepted", "tokens a pass", "memory", "trained"]
+    rows = [["speedup of each method", *head]]
+    rows += [
+        [f"  {arm}", *_method_cells(results, arm), *_weights(weights.get(arm, {}))] for arm in arms
+    ]
+    return [*_aligned(rows), ""]
+
+
+def _method_cells(results: Results, arm: str) -> list[str]:
+    ratios = [results.ratio(domain, arm, "own") for domain in results.mean_domains]
+    found = [results.figures.get((domain, arm, "")) for domain in results.mean_domains]
+    known = [figures for figures in found if figures is not None]
+    drafted, accepted = sum(f.drafted or 0 for f in known), sum(f.accepted for f in known)
+    rounds = sum(f.rounds for f in known)
+    return [
+        *(_ratio(ratio).strip() for ratio in (*ratios, geometric_mean(ratios))),
+        f"{accepted / drafted:.0%}" if drafted else "-",
+        f"{1 + accepted / rounds:.2f}" if rounds else "-",
+    ]
+
+
+def _weights(of: Mapping[str, Any]) -> list[str]:
+    if not of.get("nbytes"):
+        return ["-", "-"]
+    return [f"{of['nbytes'] / 2**20:.1f} MB", f"{of['parameters'] / 1e6:.2f}M"]
+
+
 def _ratio(value: float | None) -> str:
     return "- " if value is None else f"{value:.2f}x"
 
@@ -172,7 +215,7 @@ def _share(value: float | None) -> str:
     return "- " if value is None else f"{value:.0%} "
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Pad the rows' cells to columns; missing cells at the end of a row are empty."""
     columns = [list(column) for column in zip_longest(*rows, fillvalue="")]
     widths = [max(map(len, column)) for column in columns]

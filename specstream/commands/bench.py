@@ -122,9 +122,8 @@ def _publish(
 ) -> None:
     from specstream.bench import plots
     from specstream.bench.document import document_of
-    from specstream.bench.methods_table import methods_table
     from specstream.bench.results import Results
-    from specstream.bench.table import crowd_lines, heading_of, table_of
+    from specstream.bench.table import crowd_lines, heading_of, methods_table, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
     document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))

@@ -14,11 +14,11 @@ from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
 from specstream.bench.questions import ALOUD, FIRST, WRITTEN
 from specstream.bench.soak import HeardAt, SoakFigures, converse, resident_mb
+from specstream.commands.bench_plan import bench_config
 from specstream.commands.chain import load_voice
-from specstream.commands.common import engine_of, params_of
+from specstream.commands.common import params_of
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
-from specstream.config import EngineConfig, parse_config
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.pipeline.adapters import load_adapter
@@ -49,7 +49,7 @@ async def run_conversation(args: argparse.Namespace) -> None:
         raise ConfigError("--limit must be at least 1")
     if args.minutes is not None and not 0 < args.minutes <= _MOST_MINUTES:
         raise ConfigError(f"--minutes must be above 0 and at most {_MOST_MINUTES}")
-    config = _config(args)
+    config = bench_config(args)
     turns = min(args.limit or len(WRITTEN), len(WRITTEN))
     params = params_of(args)
     if args.max_tokens is None:
@@ -76,15 +76,6 @@ def _write(folder: Path, document: dict[str, Any]) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "conversation.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _config(args: argparse.Namespace) -> EngineConfig:
-    config = engine_of(args).config
-    changed: dict[str, Any] = config.model_dump()
-    changed["threads"] = args.threads or config.threads
-    if args.dtype is None and config.dtype == "auto":
-        changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
-    return parse_config(changed)
 
 
 async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.ConversationFigures:

@@ -16,7 +16,7 @@ from specstream.errors import ConfigError
 from specstream.models.kept import bundled_heads
 from specstream.types import SamplingParams
 
-__all__ = ["Plan", "add_bench_options", "plan_of"]
+__all__ = ["Plan", "add_bench_options", "bench_config", "plan_of"]
 
 QUICK_SECONDS = 210.0  # of five minutes, the rest of which is for loading, the last cell and plots
 QUICK_TOKENS, TOKENS = 64, 128  # longest reply, with --quick and without
@@ -133,21 +133,26 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--llama-cpp can't be compared with top_p at a temperature other than 1: llama.cpp applies "
             "the temperature after top_p, the other arms before"
         )
+    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
+    read = read_prompts(args.prompts)
+    return Plan(
+        bench_config(args),
+        choose(read, domains=domains, limit=args.limit, system=args.system or ""),
+        params,
+        arms,
+        args.budget or (QUICK_SECONDS if args.quick else None),
+    )
+
+
+def bench_config(args: argparse.Namespace) -> EngineConfig:
+    """The engine's config, with ``--threads`` and in bfloat16 unless another dtype was asked for."""
     config = engine_of(args).config
     changed: dict[str, Any] = config.model_dump()
     changed["threads"] = args.threads or config.threads
     changed["max_running"] = max(config.max_running, args.concurrency or 1)
     if args.dtype is None and config.dtype == "auto":
         changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
-    domains = [name.strip() for name in args.domains.split(",") if name.strip()]
-    read = read_prompts(args.prompts)
-    return Plan(
-        parse_config(changed),
-        choose(read, domains=domains, limit=args.limit, system=args.system or ""),
-        params,
-        arms,
-        args.budget or (QUICK_SECONDS if args.quick else None),
-    )
+    return parse_config(changed)
 
 
 def _arms(args: argparse.Namespace) -> list[str]:

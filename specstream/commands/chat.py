@@ -7,10 +7,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from specstream.commands.common import engine_of, params_of
+from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
 from specstream.commands.stdin import read_lines
@@ -53,7 +53,8 @@ async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> 
     first = list(talk.messages)  # the system message, if there is one
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited and called back
-    with _Interrupts() as interrupts:
+    interrupts = _Interrupts()
+    with interrupts.handled():
         while (text := _ask(interrupts)) is not None and text != "/quit":
             if text == "/new":
                 talk.messages[:] = first
@@ -160,14 +161,10 @@ class _Interrupts:
         if self._reply is not None:
             self._reply.cancel()
 
-    def __enter__(self) -> Self:
-        self._before: Any = signal.signal(signal.SIGINT, self._act)
-        self._before_stop: Any = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-        signal.signal(signal.SIGTERM, self._before_stop)
+    def handled(self) -> AbstractContextManager[None]:
+        """Returns a block in which interrupts have this meaning."""
+        stop = signal.default_int_handler
+        return handling({signal.SIGINT: self._act, signal.SIGTERM: stop})
 
 
 def _figures(report: Report, max_tokens: int) -> str:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from specstream.errors import ConfigError
 from specstream.pipeline.adapters import load_adapter
-from specstream.types import AvatarCue, Span
+from specstream.types import AvatarCue
 from specstream.wording import writing
 
 __all__ = ["add_export_options", "read_cues", "run"]
 
-_KEYS = {field.name for field in fields(AvatarCue)}
-_KINDS = ("viseme", "gesture", "emotion")
-_SPANS = ("samples", "chars", "tokens")
+_CUE = TypeAdapter(AvatarCue)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +34,8 @@ async def run(args: argparse.Namespace) -> None:
     if args.out is None:
         sys.stdout.write(text)
         return
-    _write(Path(args.out), text)
-
-
-def _write(path: Path, text: str) -> None:
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
+    with writing(args.out):
+        Path(args.out).write_text(text, encoding="utf-8")  # noqa: ASYNC240
 
 
 def read_cues(path: Path) -> list[AvatarCue]:
@@ -58,19 +51,22 @@ def read_cues(path: Path) -> list[AvatarCue]:
         raise ConfigError(f"can't read {path}: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
-            cues.append(_cue(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise ConfigError(f"{path}, line {number}: not an avatar cue: {why}") from error
+            cues.append(_cue(line))
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: not an avatar cue: {_why(error)}") from error
     return cues
 
 
-def _cue(values: dict[str, Any]) -> AvatarCue:
-    spans = {name: Span(*map(int, values[name])) for name in _SPANS}
-    cue = AvatarCue(**{k: v for k, v in values.items() if k in _KEYS} | spans)
-    if cue.kind not in _KINDS or not (isinstance(cue.name, str) and isinstance(cue.sound, str)):
-        raise ValueError(f"kind is one of {', '.join(_KINDS)}, name and sound are texts")
-    for number in (cue.t_ms, cue.duration_ms, cue.weight, *cue.weights.values()):
-        if isinstance(number, bool) or not math.isfinite(number):
-            raise ValueError(f"{number!r:.40} is no time and no weight; these are finite numbers")
+def _cue(line: str) -> AvatarCue:
+    cue = _CUE.validate_json(line, strict=True)
+    if not all(map(math.isfinite, (cue.t_ms, cue.duration_ms, cue.weight, *cue.weights.values()))):
+        raise ValueError("times and weights are finite numbers")
     return cue
+
+
+def _why(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    return f"it has no {key!r}" if first["type"] == "missing" else f"{key}: {first['msg']}"

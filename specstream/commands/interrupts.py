@@ -6,10 +6,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
-__all__ = ["ends_at_once", "tell_interrupted"]
+__all__ = ["ends_at_once", "handling", "tell_interrupted"]
+
+Handler = Callable[[int, Any], Any]
 
 _HOW = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
@@ -27,15 +30,22 @@ def ends_at_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _HOW}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, _end)
+    with handling(dict.fromkeys(_HOW, _end)):
+        yield
+
+
+@contextmanager
+def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """In this block signals have these handlers; an ignored signal stays ignored."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        for number, earlier in before.items():
+            signal.signal(number, earlier if earlier is not None else signal.SIG_DFL)
 
 
 def tell_interrupted(*, last: bool) -> int:

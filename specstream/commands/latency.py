@@ -12,8 +12,7 @@ from typing import Any
 from anyio import to_thread
 
 from specstream.bench.conversation import said
-from specstream.bench.plots import can_plot
-from specstream.bench.timeline import Bar, Row, draw_timeline
+from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.commands.chain import load_voice
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress

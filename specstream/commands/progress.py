@@ -35,7 +35,18 @@ class Progress:
         self._clock = clock
         self._every = every
         self._last = clock()
+        self._stage = ""
         self.rewrites = stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def stage(self, name: str, line: str = "") -> bool:
+        """Write ``line`` (default: the name) if this is another stage of the work than before."""
+        if name == self._stage:
+            return False
+        self._stage = name
+        self.clear()
+        self._stream.write((line or name) + "\n")
+        self._stream.flush()
+        return True
 
     def phase(
         self, what: str, most: Callable[[], float | None] = lambda: None

@@ -42,11 +42,11 @@ def _known(name: str) -> str:
 
 async def run(args: argparse.Namespace) -> None:
     """Pull the model and print its folder."""
-    model, shown = KNOWN[args.name], _Shown()
+    model, shown = KNOWN[args.name], _Shown(sys.stderr, every=_EVERY_S)
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
     finally:
-        shown.progress.clear()
+        shown.clear()
     what = "is here already" if there else "is here now"
     note(f"{model.title} {what}: {folder} ({size_of(folder) / 1e6:.0f} MB, {model.licence})")
     note(f'try it: specstream generate --target {model.name} "What is the capital of France?"')
@@ -61,22 +61,15 @@ def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None
     convert(path, folder, tell)
 
 
-class _Shown:
+class _Shown(Progress):
     """Shows a line for each stage of the work, and its progress."""
 
-    def __init__(self) -> None:
-        self.progress = Progress(sys.stderr, every=_EVERY_S)
-        self._doing = ""
-        self._line: Callable[[int, int], None] = lambda done, total: None
+    _line: Callable[[int, int], None]  # set at the begin of each stage
 
     def tell(self, what: str, done: int, total: int) -> None:
         megabytes = total > 1_000_000
-        if what != self._doing:
-            self._doing = what
-            self.progress.clear()
-            note(f"{what}, {total / 1e6:.0f} MB" if megabytes else what)
-            self._line = self.progress.phase("MB" if megabytes else "weights")
-        if total == 0:
-            return
-        scale = 1_000_000 if megabytes else 1
-        self._line(done // scale, total // scale)
+        if self.stage(what, f"{what}, {total / 1e6:.0f} MB" if megabytes else what):
+            self._line = self.phase("MB" if megabytes else "weights")
+        if total:
+            scale = 1_000_000 if megabytes else 1
+            self._line(done // scale, total // scale)

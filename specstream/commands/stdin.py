@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import BinaryIO
 
+from specstream.commands.interrupts import handling
 from specstream.errors import PromptError
 
-__all__ = ["interruptible", "read_lines", "read_prompt"]
+__all__ = ["read_lines", "read_prompt"]
 
 MAX_BYTES = 1 << 20
 """The longest prompt and the longest line that are read."""
@@ -41,29 +41,12 @@ def read_lines() -> Iterator[str]:
             yield text
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """In this block an interrupt raises KeyboardInterrupt, even where an event loop handles interrupts.
-
-    It is for blocking reads from a person: the loop would only note the interrupt, and the read would
-    go on. If SIGINT is ignored, it stays ignored.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _read(read: Callable[[BinaryIO], bytes]) -> bytes:
     if sys.stdin is None:
         raise PromptError("stdin is closed, so nothing can be read from there")
     try:
-        with interruptible():
+        # An event loop would only note an interrupt, and the read would go on.
+        with handling({signal.SIGINT: signal.default_int_handler}):
             return read(sys.stdin.buffer)
     except OSError as error:
         raise PromptError(f"stdin can't be read: {error.strerror or error}") from error

@@ -7,8 +7,7 @@ import math
 import re
 from pathlib import Path
 
-from specstream.bench.plots import can_plot
-from specstream.bench.timeline import Bar, Row, draw_timeline
+from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.commands.output import note, print_json
 from specstream.errors import ConfigError
 from specstream.trace import Story, Trace, read_trace

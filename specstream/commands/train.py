@@ -88,7 +88,7 @@ async def run(args: argparse.Namespace) -> None:
     with ends_at_once():
         from specstream.train.run import train
         from specstream.train.trained import as_json, table_of
-    stopped, shown = threading.Event(), _Shown()
+    stopped, shown = threading.Event(), _Shown(sys.stderr, every=_EVERY_S)
     work = asyncio.get_running_loop().run_in_executor(
         None, lambda: train(options, shown.tell, stopped.is_set)
     )
@@ -99,7 +99,7 @@ async def run(args: argparse.Namespace) -> None:
         await _told(work, shown)
         raise
     finally:
-        shown.progress.clear()
+        shown.clear()
     for line in table_of(trained):
         print(line)
     note(f"use it: specstream chat --target {options.target} --draft {options.out}")
@@ -112,7 +112,7 @@ async def _told(work: asyncio.Future[Trained], shown: _Shown) -> None:
     try:
         await work
     except TrainingStopped as error:
-        shown.progress.clear()
+        shown.clear()
         note(f"specstream: {error}")
 
 
@@ -131,17 +131,10 @@ def _options(args: argparse.Namespace) -> TrainOptions:
     return TrainOptions(**values, settings=settings)
 
 
-class _Shown:
+class _Shown(Progress):
     """Shows a line for each stage of the training, and its progress."""
 
-    def __init__(self) -> None:
-        self.progress = Progress(sys.stderr, every=_EVERY_S)
-        self._doing = ""
-
     def tell(self, what: str, done: float, says: str) -> None:
-        if what != self._doing:
-            self._doing = what
-            self.progress.clear()
-            note(what)
+        self.stage(what)
         bar = "#" * round(done * 20)
-        self.progress.show(f"{what} {done:4.0%} [{bar:.<20}] {says}")
+        self.show(f"{what} {done:4.0%} [{bar:.<20}] {says}")

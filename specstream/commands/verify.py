@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -124,15 +125,6 @@ def _as_json(config: EngineConfig, findings: list[Finding], seconds: float) -> d
         "proposer": config.proposer.kind,
         "rule": config.rule,
         "holds": all(finding.holds for finding in findings),
-        "claims": [
-            {
-                "claim": f.claim,
-                "holds": f.holds,
-                "conclusive": f.conclusive,
-                "says": f.says,
-                "details": dict(f.details),
-            }
-            for f in findings
-        ],
+        "claims": [asdict(finding) for finding in findings],
         "seconds": seconds,
     }

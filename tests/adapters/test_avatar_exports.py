@@ -203,7 +203,7 @@ def test_the_command_writes_what_the_function_gives(
     assert main(["export", str(tmp_path / "none"), "--to", "vrm"]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
     assert len(errors) == 4
-    assert "line 1: not an avatar cue: it has no 'samples'" in errors[2]
+    assert "line 1: not an avatar cue: it has no 'name'" in errors[2]
 
 
 ABSURD = ("1e400", "-1e400", "NaN", "1e12", "1" + "0" * 400, "-5", "true", '"long"', "null")

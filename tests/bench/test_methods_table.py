@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specstream.bench.methods_table import methods_table
 from specstream.bench.results import Results
+from specstream.bench.table import methods_table
 from tests.bench.made import made_record, made_run, plain_run
 
 

@@ -62,11 +62,11 @@ async def test_a_terminal_has_one_line_that_is_rewritten(
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    told = module._Shown()
+    told = module._Shown(sys.stderr)
     told.tell("downloading x==1", 20_000_000, 93_000_000)
     told.tell("downloading x==1", 90_000_000, 93_000_000)
     told.tell("converting", 1, 272)
-    told.progress.clear()
+    told.clear()
     drawn = shown.getvalue().split("\r\033[K")
     assert drawn[1:] == [
         "downloading x==1, 93 MB\n",

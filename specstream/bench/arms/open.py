@@ -84,14 +84,13 @@ def _core(config: dict[str, Any], head: str | None) -> EngineCore:
 
 
 async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread) -> list[Arm]:
-    models = peers.PeerModels(config, thread)
-    await models.load()
+    models = await thread.call(partial(peers.PeerModels, config, thread))
     settings: dict[str, peers.Settings] = {"generate": {"": {}}, "lookup": peers.LOOKUP}
     if config.compile and models.target.device.type == "cuda":  # transformers compiles there only
         settings["generate"]["static cache, compiled"] = {"cache_implementation": "static"}
     if "assisted" in wanted.names:
         try:
-            await models.load_draft()
+            await thread.call(models.load_draft)
             seldom = {"heuristic"} if wanted.few else set[str]()
             assisted = peers.ASSISTED.items()
             settings["assisted"] = {name: way for name, way in assisted if name not in seldom}

@@ -64,39 +64,32 @@ class _Watch(BaseStreamer):
 
 
 class PeerModels:
-    """The model pair, loaded as transformers models."""
+    """The model pair, loaded as transformers models; made on ``thread``, where they compute.
+
+    Raises:
+        ModelError: the target can't be loaded.
+    """
 
     def __init__(self, config: EngineConfig, thread: BenchThread) -> None:
         self._config = config
         self.thread = thread
-        self._prompts: PromptEncoder
-        self.tokenizer: Any = None
-        self.target: Any = None
+        self.tokenizer = load_tokenizer(config.target)
+        self.target: Any = load_model(config.target, config)
         self.draft: Any = None
-
-    async def load(self) -> None:
-        """Load the target.
-
-        Raises:
-            ModelError: it can't be loaded.
-        """
-        config = self._config
-        self.tokenizer = await self.thread.call(lambda: load_tokenizer(config.target))
-        self.target = await self.thread.call(lambda: load_model(config.target, config))
         self._prompts = PromptEncoder(self.tokenizer)
 
-    async def load_draft(self) -> None:
+    def load_draft(self) -> None:
         """Load the draft model.
 
         Raises:
             VocabularyMismatch: there is none with the target's tokenizer.
             ModelError: it can't be loaded.
         """
-        name = await self.thread.call(lambda: find_draft(self._config, self.tokenizer))
+        name = find_draft(self._config, self.tokenizer)
         if name is None:
             raise VocabularyMismatch("no draft was named, and the bundled one doesn't fit")
-        await self.thread.call(lambda: check_same_ids(self._config, name, self.tokenizer))
-        self.draft = await self.thread.call(lambda: load_model(name, self._config))
+        check_same_ids(self._config, name, self.tokenizer)
+        self.draft = load_model(name, self._config)
 
     @property
     def context(self) -> int:

@@ -30,9 +30,8 @@ async def models(
     tokenizer.save_pretrained(tmp_path)
     tiny_model(len(tokenizer)).save_pretrained(tmp_path)
     thread = BenchThread(1)
-    made = PeerModels(EngineConfig(target=str(tmp_path), dtype="float32", device="cpu"), thread)
-    await made.load()
-    yield made
+    config = EngineConfig(target=str(tmp_path), dtype="float32", device="cpu")
+    yield await thread.call(lambda: PeerModels(config, thread))
     thread.close()
 
 
