@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-
-from specstream.model.transfer import to_device
 
 __all__ = ["Tree", "positions_of"]
 
@@ -55,27 +54,23 @@ class Tree:
             found.append((*(found[parent] if parent >= 0 else ()), node))
         return found
 
-    def seen(self, device: torch.device) -> Tensor:
-        """``[K, K]`` bool: node j attends to its ancestors and itself."""
-        return to_device([list(row) for row in self._seen()], device, torch.bool)
-
     def seen_bytes(self, before: int, count: int) -> bytes:
         """As `seen_behind`, as bytes of shape ``[count, max(count, K)]``.
 
         The columns of earlier rows, which all tokens see, are left out.
         """
-        size, chain = len(self.parents), max(self._chain(before, count), 0)
+        size = len(self.parents)
+        if before + count < size:
+            raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
+        chain = max(count - size, 0)
         rows = [b"\1" * (i + 1) + bytes(chain + size - i - 1) for i in range(chain)]
-        rows += [b"\1" * chain + bytes(row) for row in self._seen()]
-        return b"".join(rows[-count:])
-
-    def _seen(self) -> list[bytearray]:
-        rows: list[bytearray] = []
+        nodes: list[bytearray] = []
         for node, parent in enumerate(self.parents):
-            row = bytearray(rows[parent] if parent >= 0 else len(self.parents))
-            row[node] = 1
-            rows.append(row)
-        return rows
+            seen = bytearray(nodes[parent] if parent >= 0 else size)
+            seen[node] = 1
+            nodes.append(seen)
+        rows += [b"\1" * chain + seen for seen in nodes]
+        return b"".join(rows[-count:])
 
     def seen_behind(self, before: int, count: int, width: int, device: torch.device) -> Tensor:
         """Return which rows the last ``count`` tokens of a pass attend to: ``[count, width]`` bool.
@@ -88,23 +83,12 @@ class Tree:
             width: Number of columns; those from ``before + count`` on are hidden.
             device: Device of the mask.
         """
-        chain = self._chain(before, count)
-        first = before + chain
-        columns = torch.arange(width, device=device)
-        if chain < 0:
-            seen = (columns < first).repeat(count, 1)
-            seen[:, first : before + count] = self.seen(device)[-count:]
-            return seen
-        seen = columns <= torch.arange(before, before + count, device=device).unsqueeze(1)
-        seen[chain:, first : before + count] = self.seen(device)
-        return seen
-
-    def _chain(self, before: int, count: int) -> int:
-        """How many of ``count`` tokens precede the tree; -n if its first n nodes are in the cache."""
-        size = len(self.parents)
-        if before + count < size:
-            raise ValueError(f"a tree of {size} tokens needs as many rows, not {before + count}")
-        return count - size
+        own = torch.frombuffer(bytearray(self.seen_bytes(before, count)), dtype=torch.bool)
+        own = own.view(count, -1)
+        end = before + count
+        seen = F.pad(own, (end - own.shape[1], width - end), value=False)
+        seen[:, : end - own.shape[1]] = True
+        return seen.to(device, non_blocking=True)
 
 
 def positions_of(before: int, count: int, tree: Tree | None) -> list[int]:

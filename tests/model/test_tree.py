@@ -187,16 +187,19 @@ def test_a_tree_of_more_nodes_than_rows_is_refused() -> None:
         tree.seen_bytes(2, 2)
 
 
-def test_bytes_say_what_the_mask_says() -> None:
+def test_bytes_and_mask_show_each_node_its_path() -> None:
     """Of tokens before the tree, of the whole tree, and of its last nodes."""
-    rng, before = random.Random(8), 20
+    rng, before, hidden = random.Random(8), 20, 3
     for size, count in ((5, 9), (5, 5), (9, 4), (1, 3)):
-        tree = random_tree(rng, size)
-        mask = tree.seen_behind(before, count, before + count, torch.device("cpu"))
-        wide = max(size, count)
-        assert bool(mask[:, : before + count - wide].all())
-        wanted = bytes(mask[:, -wide:].to(torch.uint8).flatten().tolist())
-        assert tree.seen_bytes(before, count) == wanted
+        tree, wide, end = random_tree(rng, size), max(size, count), before + count
+        chain = wide - size
+        visible = [list(range(row + 1)) for row in range(chain)]
+        visible += [[*range(chain), *(chain + node for node in path)] for path in tree.paths]
+        wanted = [[column in row for column in range(wide)] for row in visible[-count:]]
+        assert tree.seen_bytes(before, count) == bytes(sum(wanted, []))
+        mask = tree.seen_behind(before, count, end + hidden, torch.device("cpu"))
+        assert bool(mask[:, : end - wide].all()) and not bool(mask[:, end:].any())
+        assert mask[:, end - wide : end].tolist() == wanted
 
 
 def test_positions_go_by_depth() -> None:
