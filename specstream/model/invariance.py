@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
-from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import read_in_parts
 
 __all__ = ["find_fixed_width", "rows_alike"]
 
@@ -52,24 +51,9 @@ def rows_alike(runner: ModelRunner, tokens: int, seed: int = 0) -> tuple[int, in
     generator = torch.Generator().manual_seed(seed)
     high = min(runner.vocab_size, runner.model_vocab_size)
     text = torch.randint(high, (tokens,), generator=generator).to(runner.device)
-    junk = torch.randint(high, (width,), generator=generator).to(runner.device)
-    wanted = _read(runner, text, (width,), junk)
+    junk = torch.randint(high, (width // 2,), generator=generator).to(runner.device)
+    wanted = read_in_parts(runner, text, (width,), junk)
     same = torch.ones(tokens, dtype=torch.bool, device=runner.device)
     for pattern in _PATTERNS:
-        same &= (_read(runner, text, pattern, junk) == wanted).all(-1)
+        same &= (read_in_parts(runner, text, pattern, junk) == wanted).all(-1)
     return int(same.sum()), tokens
-
-
-def _read(runner: ModelRunner, text: Tensor, sizes: Sequence[int], junk: Tensor) -> Tensor:
-    """Logits ``[n, V]`` of ``text``, read in groups whose sizes cycle through ``sizes``."""
-    cache, rows, turn = runner.new_cache(), [], 0
-    width = runner.fixed_width or len(junk)
-    while cache.length < text.shape[0]:
-        at, size = cache.length, min(sizes[turn % len(sizes)], width)
-        group = text[at : at + size]
-        proposed = torch.cat([group, junk[: (width - group.shape[0]) // 2]])
-        logits = runner.forward([ForwardInput(proposed, cache, keep=proposed.shape[0])]).logits[0]
-        rows.append(logits[: group.shape[0]])
-        cache.rollback_to(at + group.shape[0])
-        turn += 1
-    return torch.cat(rows)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import cycle
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +14,7 @@ from specstream.model.forward import ForwardInput
 from specstream.model.places import first_line
 from specstream.model.runner import ModelRunner
 
-__all__ = ["check_decoding", "ordinary_ids"]
+__all__ = ["check_decoding", "ordinary_ids", "read_in_parts"]
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."
 _FIRST, _ALL = 6, 11  # number of tokens in the first part, and of all
@@ -79,9 +82,7 @@ def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:
     off = _distance(_whole(runner, changed)[:_FIRST], whole[:_FIRST], exact=exact)
     if off > same_shape:
         return f"later tokens change the logits of earlier ones, by {off:.2g} of their size"
-    parts, kept = _in_parts(runner, ids)
-    if not kept:
-        return "it doesn't keep its state in the cache that it is given"
+    parts = read_in_parts(runner, ids, (_FIRST, 1, _ALL - _FIRST - 1), ids[:2]).float()
     # A runner cuts or pads rows to the target's vocabulary.
     width = min(parts.shape[1], whole.shape[1])
     off = _distance(parts[:, :width], whole[:, :width], exact=exact)
@@ -96,21 +97,24 @@ def _whole(runner: ModelRunner, ids: Tensor) -> Tensor:
     return logits.float()
 
 
-def _in_parts(runner: ModelRunner, ids: Tensor) -> tuple[Tensor, bool]:
-    """Logits of ``ids`` read in three parts, and whether the cache grew as it should.
+def read_in_parts(runner: ModelRunner, ids: Tensor, sizes: Iterable[int], behind: Tensor) -> Tensor:
+    """Logits ``[n, V]`` of ``ids [n]``, read in passes whose sizes cycle through ``sizes``.
 
-    Two junk tokens follow each part and are rolled back. Without growth the logits are empty.
+    Each pass also reads the tokens ``behind``, as many as fit into a fixed width; they are rolled back.
+
+    Raises:
+        RuntimeError: the cache doesn't grow by the tokens that a pass reads.
     """
-    cache, rows, at = runner.new_cache(), [], 0
-    for count in (_FIRST, 1, _ALL - _FIRST - 1):
-        tokens = torch.cat([ids[at : at + count], ids[:2]])
-        (found,) = runner.forward([ForwardInput(tokens, cache, keep=count + 2)]).logits
-        if cache.length != at + count + 2:
-            return found[:0], False
-        at += count
-        cache.rollback_to(at)
-        rows.append(found[:count])
-    return torch.cat(rows).float(), True
+    cache, rows, turns = runner.new_cache(), list[Tensor](), cycle(sizes)
+    while (at := cache.length) < ids.shape[0]:
+        part = ids[at : at + next(turns)]
+        tokens = torch.cat([part, behind])[: runner.fixed_width]
+        (logits,) = runner.forward([ForwardInput(tokens, cache, keep=tokens.shape[0])]).logits
+        if cache.length != at + tokens.shape[0]:
+            raise RuntimeError("it doesn't keep its state in the cache that it is given")
+        cache.rollback_to(at + part.shape[0])
+        rows.append(logits[: part.shape[0]])
+    return torch.cat(rows)
 
 
 def ordinary_ids(tokenizer: PreTrainedTokenizerBase, rows: int, count: int) -> list[int]:

@@ -12,11 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
 from specstream.model.agreement import trial_tokens
-from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
-from specstream.model.selfcheck import ordinary_ids
+from specstream.model.selfcheck import ordinary_ids, read_in_parts
 
-__all__ = ["check_widths", "loaded_scheme", "width_distances"]
+__all__ = ["check_widths", "loaded_scheme"]
 
 _TOKENS, _READ = 12, 4  # tokens compared; tokens read per wider pass, with as many behind them
 # Largest allowed mean total variation: between passes of one width with other neighbouring tokens, which
@@ -47,7 +46,7 @@ def check_widths(
         ModelUnsupported: the distributions differ by more than rounding.
     """
     ids = torch.tensor(ordinary_ids(tokenizer, runner.model_vocab_size, _TOKENS))
-    neighbours, widths = width_distances(runner, ids.to(runner.device))
+    neighbours, widths = _width_distances(runner, ids.to(runner.device))
     if neighbours > _NEIGHBOURS or widths > _WIDTHS:
         raise ModelUnsupported(
             f"{name}: with weights in {scheme}, a token's distribution depends on what else is in its "
@@ -58,35 +57,18 @@ def check_widths(
 
 
 @torch.inference_mode()
-def width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
+def _width_distances(runner: ModelRunner, ids: Tensor) -> tuple[float, float]:
     """Return two mean total variations of the next-token distributions after each of ``ids [n]``.
 
     The first is between passes of one width with different neighbouring tokens, the second between
     passes of one token and wider ones.
     """
+
+    def distributions(count: int, behind: Tensor) -> Tensor:
+        return read_in_parts(runner, ids, [count], behind).float().softmax(-1)
+
     high = min(runner.vocab_size, runner.model_vocab_size)
-    spread = trial_tokens(_READ, high, ids.device)
-    wide = _distributions(runner, ids, _READ, ids[:_READ])
-    other = _distributions(runner, ids, _READ, spread)
-    alone = _distributions(runner, ids, 1, ids[:0])
-    return _apart(wide, other), _apart(wide, alone)
-
-
-def _distributions(runner: ModelRunner, ids: Tensor, count: int, behind: Tensor) -> Tensor:
-    """Distributions ``[n, V]`` float32 after each of ``ids``, which are read ``count`` per pass.
-
-    Each pass also reads the tokens ``behind``, which are then rolled back.
-    """
-    cache, rows = runner.new_cache(), list[Tensor]()
-    for at in range(0, ids.shape[0], count):
-        part = ids[at : at + count]
-        tokens = torch.cat([part, behind])
-        (logits,) = runner.forward([ForwardInput(tokens, cache, keep=tokens.shape[0])]).logits
-        cache.rollback_to(cache.length - behind.shape[0])
-        rows.append(logits[: part.shape[0]])
-    return torch.cat(rows).float().softmax(-1)
-
-
-def _apart(one: Tensor, other: Tensor) -> float:
-    """Mean total variation between rows of distributions."""
-    return float((one - other).abs().sum(-1).mean()) / 2
+    wide = distributions(_READ, ids[:_READ])
+    neighbours = distributions(_READ, trial_tokens(_READ, high, ids.device)) - wide
+    widths = distributions(1, ids[:0]) - wide
+    return float(neighbours.abs().sum(-1).mean()) / 2, float(widths.abs().sum(-1).mean()) / 2
