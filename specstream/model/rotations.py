@@ -15,14 +15,6 @@ __all__ = ["positions", "rotations"]
 
 def rotations(rotary: RotaryTable, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and signed sines of every token's position, ``[N, 1, head_dim]`` each."""
-    each = zip(batch.caches, batch.counts, strict=True)
-    if batch.trees is None:
-        spans = [slice(cache.length, cache.length + count) for cache, count in each]
-        cos, sin = rotary.upto(max(span.stop for span in spans))
-        return (
-            _joined([cos[span] for span in spans]).unsqueeze(1),
-            _joined([sin[span] for span in spans]).unsqueeze(1),
-        )
     found = positions(batch)
     cos, sin = rotary.upto(max(found) + 1)
     rows = to_device(found, device)
@@ -35,7 +27,3 @@ def positions(batch: Batch) -> list[int]:
     for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True):
         found += positions_of(cache.length, count, tree)
     return found
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
 from specstream.model.attention.heads import Heads
-from specstream.model.attention.masks import SHORT, Masks
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.transfer import to_device
+from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["ContiguousAttention"]
+
+_SHORT = 64  # largest number of queries whose heads are folded, see `Heads.fold`
 
 
 class ContiguousAttention(AttentionBackend):
@@ -28,51 +31,65 @@ class ContiguousAttention(AttentionBackend):
 
     def __init__(self, weights: DecoderWeights) -> None:
         w = weights
-        self._weights = w
         self._heads = Heads(w.heads, w.kv_heads, w.head_dim)
-        self._masks = Masks(self._heads.group, w.dtype, w.device)
+        shape = len(w.layers), w.kv_heads, w.head_dim
+        self._cache = partial(ContiguousCache, *shape, w.dtype, w.device)
 
     def new_cache(self, fixed_capacity: int | None = None) -> ContiguousCache:
         """See `AttentionBackend.new_cache`."""
-        w = self._weights
-        shape = len(w.layers), w.kv_heads, w.head_dim
-        return ContiguousCache(*shape, w.dtype, w.device, fixed_capacity)
+        return self._cache(fixed_capacity)
 
     def plan(self, batch: Batch) -> AttentionPlan:
         """See `AttentionBackend.plan`."""
-        return _Plan(self._heads, self._masks, batch)
+        return _Plan(self._heads, batch)
 
 
 class _Plan(AttentionPlan):
     """The attention of one pass: per sequence and layer one copy and one kernel call."""
 
-    def __init__(self, heads: Heads, masks: Masks, batch: Batch) -> None:
-        self._heads, self._masks, self._batch = heads, masks, batch
+    def __init__(self, heads: Heads, batch: Batch) -> None:
+        self._heads, self._batch = heads, batch
         self._counts = list(batch.counts)
         caches = cast("Sequence[ContiguousCache]", batch.caches)
         self._ends = [cache.length + n for cache, n in zip(caches, self._counts, strict=True)]
         views = [cache.views(n) for cache, n in zip(caches, self._counts, strict=True)]
         self._fresh = list(zip(*(fresh for fresh, _ in views), strict=True))
         self._shown = list(zip(*(shown for _, shown in views), strict=True))
+        self._like: Tensor = self._shown[0][0]
         self._prepare(self._counts)
 
     def _prepare(self, queries: list[int]) -> None:
         """Make masks for the last ``queries`` tokens of each sequence."""
-        self._queries, self._seen = queries, list[Tensor | None]()
-        trees = self._batch.trees or [None] * len(queries)
-        each = zip(queries, self._ends, self._batch.caches, trees, strict=True)
-        for count, end, cache, tree in each:
-            seen = (count, end - count, cache.fixed_capacity)
-            mask = self._masks.tree(tree, *seen) if tree else self._masks.causal(*seen)
-            self._seen.append(mask)
-        self._folds = max(queries) <= SHORT
+        caches, trees = self._batch.caches, self._batch.trees or [None] * len(queries)
+        each = zip(queries, self._ends, caches, trees, strict=True)
+        self._masks = [
+            self._mask(n, end, cache.fixed_capacity, tree) for n, end, cache, tree in each
+        ]
+        self._queries, self._folds = queries, max(queries) <= _SHORT
+
+    def _mask(self, count: int, end: int, fixed: int | None, tree: Tree | None) -> Tensor | None:
+        """The additive mask of the last ``count`` of ``end`` rows, in the shape that `Heads` wants.
+
+        ``[count * group, rows]`` for up to `_SHORT` queries, else ``[count, rows]``. None if no mask is
+        needed or the kernel's own causal mask suffices.
+        """
+        before, width, device = end - count, fixed or end, self._like.device
+        if tree is not None:
+            seen = tree.seen_behind(before, count, width, device)
+        elif fixed is None and (count == 1 or (count > _SHORT and before == 0)):
+            return None
+        else:
+            limits = torch.arange(before, end, device=device).unsqueeze(1)
+            seen = torch.arange(width, device=device) <= limits
+        mask = self._like.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+        return mask.repeat_interleave(self._heads.group, 0) if count <= _SHORT else mask
 
     def narrow(self) -> slice | Tensor:
         """See `AttentionPlan.narrow`."""
         self._prepare(list(self._batch.keeps))
         if len(self._counts) == 1:
             return slice(self._counts[0] - self._queries[0], None)
-        return to_device(kept_rows(self._counts, self._queries), self._masks.device)
+        return to_device(kept_rows(self._counts, self._queries), self._like.device)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""
@@ -80,7 +97,7 @@ class _Plan(AttentionPlan):
         rows = _split(kv.view(-1, 2, heads.keys, heads.dim), self._counts, 0)
         for fresh, new in zip(self._fresh[layer], rows, strict=True):
             fresh.copy_(new)
-        shown = self._shown[2 * layer], self._shown[2 * layer + 1], self._seen
+        shown = self._shown[2 * layer], self._shown[2 * layer + 1], self._masks
         if self._folds:  # once for all sequences
             sizes = [count * heads.group for count in self._queries]
             each = zip(_split(heads.fold(queries), sizes, 2), *shown, strict=True)
@@ -90,7 +107,7 @@ class _Plan(AttentionPlan):
             return heads.unfold(_joined(mixed, 2))
         parts = list[Tensor]()
         for some, *rest in zip(_split(queries, self._queries, 0), *shown, strict=True):
-            attend = heads.attend_few if some.shape[0] <= SHORT else heads.attend_many
+            attend = heads.attend_few if some.shape[0] <= _SHORT else heads.attend_many
             parts.append(attend(some, *rest))
         return _joined(parts, 0)
 

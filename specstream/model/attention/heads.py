@@ -39,7 +39,7 @@ class Heads:
     def attend_few(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Attention of up to `SHORT` queries, with folded heads; ``mask`` is folded, too."""
+        """Attention of few queries, with folded heads; ``mask`` is folded, too."""
         folded = self.fold(queries)
         return self.unfold(F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask))
 

@@ -95,20 +95,21 @@ class _ChainBatch(PooledPlan):
 
     def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
         self._batch = batch
-        super().__init__(backend, written, self._indices(batch.counts, written.device))
+        super().__init__(backend, written, self._prepare(batch.counts, written.device))
 
-    def _indices(self, queries: Sequence[int], device: torch.device) -> Ragged:
+    def _prepare(self, queries: Sequence[int], device: torch.device) -> Ragged:
+        """Make indices for the last ``queries`` tokens of each sequence."""
         each = zip(self._batch.caches, self._batch.counts, strict=True)
         return _ragged(self._batch, queries, [cache.length + n for cache, n in each], device)
 
     def narrow(self) -> Tensor:
         """See `AttentionPlan.narrow`."""
         device = self._written.device
-        self._ragged = self._indices(self._batch.keeps, device)
+        self._ragged = self._prepare(self._batch.keeps, device)
         return to_device(kept_rows(self._batch.counts, self._batch.keeps), device)
 
 
-class _TreeBatch(PooledPlan):
+class _TreeBatch(_ChainBatch):
     """Attention of a batch with trees, for kernels that take no mask.
 
     One kernel call without a causal mask attends to the rows before the pass. A small masked product,
@@ -117,12 +118,11 @@ class _TreeBatch(PooledPlan):
     """
 
     def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
-        self._batch = batch
-        super().__init__(backend, written, self._prepare(batch.counts, written.device))
+        super().__init__(backend, written, batch)
         self._own = _places(batch.counts, written.device)
 
     def _prepare(self, keeps: Sequence[int], device: torch.device) -> Ragged:
-        """Make mask and indices for the last ``keeps`` tokens of each sequence as queries."""
+        """As in `_ChainBatch`, and make the mask."""
         counts, trees = self._batch.counts, self._batch.trees or ()
         lengths = [cache.length for cache in self._batch.caches]
         width = max(keeps)
@@ -141,12 +141,6 @@ class _TreeBatch(PooledPlan):
         ]
         self._no_rows = to_device(no_rows, device, torch.bool)
         return _ragged(self._batch, keeps, lengths, device)
-
-    def narrow(self) -> Tensor:
-        """See `AttentionPlan.narrow`."""
-        device = self._written.device
-        self._ragged = self._prepare(self._batch.keeps, device)
-        return to_device(kept_rows(self._batch.counts, self._batch.keeps), device)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""

@@ -8,15 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
-from specstream.model.attention import masks
 from specstream.model.attention.base import Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.decoder import Decoder
-from specstream.model.forward import ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.contiguous import ContiguousCache
-from specstream.model.runner import ModelRunner
-from tests.model.families import build, text, whole
+from tests.model.families import build
 
 _LAYERS, _HEADS, _DIM = 2, 6, 8
 
@@ -108,15 +105,3 @@ def test_a_kernels_result_may_have_any_strides(
     wanted = attend()
     monkeypatch.setattr(functional, "scaled_dot_product_attention", queries_first)
     assert torch.equal(attend(), wanted)
-
-
-@torch.inference_mode()
-def test_long_contexts_are_masked_without_stored_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "_STORED", 20)
-    model, ids = build("llama"), text(80)
-    runner, wanted = ModelRunner(model), whole(model, ids)
-    cache, at = runner.new_cache(), 0
-    for count in (30, 3, 20, 2, 25):
-        (rows,) = runner.forward([ForwardInput(ids[at : at + count], cache, count)]).logits
-        torch.testing.assert_close(rows, wanted[at : at + count], atol=1e-4, rtol=1e-4)
-        at += count
