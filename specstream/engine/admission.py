@@ -141,7 +141,7 @@ class Admission:
             return False
         request.params = params
         processors = None
-        if LogitsPipeline.needed(params):
+        if not params.plain_logits:
             processors = LogitsPipeline(
                 params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specstream.errors import SamplingError
+from specstream.model.places import first_line
 from specstream.types import Grammar
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class GrammarState:
         """
         if not self._matcher.is_error():
             return
-        reason = _first_line(self._matcher.get_error())
+        reason = first_line(self._matcher.get_error())
         # A drafted token may have caused the error and be rejected: restart from the committed ones.
         self._matcher, self._ahead = self._at_start(), []
         self._matcher.consume_tokens(self._committed)
@@ -178,7 +179,7 @@ def check_grammar(grammar: Grammar) -> None:
         raise _missing() from None
     reason = LLMatcher.validate_grammar(_compiled(grammar))
     if reason:
-        raise SamplingError(f"the {grammar.kind} grammar can't be used: {_first_line(reason)}")
+        raise SamplingError(f"the {grammar.kind} grammar can't be used: {first_line(reason)}")
 
 
 def _missing() -> SamplingError:
@@ -195,7 +196,7 @@ def _compiled(grammar: Grammar) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_COMPACT)  # type: ignore[arg-type]
     except ValueError as error:
-        raise SamplingError(f"the JSON schema can't be read: {_first_line(error)}") from None
+        raise SamplingError(f"the JSON schema can't be read: {first_line(error)}") from None
 
 
 @lru_cache(maxsize=4)
@@ -210,7 +211,7 @@ def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
         return _spelling_out(from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id), width)
     except Exception as error:
         raise SamplingError(
-            f"this model's tokenizer can't be used with a grammar: {_first_line(error)}"
+            f"this model's tokenizer can't be used with a grammar: {first_line(error)}"
         ) from error
 
 
@@ -254,7 +255,3 @@ class _Encoder:
         # A marker may have swallowed the white space beside it.
         whole = b"".join(self.tokens[number] for number in found) == text
         return found if whole else self._vocabulary.greedy_tokenize(text.decode())
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip().splitlines() or ["unknown"])[0][:200]

@@ -128,9 +128,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ModelBroken: the files can't be read.
         ModelUnsupported: a GGUF file whose tokenizer can't be converted.
     """
-    name = located(name)
-    check_folder(name)
-    with _translated(name, "tokenizer"):
+    with _reading(name, "tokenizer") as name:
         if path := gguf_file(name):
             from specstream.model.gguf import read_gguf_tokenizer
 
@@ -149,9 +147,7 @@ def load_config(name: str) -> PreTrainedConfig:
         ModelBroken: the config can't be read, or its model type is unknown to transformers.
         ModelUnsupported: a GGUF file that can't be converted.
     """
-    name = located(name)
-    check_folder(name)
-    with _translated(name, "config"):
+    with _reading(name, "config") as name:
         return _read_config(name, hub_options(name))
 
 
@@ -171,11 +167,9 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
         ModelError: the model doesn't fit into the device's memory.
         ConfigError: this machine doesn't have the configured device.
     """
-    name = located(name)
-    check_folder(name)
-    device = choose_device(config.device)
-    wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
-    with _translated(name, "model"):
+    with _reading(name, "model") as name:
+        device = choose_device(config.device)
+        wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
         options = hub_options(name)
         described = _read_config(name, options)
         _check_kind(name, described)
@@ -270,12 +264,17 @@ def _some(words: Sequence[str]) -> str:
 
 
 @contextmanager
-def _translated(name: str, what: str) -> Iterator[None]:
-    """Hide progress bars, and raise transformers' errors as `SpecstreamError`."""
+def _reading(name: str, what: str) -> Iterator[str]:
+    """Check a name; give the folder, file or Hub id that it stands for.
+
+    Within, progress bars are hidden, and transformers' errors raised as `SpecstreamError`.
+    """
+    name = located(name)
+    check_folder(name)
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield
+        yield name
     except SpecstreamError:
         raise
     except torch.OutOfMemoryError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -54,23 +53,15 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def _softmax(logits: Tensor, params: SamplingParams) -> Tensor:
     """Apply temperature and top-k, then the softmax."""
-    scaled = logits.float() if logits.dtype == torch.float64 else logits
+    scaled = logits.float()
     if params.temperature < _COOL:
-        scaled = scaled.float() - scaled.amax(-1, keepdim=True)
-        scaled = scaled / max(params.temperature, _COLDEST)
+        scaled = (scaled - scaled.amax(-1, keepdim=True)) / max(params.temperature, _COLDEST)
     else:
-        scaled = scaled * _reciprocal(params.temperature, logits.device)  # in float32
+        scaled = scaled * (1.0 / params.temperature)
     if 0 < params.top_k < scaled.shape[-1]:
         kth = scaled.topk(params.top_k, dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < kth, -torch.inf)
     return scaled.softmax(-1)
-
-
-@lru_cache(16)
-def _reciprocal(temperature: float, device: torch.device) -> Tensor:
-    """``[1]`` float32: multiplying logits of lower precision by it also converts them to float32."""
-    with torch.inference_mode(False):
-        return torch.full((1,), 1.0 / temperature, dtype=torch.float32, device=device)
 
 
 def _only(probs: Tensor, keep: Tensor) -> Tensor:

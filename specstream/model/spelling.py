@@ -9,11 +9,14 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specstream.errors import VocabularyMismatch
 
 __all__ = ["Spelling", "whole"]
 
+# GPT-2's characters and the bytes that they stand for.
+_ALPHABET = {char: byte for byte, char in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _PROBE = "the cat and a dog"
 _EXACT = "The  cat (and a dog)"
@@ -118,18 +121,6 @@ def _of_alphabet(token: str) -> bytes | None:
         return bytes(_ALPHABET[char] for char in token)
     except KeyError:
         return None
-
-
-def _alphabet() -> dict[str, int]:
-    """Map characters to bytes as GPT-2 does: printable bytes stay; others are written from 256 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(256 + place): byte for place, byte in enumerate(others)
-    }
-
-
-_ALPHABET = _alphabet()
 
 
 def _decoded(

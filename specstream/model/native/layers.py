@@ -82,11 +82,9 @@ class NativeLayers:
         x: Tensor,
         rotary: RotaryTable,
         batch: Batch,
-        first: int = 0,
-        end: int | None = None,
         entry: Tensor | None = None,
     ) -> None:
-        """Run layers ``first`` to ``end`` over the rows of a batch, in place.
+        """Run all layers over the rows of a batch, in place.
 
         The rows are written to the caches but not declared valid.
 
@@ -94,12 +92,9 @@ class NativeLayers:
             x: ``[n, hidden]`` float32, contiguous; overwritten by the result.
             rotary: The rotary table.
             batch: The pass; its caches are contiguous and of no fixed capacity.
-            first: The first layer.
-            end: The layer after the last one; None: all layers.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
-        end = self._depth if end is None else end
-        self.run_on(self.prepared(x, rotary, batch, first, entry), first, end)
+        self.run_on(self.prepared(x, rotary, batch, entry), 0, self._depth)
 
     def run_on(self, ready: structs.Pass, first: int, end: int) -> None:
         """Run layers ``first`` to ``end`` of a prepared pass, for a pass that is run in parts."""
@@ -146,7 +141,6 @@ class NativeLayers:
         x: Tensor,
         rotary: RotaryTable,
         batch: Batch,
-        first: int = 0,
         entry: Tensor | None = None,
         upto: int = 0,
     ) -> structs.Pass:
@@ -162,7 +156,7 @@ class NativeLayers:
             for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True)
         ]
         rows, sequences = structs.array(ctypes.c_int64, at), structs.array(structs.Sequence, each)
-        return structs.Pass(x, wide, cos, sin, rows, sequences, scratch, count, len(each), first)
+        return structs.Pass(x, wide, cos, sin, rows, sequences, scratch, count, len(each))
 
 
 def _layer(layer: LayerWeights, matrix: MatrixOf) -> structs.Layer:

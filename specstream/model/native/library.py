@@ -26,11 +26,7 @@ __all__ = ["Library", "library", "loaded_library", "native_library"]
 
 _log = logging.getLogger("specstream.model")
 
-_SOURCES = (
-    *("lanes.h", "team.h", "matrix.h", "tiles.h", "quads.h", "tiles8.h"),
-    *("products.h", "attention.h", "layers.h", "chain.h", "level.h"),
-    *("sampling.h", "passes.cpp"),
-)
+_SOURCE = Path(__file__).with_name("passes.cpp")  # includes all headers of this folder
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
@@ -143,9 +139,8 @@ def _none(why: str) -> str:
 def _compile(compiler: str, to: Path) -> None:
     _log.info("compiling native passes for this CPU, some ten seconds; kept for later starts")
     began = time.perf_counter()
-    source = str(Path(__file__).with_name(_SOURCES[-1]))
     for threaded in (_THREADED, ()):
-        command = [compiler, *_FLAGS, *threaded, "-shared", "-fPIC", source, "-o", str(to)]
+        command = [compiler, *_FLAGS, *threaded, "-shared", "-fPIC", str(_SOURCE), "-o", str(to)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except subprocess.CalledProcessError:
@@ -158,9 +153,9 @@ def _compile(compiler: str, to: Path) -> None:
 
 def _recipe(compiler: str) -> dict[str, object]:
     """Everything that compiled code depends on: it is compiled again when any of this changes."""
-    here = Path(__file__).parent
+    sources = [_SOURCE, *sorted(_SOURCE.parent.glob("*.h"))]
     return {
-        "sources": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _SOURCES],
+        "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
         "flags": [*_FLAGS, *_THREADED],
         "compiler": compiler,
         "torch": torch.__version__,  # they share OpenMP's threads

@@ -67,11 +67,6 @@ class LogitsPipeline:
         self._processors = [made for make in makers for made in make(params, model)]
         self._committed = to_device([], device)
 
-    @staticmethod
-    def needed(params: SamplingParams) -> bool:
-        """Whether ``params`` need any processor."""
-        return not params.plain_logits
-
     def apply(
         self, logits: Tensor, token_ids: list[int], proposed: Sequence[int] | Tensor
     ) -> Tensor:
