@@ -209,17 +209,11 @@ class Conversation(Generic[R]):
                     yield turn
         finally:
             if hold is not None and not hold.released:
-                self._drop(reply)
+                # What the next prompt doesn't share with this one is cut when that is admitted.
+                if reply is not None and reply.report.token_ids:
+                    self._engine.trim(self._key, reply.report.prompt_tokens)
             elif reply is not None and turn is not None and turn.outcome is not None:
                 self._shorten(reply, turn.outcome)
-
-    def _drop(self, reply: R | None) -> None:
-        """Cut the KV cache to the prompt, for a reply whose hold was never released.
-
-        What the next prompt doesn't share with that one is cut when it is admitted.
-        """
-        if reply is not None and reply.report.token_ids:
-            self._engine.trim(self._key, reply.report.prompt_tokens)
 
     def _shorten(self, reply: R, outcome: Interruption) -> None:
         """Cut the history and the KV cache after the last word that was heard."""

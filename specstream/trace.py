@@ -119,8 +119,7 @@ class Trace:
     def __init__(self, document: Any) -> None:
         try:
             self.events: list[dict[str, Any]] = list(document["events"])
-            self._chunks = [e for e in self.events if e["type"] == "Chunk"]
-            self._speech = [e for e in self.events if e["type"] == "Speech"]
+            self._chunks, self._speech = self._entries("Chunk"), self._entries("Speech")
             self.text = "".join(chunk["text"] for chunk in self._chunks)
             self.rate = int(self._speech[0]["sample_rate"]) if self._speech else 0
             self._tokens = list(self._origins())
@@ -132,6 +131,9 @@ class Trace:
             raise ConfigError("there is no speech in this trace")
         self._ends = [end for _, end in self._tokens]
         self.samples: int = max(entry["samples"][1] for entry in self._speech)
+
+    def _entries(self, kind: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.events if entry["type"] == kind]
 
     def _origins(self) -> Iterator[tuple[TokenOrigin, int]]:
         """Each token, and the length of the reply's text once it is in."""
@@ -199,11 +201,8 @@ class Trace:
         )
 
     def _phrase(self, speech: dict[str, Any]) -> dict[str, Any]:
-        same = [
-            e
-            for e in self.events
-            if e["type"] == "Phrase" and e["index"] == speech["phrase"] and e["seq"] < speech["seq"]
-        ]
+        before = [e for e in self._entries("Phrase") if e["seq"] < speech["seq"]]
+        same = [entry for entry in before if entry["index"] == speech["phrase"]]
         if not same:
             raise ConfigError("the trace lacks the phrase of this sample")
         return same[-1]
@@ -250,14 +249,13 @@ class Trace:
         return clock
 
     def _cues(self, sample: int) -> tuple[str, ...]:
-        cues = [e for e in self.events if e["type"] == "AvatarCue" and "samples" in e]
+        cues = [e for e in self._entries("AvatarCue") if "samples" in e]
         return tuple(f"{e['kind']} {e['name']}" for e in cues if _within(sample, e["samples"]))
 
     def _shots(self, chars: tuple[int, int]) -> tuple[str, ...]:
-        shots = [e for e in self.events if e["type"] == "ScenePrompt"]
         return tuple(
             f"{e['shot_id']}@{e['rev']}: {e['prompt']}"
-            for e in shots
+            for e in self._entries("ScenePrompt")
             if e["span"][0] < chars[1] and chars[0] < e["span"][1]
         )
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import anyio
 
 from specstream.agent.questions import Guess, Question
-from specstream.errors import ConfigError
 from specstream.listening.endings import ending
+from specstream.listening.settings import check_ranges
 from specstream.types import Chunk
 
 __all__ = ["Ledger", "Preempt", "PreemptReport"]
@@ -50,13 +50,7 @@ class Preempt:
     min_hits: float = 0.25
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("max_starts", 0, 100),
-            ("max_tokens", 1, 10_000),
-            ("min_hits", 0, 1),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} must be from {least} to {most}")
+        check_ranges(self, max_starts=(0, 100), max_tokens=(1, 10_000), min_hits=(0, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,12 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         drop_matrices(model)
     if config.model_defaults:
         ModelDefaults.tell(config.target, model.generation_config)
-    if config.mode != "reproducible" or (target.invariant and _all_alike(target)):
+    if config.mode != "reproducible":
         return target
+    if target.invariant:
+        same, total = rows_alike(target, tokens=min(24, target.context_length))
+        if same == total:
+            return target
     if config.compile or config.quantize != "none":
         raise ConfigError(
             "mode='reproducible' takes passes of one width here, which are neither compiled nor "
@@ -131,11 +135,6 @@ def _target_runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
         native=config.compile,
         quantize=_scheme(config.quantize),
     )
-
-
-def _all_alike(target: ModelRunner) -> bool:
-    same, total = rows_alike(target, tokens=min(24, target.context_length))
-    return same == total
 
 
 def _draft_name(

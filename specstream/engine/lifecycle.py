@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
@@ -133,12 +133,6 @@ class Lifecycle:
         request.error, request.finish_reason = error, None
         self._retire(request)
         self._send(request, error)
-
-    def fail_all(self, requests: Iterable[Request], error: BaseException) -> None:
-        """End each of these requests that has not ended yet with a typed error."""
-        for request in requests:
-            if not request.over:
-                self.fail(request, error)
 
     def drop_cancelled(self) -> None:
         """End the requests that their consumers have cancelled."""

@@ -89,8 +89,11 @@ class PromptEncoder:
             PromptError: the template refuses the messages or knows no such variable, or they leave
                 no room for a reply.
         """
-        options = dict(options or {})
-        variables = _with_tools(options, tools)
+        options = variables = dict(options or {})
+        if tools is not None:
+            if "tools" in options:
+                raise PromptError("tools are given twice: leave them out of chat_template_kwargs")
+            variables = {**options, "tools": [tool.schema() for tool in tools.tools]}
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         try:
             if templated:
@@ -164,14 +167,6 @@ class PromptEncoder:
     def _controls(self) -> ControlTokens:
         template = getattr(self._tokenizer, "chat_template", None) or ""
         return ControlTokens(self._tokenizer, str(template))
-
-
-def _with_tools(options: dict[str, Any], tools: Tools | None) -> dict[str, Any]:
-    if tools is None:
-        return options
-    if "tools" in options:
-        raise PromptError("tools are given twice: leave them out of chat_template_kwargs")
-    return {**options, "tools": [tool.schema() for tool in tools.tools]}
 
 
 def _render_turns(render: Callable[[list[Message]], T], messages: list[Message]) -> T:

@@ -13,12 +13,12 @@ from specstream.engine.preview import preview
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
-from specstream.engine.verifier import verify
-from specstream.errors import EngineBusy
+from specstream.errors import EngineBusy, SpecstreamError
 from specstream.model.forward import ForwardInput
 from specstream.model.transfer import to_device
 from specstream.speculation.optional import StepTimes
-from specstream.speculation.proposal import Proposal, Proposer
+from specstream.speculation.proposal import Proposal, Proposer, Verdict
+from specstream.speculation.verify import Case, verify_batch
 
 __all__ = ["EngineCore"]
 
@@ -56,9 +56,7 @@ class EngineCore(Lifecycle):
         try:
             done = self._forward(parts)
             watch.mark()
-            verdicts, faults = verify(
-                done, self.config.rule, predictions=self.proposing.predictions
-            )
+            verdicts, faults = self._verify(done)
             watch.mark()
             self.proposing.observe(done, verdicts)  # queues its device work before the host commits
             spans_ms = watch.spans_ms()
@@ -68,7 +66,9 @@ class EngineCore(Lifecycle):
                 self.deliver(part.request, chunk, error)
             self._learn(done, spans_ms, began)
         except Exception as error:
-            self.fail_all([part.request for part in parts], error)
+            for part in parts:
+                if not part.request.over:
+                    self.fail(part.request, error)
         return True
 
     def learn(self) -> bool:
@@ -127,6 +127,28 @@ class EngineCore(Lifecycle):
         if entered is not None and not entered.fits(at, tokens.shape[0]):
             entered = None
         return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree, entered)
+
+    def _verify(self, done: Pass) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
+        """Apply each request's logits processors, then its acceptance rule; exact match for keyed noise.
+
+        Returns the verdict on each round of a pass and, for each round, the errors of broken rows of
+        logits that the accepted path reaches.
+        """
+        processed, cases = [], []
+        # `logits` also has entries of pure prefill, after those of the rounds.
+        for part, logits, drafted in zip(done.rounds, done.logits, done.proposals, strict=False):
+            sequence, noise = part.sequence, part.sequence.noise
+            key = (noise.seed, len(sequence.token_ids)) if noise.keyed else None
+            rows = sequence.process_rows(logits, drafted)
+            case = (drafted, rows.rows, sequence.params, noise.verifier, key)
+            cases.append(Case(*case, self.proposing.predictions))
+            processed.append(rows)
+        verdicts = verify_batch(cases, rule=self.config.rule)
+        faults = []
+        for verdict, rows in zip(verdicts, processed, strict=True):
+            reached = {0, *(node + 1 for node in verdict.path)}
+            faults.append({row: rows.fault(row) for row in verdict.broken if row in reached})
+        return verdicts, faults
 
     def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
         """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""

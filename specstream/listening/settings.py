@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specstream.errors import ConfigError
 
-__all__ = ["ListenerSettings"]
+__all__ = ["ListenerSettings", "check_ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,25 @@ class ListenerSettings:
     language: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("threshold", 0.0, 1.0),
-            ("prefix_ms", 0.0, 5_000.0),
-            ("silence_ms", 0.0, 10_000.0),
-            ("patience", 0.1, 10.0),
-            ("max_turn_s", 1.0, 600.0),
-            ("deadline_s", 0.1, 600.0),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} must be from {least:g} to {most:g}")
+        check_ranges(
+            self,
+            threshold=(0, 1),
+            prefix_ms=(0, 5_000),
+            silence_ms=(0, 10_000),
+            patience=(0.1, 10),
+            max_turn_s=(1, 600),
+            deadline_s=(0.1, 600),
+        )
         if self.partial_ms is not None and self.partial_ms < 100:
             raise ConfigError("partial_ms must be at least 100")
+
+
+def check_ranges(settings: object, **ranges: tuple[float, float]) -> None:
+    """Check that each named number of ``settings`` lies in its range, ends included.
+
+    Raises:
+        ConfigError: names the first that doesn't.
+    """
+    for name, (least, most) in ranges.items():
+        if not least <= getattr(settings, name) <= most:
+            raise ConfigError(f"{name} must be from {least:g} to {most:g}")
