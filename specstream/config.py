@@ -171,10 +171,14 @@ class EngineConfig(Strict):
         default=None, description="the draft learns from replies while nobody waits"
     )
 
-    @field_validator("target")
+    @field_validator("target", mode="before")
     @classmethod
-    def _target_folder(cls, target: str) -> str:
-        return bundled(target)
+    def _target_name(cls, target: object) -> str:
+        if not isinstance(target, str | Path) or not str(target):
+            raise ValueError(
+                f"name one model, not {target!r:.80}; leave it out for the bundled one"
+            )
+        return bundled(str(target))
 
     @field_validator("draft", mode="before")
     @classmethod

@@ -71,17 +71,8 @@ class Engine:
                 "config must be an EngineConfig; single keys go as Engine.load(key=value)"
             )
         values = config.model_dump() if config is not None else {}
-        values.update(options)
-        if target is not None:
-            if not isinstance(target, str | Path) or not str(target):
-                raise ConfigError(
-                    f"target must name one model, not {target!r:.80}; leave it out for the bundled one"
-                )
-            values["target"] = str(target)
-        if draft is not None:
-            values["draft"] = draft
-        if proposer is not None:
-            values["proposer"] = {"kind": proposer} if isinstance(proposer, str) else proposer
+        named = {"target": target, "draft": draft, "proposer": proposer}
+        values |= options | {key: value for key, value in named.items() if value is not None}
         return cls(parse_config(values))
 
     async def __aenter__(self) -> Self:

@@ -202,7 +202,7 @@ def test_a_model_s_name_is_for_load(given: object) -> None:
 
 @pytest.mark.parametrize("given", ["", 3, b"smollm2", ["smollm2"]])
 def test_a_target_is_one_name(given: object) -> None:
-    with pytest.raises(ConfigError, match="target must name one model"):
+    with pytest.raises(ConfigError, match="target: name one model"):
         Engine.load(given)  # type: ignore[arg-type]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
@@ -30,6 +30,8 @@ from specstream.speculation.proposal import Proposal, Proposer, Verdict
 
 __all__ = ["Proposing"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger("specstream.engine")
 _LONGEST_PAUSE = 255  # rounds without calling a proposer that keeps failing
 
@@ -83,9 +85,7 @@ class Proposing:
         wanted = [i for i, most in enumerate(budget) if most > 0]
         if not wanted:
             return proposals
-        made = None
-        with self._sparing():
-            made = self._ask([sequences[i] for i in wanted], [budget[i] for i in wanted])
+        made = self._spared(self._ask, [sequences[i] for i in wanted], [budget[i] for i in wanted])
         if made is None:
             for i in wanted:  # the proposer's caches may be in any state
                 self.release(sequences[i].slot)
@@ -93,10 +93,9 @@ class Proposing:
             return proposals
         self._pause, trees = 0, self.proposer.capabilities.trees
         for i, given in zip(wanted, made, strict=True):
-            with self._sparing():
-                proposals[i] = checked(
-                    given, budget[i], self._vocab_size, self._device, trees=trees
-                )
+            bounds = budget[i], self._vocab_size, self._device
+            sound = self._spared(checked, given, *bounds, trees=trees)
+            proposals[i] = proposals[i] if sound is None else sound
         return marked(proposals, self._vocab_size)
 
     def _ask(self, sequences: list[Sequence], budget: list[int]) -> list[Proposal]:
@@ -113,9 +112,9 @@ class Proposing:
             midway = Midway(self._midway.midway_depth, partial(self._tell_midway, parts))
         rider = None
         if self._passenger is not None and rounds:
-            with self._sparing():
-                proposals = [part.proposal for part in rounds if part.proposal is not None]
-                rider = self._passenger.ride([part.sequence for part in rounds], proposals)
+            proposals = [part.proposal for part in rounds if part.proposal is not None]
+            sequences = [part.sequence for part in rounds]
+            rider = self._spared(self._passenger.ride, sequences, proposals)
         depths = self.depths if self._wanted(parts) else ()
         if midway is None and rider is None and not depths:
             return PLAIN
@@ -123,22 +122,18 @@ class Proposing:
 
     def _wanted(self, parts: list[Part]) -> bool:
         """Whether the proposer wants the hidden states of at least one of these parts."""
-        if self._selective is None or not self.depths:
+        selective = self._selective
+        if selective is None or not self.depths:
             return True
-        wanted = True
-        with self._sparing():
-            wanted = any(self._selective.wants_states(part.sequence) for part in parts)
-        return wanted
+        wanted = self._spared(lambda: any(selective.wants_states(part.sequence) for part in parts))
+        return wanted is not False
 
     def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
         """Hand states of last committed and proposed tokens to the proposer during the pass."""
         told = [(part, rows) for part, rows in zip(parts, states, strict=True) if part.proposed]
         if self._midway is not None:
-            with self._sparing():
-                self._midway.midway(
-                    [part.sequence for part, _ in told],
-                    [rows[-1 - part.proposed :] for part, rows in told],
-                )
+            last = [rows[-1 - part.proposed :] for part, rows in told]
+            self._spared(self._midway.midway, [part.sequence for part, _ in told], last)
 
     def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
         """Tell the proposer the verdicts and the hidden states of the tokens that stay in the cache.
@@ -147,48 +142,43 @@ class Proposing:
         """
         if any(verdict.malformed for verdict in verdicts):
             self._complain(ProposalError("token ids or probs are out of range"))
-        with self._sparing():
-            self.proposer.observe(done.sequences, verdicts)
+        self._spared(lambda: self.proposer.observe(done.sequences, verdicts))
         if self._reader is not None and done.states:
-            with self._sparing():
-                self._reader.read([part.sequence for part in done.parts], _kept(done, verdicts))
+            sequences = [part.sequence for part in done.parts]
+            self._spared(self._reader.read, sequences, _kept(done, verdicts))
 
     def clock(self, times: StepTimes) -> None:
         """Tell a proposer that decides by cost how long the step took."""
         if self._adaptive is not None:
-            with self._sparing():
-                self._adaptive.clock(times)
+            self._spared(self._adaptive.clock, times)
 
     def explain(self, request_id: int | None = None) -> Explanation | None:
         """Explain an adaptive proposer's choice for a request, or for all; None for other proposers."""
-        if self._adaptive is not None:
-            with self._sparing():
-                return self._adaptive.explain(request_id)
-        return None
+        if self._adaptive is None:
+            return None
+        return self._spared(self._adaptive.explain, request_id)
 
     def finish(self, request_id: int) -> None:
         """Tell an adaptive proposer that a request has ended; its slot may serve a further one."""
         if self._adaptive is not None:
-            with self._sparing():
-                self._adaptive.finish(request_id)
+            self._spared(self._adaptive.finish, request_id)
 
     def release(self, slot: int) -> None:
         """Tell the proposer that a slot's cache is gone, so that it drops its own caches for it."""
-        with self._sparing():
-            self.proposer.release(slot)
+        self._spared(lambda: self.proposer.release(slot))
 
     def close(self) -> None:
         """End the proposer's own thread, if it has one. Idempotent."""
         if self._midway is not None:
-            with self._sparing():
-                self._midway.close()
+            self._spared(self._midway.close)
 
-    @contextmanager
-    def _sparing(self) -> Iterator[None]:
+    def _spared(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of ``call``; None if it raises, which is logged."""
         try:
-            yield
+            return call(*args, **kwargs)
         except Exception as error:
             self._complain(error)
+            return None
 
     def _complain(self, error: Exception) -> None:
         log = _log.debug if type(error) in self._logged else _log.error

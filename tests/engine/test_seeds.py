@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specstream.engine import verifier
+from specstream.engine import step
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.verify import verify_batch
@@ -63,7 +63,7 @@ def test_without_a_seed_each_reply_is_another_and_the_rule_judges(
         keyed.extend(case.key is not None for case in cases)
         return verify_batch(cases, **options)
 
-    monkeypatch.setattr(verifier, "verify_batch", counted)
+    monkeypatch.setattr(step, "verify_batch", counted)
     core = make_core(MODEL, TOKENIZER, proposer("draft"), eos_ids=())
     free = SamplingParams(temperature=1.0, max_tokens=12)
     asked = [ask(core, "abc", free) for _ in range(2)]

@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import specstream.engine.step
 from specstream.config import LookaheadProposerConfig
-from specstream.engine import verifier
 from specstream.model.kv import KVCache
 from specstream.speculation import sequential, tree_rules, verify
 from specstream.speculation.proposal import SpecRequest, Verdict
@@ -143,6 +143,6 @@ def test_a_tree_verified_as_a_chain_is_found() -> None:
         verified = zip(cases, flat, strict=True)
         return verify_batch([replace(case, proposal=one) for case, one in verified], **options)
 
-    with mock.patch.object(verifier, "verify_batch", chains):
+    with mock.patch.object(specstream.engine.step, "verify_batch", chains):
         found = run_cell(Cell(batch="32"), 1_000, proposer=BestTree(draft()))
     assert found.p_value < 1e-6
