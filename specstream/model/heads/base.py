@@ -12,7 +12,7 @@ from specstream.model.attention.base import Batch
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.native.sampling import native_spread
 
-__all__ = ["Context", "FeatureHead", "Head", "Level", "spread"]
+__all__ = ["Context", "FeatureHead", "Head", "Level", "likeliest", "spread"]
 
 
 class Head(Protocol):
@@ -63,14 +63,6 @@ class Level(NamedTuple):
     chances: Tensor
     choices: Tensor
 
-    @classmethod
-    def of(cls, logits: Tensor, features: Tensor, ids: Tensor | None, most: int) -> Level:
-        """Make a level from logits, with the likeliest ``most`` tokens or as many as there are."""
-        best = logits.float().log_softmax(-1).topk(min(most, logits.shape[1]))
-        return cls(
-            logits, features, best.values, best.indices if ids is None else ids[best.indices]
-        )
-
 
 class FeatureHead(Head, Protocol):
     """A head of one decoder layer; each of its rows reads a feature and the token after it.
@@ -119,6 +111,18 @@ class FeatureHead(Head, Protocol):
             most: How many of the likeliest tokens to return for each row.
         """
         ...
+
+
+def likeliest(logits: Tensor, most: int, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Log probabilities and ids of the likeliest ``most`` tokens, or as many as there are.
+
+    Args:
+        logits: ``[..., draft vocabulary]``.
+        most: The last size of the results.
+        ids: Each draft token's id in the target; None: the ids are the same.
+    """
+    best = logits.float().log_softmax(-1).topk(min(most, logits.shape[-1]))
+    return best.values, best.indices if ids is None else ids[best.indices]
 
 
 def spread(rows: Tensor, ids: Tensor | None, size: int, rest: float = -torch.inf) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -17,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelUnsupported
-from specstream.model.attention.base import AttentionPlan
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.heads import Heads
 from specstream.model.heads.base import Context
 from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.fleeting import FleetingPlan, folded_mask
 from specstream.model.heads.layer import head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.shape import check_made_for
@@ -131,59 +130,42 @@ class BlockHead:
         )
 
 
-class _BlockPlan(AttentionPlan):
-    """Attention of blocks, whose tokens see the context and each other; no row is kept afterwards."""
+class _BlockPlan(FleetingPlan):
+    """Blocks, whose tokens see the context and each other."""
 
     def __init__(
         self, heads: Heads, shape: BlockShape, contexts: Sequence[Context], keeps: Sequence[int]
     ) -> None:
-        self._heads, self._size, self._keeps = heads, shape.block_size, list(keeps)
-        views = [one.cache.views(self._size) for one in contexts]
-        self._fresh, self._shown = zip(*views, strict=True)
-        self._lengths = [one.cache.length for one in contexts]
-        self._device = contexts[0].cache.layer_rows(0)[0].device
-        self._dtype = contexts[0].cache.layer_rows(0)[0].dtype
+        self._size, self._keeps = shape.block_size, keeps
         self._kinds = list(zip(shape.causal, shape.windows, strict=True))
-        self._asked = [range(self._size)] * len(contexts)
+        caches = [one.cache for one in contexts]
+        ends = [cache.length for cache in caches]
+        super().__init__(heads, caches, ends, [self._size] * len(caches))
 
     def narrow(self) -> Tensor:
         """See `AttentionPlan.narrow`: the wanted tokens are the first ones after each anchor."""
-        self._asked = [range(1, 1 + keep) for keep in self._keeps]
-        starts = range(0, self._size * len(self._asked), self._size)
+        self.asked = [range(1, 1 + keep) for keep in self._keeps]
+        starts = range(0, self._size * len(self.asked), self._size)
         rows = [
-            start + row for start, asked in zip(starts, self._asked, strict=True) for row in asked
+            start + row for start, asked in zip(starts, self.asked, strict=True) for row in asked
         ]
-        return to_device(rows, self._device)
+        return to_device(rows, self._layers[0][0].device)
 
-    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """See `AttentionPlan.forward`."""
-        parts, heads = list[Tensor](), self._heads
-        counts = [len(asked) for asked in self._asked]
-        stops = list(accumulate(counts))
-        for number, new in enumerate(kv.split_with_sizes([self._size] * len(counts))):
-            fresh, shown = self._fresh[number][layer], self._shown[number]
-            fresh.copy_(new.view(fresh.shape))
-            asked = queries[stops[number] - counts[number] : stops[number]]
-            mask = self._mask(layer, number)
-            parts.append(heads.attend_few(asked, shown[2 * layer], shown[2 * layer + 1], mask))
-        return torch.cat(parts)
-
-    def _mask(self, layer: int, number: int) -> Tensor | None:
-        """The mask of a layer for one block; None: its tokens see everything."""
+    def mask(self, layer: int, number: int) -> Tensor | None:
+        """See `FleetingPlan.mask`."""
         causal, window = self._kinds[layer]
-        before = self._lengths[number]
+        before, asked = self._ends[number], self.asked[number]
         if not causal and (window is None or window >= before + self._size):
             return None
-        asked = self._asked[number]
         queries = torch.arange(asked.start, asked.stop).unsqueeze(1) + before
         gaps = queries - torch.arange(before + self._size)
-        hidden = torch.zeros(gaps.shape, dtype=torch.bool)
+        seen = (
+            gaps.abs() < window if window is not None else torch.ones_like(gaps, dtype=torch.bool)
+        )
         if causal:
-            hidden |= gaps < 0
-        if window is not None:
-            hidden |= gaps.abs() >= window
-        mask = torch.zeros(gaps.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        return mask.repeat_interleave(self._heads.group, 0).to(self._device, non_blocking=True)
+            seen &= gaps >= 0
+        like = self._layers[number][0]
+        return folded_mask(seen, self._heads, like.dtype).to(like.device, non_blocking=True)
 
 
 def load(folder: Path, target: ModelRunner) -> BlockHead:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken
 from specstream.model.attention.base import Batch
-from specstream.model.heads.base import Level
+from specstream.model.heads.base import Level, likeliest
 from specstream.model.heads.eagle_format import EagleShape, read_shape
 from specstream.model.heads.layer import FeatureLayer, head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
@@ -136,8 +136,8 @@ class EagleHead:
         x = normed.clone() if self.shape.norm_before_residual else features.clone()
         x = self._layer(x, batch, torch.cat([read, normed], -1))
         final = self._norm(x)
-        returned = final if self.shape.norm_output else x
-        return Level.of(self._output(final), returned, self.ids, most)
+        returned, logits = final if self.shape.norm_output else x, self._output(final)
+        return Level(logits, returned, *likeliest(logits, most, self.ids))
 
 
 def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Tensor | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.attention.base import Batch
-from specstream.model.heads.base import Level
+from specstream.model.heads.base import Level, likeliest
 from specstream.model.heads.layer import FeatureLayer, layer_weights
 from specstream.model.heads.mtp_format import MtpTensors, read_modules
 from specstream.model.heads.tensors import Placed, Tensors
@@ -97,7 +97,8 @@ class MtpHead:
         read = self._enorm(F.embedding(tokens, self._embedding))
         x = self._project(torch.cat([read, self._hnorm(features)], -1))
         final = self._norm(self._layer(x, batch))
-        return Level.of(self._output(final), final, self.ids, most)
+        logits = self._output(final)
+        return Level(logits, final, *likeliest(logits, most))
 
 
 def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelUnsupported
-from specstream.model.attention.base import AttentionPlan, Batch
+from specstream.model.attention.base import Batch
 from specstream.model.attention.heads import Heads
+from specstream.model.heads.fleeting import FleetingPlan, folded_mask
 from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
@@ -106,10 +107,11 @@ class Streams:
 
     def prepare(self, batch: Batch) -> None:
         """See `Rider.prepare`."""
-        self._batch, count = batch, self._head.shape.streams
-        self._starts = [cache.length for cache in batch.caches]
+        self._batch = batch
+        self._ends = list[int]()  # rows of each input's cache after the pass
         for nodes, cache, new in zip(self._nodes, batch.caches, batch.counts, strict=False):
-            cache.reserve(cache.length + new + nodes * count)
+            self._ends.append(cache.length + new)
+            cache.reserve(self._ends[-1] + nodes * self._head.shape.streams)
 
     def run(self, states: Tensor) -> None:
         """See `Rider.run`."""
@@ -120,21 +122,23 @@ class Streams:
         ]
         if self._least > 0.0:
             self._prune(states, firsts)
-        rows, places = list[int](), list[int]()
-        for number, (first, nodes) in enumerate(zip(firsts, self._nodes, strict=True)):
-            end = self._starts[number] + self._batch.counts[number]
-            position = end - 1 - self._proposed[number].shape[0]
+        rows, places, masks = list[int](), list[int](), list[Tensor]()
+        each = zip(firsts, self._nodes, self._ends, self._proposed, strict=True)
+        for first, nodes, end, proposed in each:
+            position = end - 1 - proposed.shape[0]
             rows += range(first, first + nodes)
             # Stream j of a node at position p is at p + j, like the token in whose place it stands.
             places += [position + i + j for i in range(nodes) for j in range(1, count + 1)]
+            masks.append(_mask(head, position, nodes, end))
         x = head.entered(states.index_select(0, to_device(rows, device)))
         table, at = head.target.decoder.rotary.upto(max(places) + 1), to_device(places, device)
         cos, sin = (one.index_select(0, at).unsqueeze(1) for one in table)
-        plan = _StreamsPlan(head, self._batch, self._starts, self._nodes)
+        counts = [nodes * count for nodes in self._nodes]
+        caches = cast("Sequence[ContiguousCache]", self._batch.caches[: len(counts)])
+        plan = FleetingPlan(head.heads, caches, self._ends, counts, masks)
         for index, layer in enumerate(head.layers, head.shape.depth):
             x = layer(x, cos, sin, plan, index)
-        each = x.view(-1, count, x.shape[1])
-        self.states = list(each.split_with_sizes(self._nodes))
+        self.states = list(x.view(-1, count, x.shape[1]).split_with_sizes(self._nodes))
 
     def _prune(self, states: Tensor, firsts: Sequence[int]) -> None:
         """Reduce each input's nodes to those that the early exit finds likely enough."""
@@ -155,49 +159,6 @@ class Streams:
             self._nodes[number] = 1 + int(likely.sum())
 
 
-class _StreamsPlan(AttentionPlan):
-    """Attention of a pass's streams, whose keys and values are stored behind the pass's rows.
-
-    The streams' rows are never declared valid, so the next pass overwrites them.
-    """
-
-    def __init__(
-        self, head: StreamingHead, batch: Batch, starts: Sequence[int], nodes: Sequence[int]
-    ) -> None:
-        self._heads, device, count = head.heads, head.device, head.shape.streams
-        self._counts = [one * count for one in nodes]
-        self._ends, self._layers, self._masks = list[int](), list[tuple[Tensor, ...]](), []
-        for number, some in enumerate(nodes):
-            cache = cast(ContiguousCache, batch.caches[number])
-            end = starts[number] + batch.counts[number]
-            self._ends.append(end)
-            self._layers.append(cache.layer_rows(end + some * count))
-            first = end - batch.keeps[number]
-            seen = _seen(first, some, count, end, device)
-            mask = torch.zeros(seen.shape, dtype=head.target.dtype, device=device)
-            mask = mask.masked_fill_(~seen, -torch.inf)
-            self._masks.append(mask.repeat_interleave(self._heads.group, 0))
-
-    def narrow(self) -> slice:
-        """See `AttentionPlan.narrow`: all streams are kept."""
-        return slice(None)
-
-    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """See `AttentionPlan.forward`."""
-        heads, mixed = self._heads, list[Tensor]()
-        each = zip(
-            queries.split_with_sizes(self._counts), kv.split_with_sizes(self._counts), strict=True
-        )
-        for number, (some, new) in enumerate(each):
-            end, count = self._ends[number], self._counts[number]
-            keys, values = self._layers[number][2 * layer : 2 * layer + 2]
-            keys[:, end : end + count] = new[:, : heads.keys].transpose(0, 1)
-            values[:, end : end + count] = new[:, heads.keys :].transpose(0, 1)
-            shown = keys[:, : end + count].unsqueeze(0), values[:, : end + count].unsqueeze(0)
-            mixed.append(heads.attend_few(some, *shown, self._masks[number]))
-        return torch.cat(mixed)
-
-
 class _Adapted:
     """A matrix product of the target, with a low-rank adapter."""
 
@@ -210,21 +171,20 @@ class _Adapted:
         return made
 
 
-def _seen(first: int, nodes: int, count: int, end: int, device: torch.device) -> Tensor:
-    """The streams' attention mask, ``[nodes * count, end + nodes * count]`` bool: True where visible.
+def _mask(head: StreamingHead, first: int, nodes: int, end: int) -> Tensor:
+    """The mask of the streams' attention to a cache of ``end`` rows, behind which they are stored.
 
     Args:
+        head: The head.
         first: The first node's row in the cache.
         nodes: Number of nodes.
-        count: Streams of each node.
         end: Rows of the cache before the streams.
-        device: Device of the mask.
     """
-    rows = torch.arange(nodes * count, device=device)
-    limits = (first + rows // count).unsqueeze(1)
-    text = torch.arange(end, device=device) <= limits
-    same = (rows.unsqueeze(1) // count) == (rows // count)
-    return torch.cat([text, same & (rows <= rows.unsqueeze(1))], 1)
+    rows = torch.arange(nodes * head.shape.streams, device=head.device)
+    node = (rows // head.shape.streams).unsqueeze(1)
+    text = torch.arange(end, device=head.device) <= first + node
+    seen = torch.cat([text, (node == node.T) & (rows <= rows.unsqueeze(1))], 1)
+    return folded_mask(seen, head.heads, head.target.dtype)
 
 
 def load(folder: Path, target: ModelRunner) -> StreamingHead:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specstream.model.heads.base import FeatureHead, spread
+from specstream.model.heads.base import FeatureHead, likeliest, spread
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting
@@ -225,9 +225,8 @@ class TreeGrowth(Growth):
                 yield list(zip(chances, ids, strict=True))[: self.top_k]
             return
         for node, row in zip(self.beam, self.widened(seen.logits, -math.inf), strict=True):
-            processed = self.request.process(row, self.path(node)).float().log_softmax(-1)
-            best = processed.topk(min(self.top_k, self.vocab_size))
-            yield list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+            best = likeliest(self.request.process(row, self.path(node)), self.top_k)
+            yield list(zip(*(one.tolist() for one in best), strict=True))
 
     def proposal(self) -> Proposal:
         """The likeliest ``size`` nodes; their parents are among them, being at least as likely."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specstream.methods import MedusaProposerConfig
+from specstream.model.heads.base import likeliest
 from specstream.model.heads.medusa import MedusaHead
 from specstream.speculation.optional import States
 from specstream.speculation.policy.records import Candidate, Offer
@@ -100,8 +101,7 @@ class MedusaProposer(TaskProposer):
         """Run the heads once for one request, and wait for the device."""
         head = self._head
         state = torch.zeros(1, head.shape.hidden, dtype=head.dtype, device=head.device)
-        top = min(self._config.top_k, head.shape.draft_vocab_size)
-        head(head.normed(state), self.most).float().log_softmax(-1).topk(top).values.tolist()
+        likeliest(head(head.normed(state), self.most), self._config.top_k)[0].tolist()
 
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Keep a copy of each request's last state: a view would keep the whole pass's states alive."""

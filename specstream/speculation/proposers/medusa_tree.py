@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specstream.model.heads.base import likeliest
 from specstream.model.heads.medusa import MedusaHead
 from specstream.speculation.proposal import Proposal, SpecRequest
 
@@ -39,11 +40,15 @@ def grow(
         size: The most nodes.
         eos_ids: Token ids after which nothing is drafted.
     """
-    plain = _plain(rows, head, top_k) if request.params.plain_logits else None
-    tokens, parents, levels, paths = list[int](), list[int](), list[int](), list[list[int]]()
+    plain = None
+    if request.params.plain_logits:  # the choices of a level don't depend on the path before
+        plain = _choices(*likeliest(rows, top_k, head.ids))
+    tokens, parents = list[int](), list[int]()
     known: list[tuple[float, int, int, int]] = []  # -score, order, parent, rank
-    choices = dict[int, _Choices]()  # by node: the tokens that its children may have
+    # By node, -1 for the committed text: its path, log probability, and the children that it may have.
+    paths: dict[int, list[int]] = {-1: []}
     scores: dict[int, float] = {-1: 0.0}
+    choices = dict[int, _Choices]()
 
     def add(parent: int, rank: int) -> None:
         if rank < len(choices[parent]):
@@ -51,13 +56,15 @@ def grow(
             heapq.heappush(known, (-score, len(tokens), parent, rank))
 
     def open_(parent: int) -> None:
-        level = 0 if parent < 0 else levels[parent] + 1
-        if level >= rows.shape[0] or (parent >= 0 and tokens[parent] in eos_ids):
+        path = paths[parent]
+        level = len(path)
+        if level >= rows.shape[0] or (path and path[-1] in eos_ids):
             return
-        path = [] if parent < 0 else paths[parent]
-        choices[parent] = (
-            _processed(request, rows[level], head, top_k, path) if plain is None else plain[level]
-        )
+        if plain is not None:
+            choices[parent] = plain[level]
+        else:
+            processed = request.process(head.whole(rows[level]), path)
+            (choices[parent],) = _choices(*likeliest(processed.unsqueeze(0), top_k))
         add(parent, 0)
 
     open_(-1)
@@ -67,8 +74,7 @@ def grow(
         scores[node] = -score
         tokens.append(choices[parent][rank][1])
         parents.append(parent)
-        levels.append(0 if parent < 0 else levels[parent] + 1)
-        paths.append([*(paths[parent] if parent >= 0 else ()), tokens[node]])
+        paths[node] = [*paths[parent], tokens[node]]
         add(parent, rank + 1)
         if len(tokens) < size:
             open_(node)
@@ -78,23 +84,7 @@ def grow(
     return Proposal(ids, None, tuple(parents), source="medusa")
 
 
-def _plain(rows: Tensor, head: MedusaHead, top_k: int) -> list[_Choices]:
-    """The choices of each level, which don't depend on the path before."""
-    best = rows.float().log_softmax(-1).topk(min(top_k, rows.shape[-1]))
-    ids = best.indices if head.ids is None else head.ids[best.indices]
-    values = zip(best.values.tolist(), ids.tolist(), strict=True)
-    return [_sound(chances, tokens) for chances, tokens in values]
-
-
-def _processed(
-    request: SpecRequest, row: Tensor, head: MedusaHead, top_k: int, path: Sequence[int]
-) -> _Choices:
-    """The choices after a path, by the request's logits processors."""
-    logits = request.process(head.whole(row), path).float().log_softmax(-1)
-    best = logits.topk(min(top_k, logits.shape[-1]))
-    return _sound(best.values.tolist(), best.indices.tolist())
-
-
-def _sound(chances: Sequence[float], tokens: Sequence[int]) -> _Choices:
-    """Drop tokens of probability 0 and, as NaN compares false, those of damaged weights."""
-    return [(c, t) for c, t in zip(chances, tokens, strict=True) if c > -math.inf]
+def _choices(chances: Tensor, ids: Tensor) -> list[_Choices]:
+    """Each row's choices, without tokens of probability 0 or NaN, which compares false."""
+    each = zip(chances.tolist(), ids.tolist(), strict=True)
+    return [[(c, t) for c, t in zip(*row, strict=True) if c > -math.inf] for row in each]
