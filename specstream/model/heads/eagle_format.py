@@ -94,25 +94,22 @@ def read_shape(config: Mapping[str, Any], *, hidden: int, layers: int) -> EagleS
         ModelUnsupported: the head is of a variant that is not supported.
     """
     with reading("the EAGLE head"):
-        return _shape(config, hidden, layers)
-
-
-def _shape(config: Mapping[str, Any], hidden: int, layers: int) -> EagleShape:
-    speculators = "transformer_layer_config" in config
-    layer = _part(config, "transformer_layer_config") if speculators else config
-    more = _part(config, "eagle_config")
-    _refuse(config, layer)
-    sizes = LayerShape.read(layer)
-    return EagleShape(
-        **sizes,
-        target_hidden=int(config.get("target_hidden_size") or hidden),
-        draft_vocab_size=int(config.get("draft_vocab_size") or sizes["vocab_size"]),
-        depths=_depths(config, more) or default_depths(layers),
-        norm_before_residual=bool(config.get("norm_before_residual", speculators)),
-        fc_norm=bool(config.get("fc_norm", False)),
-        norm_before_fc=bool(config.get("norm_before_fc", more.get("norm_before_fc", False))),
-        norm_output=bool(config.get("norm_output", False)),
-    )
+        speculators = "transformer_layer_config" in config
+        layer = _part(config, "transformer_layer_config") if speculators else config
+        more = _part(config, "eagle_config")
+        _refuse(config, layer)
+        sizes = LayerShape.read(layer)
+        norm_before_fc = config.get("norm_before_fc", more.get("norm_before_fc", False))
+        return EagleShape(
+            **sizes,
+            target_hidden=int(config.get("target_hidden_size") or hidden),
+            draft_vocab_size=int(config.get("draft_vocab_size") or sizes["vocab_size"]),
+            depths=_depths(config, more) or default_depths(layers),
+            norm_before_residual=bool(config.get("norm_before_residual", speculators)),
+            fc_norm=bool(config.get("fc_norm", False)),
+            norm_before_fc=bool(norm_before_fc),
+            norm_output=bool(config.get("norm_output", False)),
+        )
 
 
 def _depths(config: Mapping[str, Any], more: Mapping[str, Any]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ two read the target's state after its final norm (as do transformers' ``MtpModel
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def read_modules(name: str, config: Any) -> MtpTensors | None:
     renamed[first] = ""
     found = {key: new for key in places if (new := _renamed(key, renamed)) is not None}
     _refuse(name, found)
-    numbers = {int(n) for key in places if (n := _number(key, stem)) is not None}
+    numbers = {int(one[1]) for key in places if (one := re.match(rf"{stem}(\d+)\.", key))}
     tensors = Tensors(name, {new: _read(places[key], key) for key, new in found.items()})
     count = sum(1 for number in numbers if stem != "model.layers." or number >= layers)
     state_first = bool(getattr(config, "mtp_hidden_states_first", state_first))
@@ -110,11 +111,6 @@ def read_modules(name: str, config: Any) -> MtpTensors | None:
 def _renamed(key: str, renamed: Mapping[str, str]) -> str | None:
     prefix = next((old for old in renamed if key.startswith(old)), None)
     return None if prefix is None else renamed[prefix] + key.removeprefix(prefix)
-
-
-def _number(key: str, stem: str) -> str | None:
-    found = key.removeprefix(stem).split(".")[0] if key.startswith(stem) else ""
-    return found if found.isdecimal() else None
 
 
 def _refuse(name: str, found: Mapping[str, str]) -> None:

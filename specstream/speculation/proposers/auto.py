@@ -23,6 +23,7 @@ from specstream.speculation.policy.records import (
 )
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import CandidateProposer, Drafted, Task
+from specstream.speculation.proposers.drafting import common_prefix
 
 __all__ = ["AutoProposer"]
 
@@ -38,8 +39,9 @@ class _Round(NamedTuple):
 
     def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
         """Combine the round with its verdict, and compare offered tokens with the committed ones."""
+        tokens = verdict.tokens
         compared = {
-            name: _agreement(offer.ids, verdict.tokens)
+            name: (min(len(offer.ids), len(tokens)), common_prefix(offer.ids, tokens))
             for name, offer in self.offers.items()
             if offer.ids
         }
@@ -54,14 +56,6 @@ class _Round(NamedTuple):
             compared,
             None if tree is None else 1 + max(tree.depths),
         )
-
-
-def _agreement(offered: Sequence[int], tokens: Sequence[int]) -> tuple[int, int]:
-    """Return how many offered tokens can be compared, and the length of the agreeing prefix."""
-    count, agreed = min(len(offered), len(tokens)), 0
-    while agreed < count and offered[agreed] == tokens[agreed]:
-        agreed += 1
-    return count, agreed
 
 
 class AutoProposer:
@@ -141,12 +135,10 @@ class AutoProposer:
         drafted: dict[int, Drafted] = {}
         for name, each in tasks.items():
             self._used.add(name)
-            passes = 0
-            for task, result in zip(each, self._candidates[name].draft(each), strict=True):
-                drafted[task.request.id] = result
-                passes = max(passes, result.passes)
-                self._read += result.read
-            self._passes += passes
+            made = self._candidates[name].draft(each)
+            drafted.update(zip((task.request.id for task in each), made, strict=True))
+            self._passes += max(one.passes for one in made)
+            self._read += sum(one.read for one in made)
         nothing = Drafted(Proposal.empty())
         for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
             found = drafted.get(request.id, nothing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -13,7 +13,7 @@ from specstream.model.heads.block import BlockHead
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
-from specstream.speculation.proposers.marginals import draft_ready, stop_below, take_chain
+from specstream.speculation.proposers.marginals import draft_ready, take_chain
 from specstream.speculation.proposers.parts import Parts
 from specstream.speculation.proposers.state_rows import REHEARSED, RowProposer, StateRows
 
@@ -36,14 +36,11 @@ class BlockProposer(RowProposer):
     def __init__(self, config: BlockProposerConfig, head: BlockHead) -> None:
         self._config, self._head = config, head
         self.most = min(config.num_tokens, head.shape.block_size - 1)
+        self.least = config.min_confidence
         self._looks = head.device.type == "cpu"
         self._sequences: dict[int, StateRows] = {}
         self.candidate = Candidate("block", "the block draft", passes="one", stops=self._looks)
         self.capabilities = Capabilities(hidden_states=head.depths, own_cache=True)
-
-    def go_on(self) -> Callable[[float], bool] | None:
-        """See `TaskProposer.go_on`: end the chain once it is less likely than ``min_confidence``."""
-        return stop_below(self._config.min_confidence)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer as many tokens as a block has, once the states of all tokens but the last were read."""

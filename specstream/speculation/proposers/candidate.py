@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
 
-__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task", "TaskProposer"]
+__all__ = ["CandidateProposer", "Drafted", "Rehearsed", "Task", "TaskProposer", "stop_below"]
 
 
 @dataclass(slots=True)
@@ -73,9 +73,11 @@ class TaskProposer(Protocol):
 
     Attributes:
         most: Largest number of tokens of a proposal (levels of a tree).
+        least: Used alone, a chain ends once its probability is below this; see `stop_below`.
     """
 
     most: int
+    least: float = 0.0
 
     @abstractmethod
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
@@ -84,16 +86,29 @@ class TaskProposer(Protocol):
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """See `Proposer.propose`."""
         each = zip(requests, budget, strict=True)
-        tasks = [Task(r, min(b, self.most), Offer(b), self.go_on()) for r, b in each]
+        tasks = [Task(r, min(b, self.most), Offer(b), stop_below(self.least)) for r, b in each]
         return [drafted.proposal for drafted in self.draft(tasks)]
-
-    def go_on(self) -> Callable[[float], bool] | None:
-        """Return `Task.go_on` for use without a policy."""
-        return None
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Do nothing: accepted tokens are read at the next proposal."""
         return
+
+
+def stop_below(least: float) -> Callable[[float], bool] | None:
+    """A `Task.go_on` that ends a chain once its probability falls below ``least``.
+
+    None for ``least`` 0: the chain has no such rule.
+    """
+    if least <= 0.0:
+        return None
+    chance = 1.0
+
+    def go_on(confidence: float) -> bool:
+        nonlocal chance
+        chance *= confidence
+        return chance >= least
+
+    return go_on
 
 
 @runtime_checkable

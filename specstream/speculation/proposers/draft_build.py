@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig
 from specstream.speculation.proposers.candidate import CandidateProposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -18,10 +17,8 @@ def build(config: DraftProposerConfig, parts: Parts) -> CandidateProposer:
     Raises:
         ConfigError: no draft model was loaded.
     """
-    if parts.draft is None:
-        raise ConfigError("--proposer draft needs a draft model: name it with --draft")
-    chunk, translation = parts.prefill_chunk, parts.translation
+    draft, chunk, translation = parts.draft_model("draft"), parts.prefill_chunk, parts.translation
     if translation is None:
-        return DraftModelProposer(config, parts.draft, parts.eos_ids, chunk)
+        return DraftModelProposer(config, draft, parts.eos_ids, chunk)
     device = parts.target.device
-    return ForeignDraftProposer(config, parts.draft, parts.eos_ids, translation, device, chunk)
+    return ForeignDraftProposer(config, draft, parts.eos_ids, translation, device, chunk)

@@ -79,7 +79,7 @@ class DraftModelProposer(TaskProposer):
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind."""
         unread = self._unread(request)
-        if not self._reads(request.token_ids[-unread:] if self._lacks_rows else ()):
+        if not self._reads(request.token_ids[-unread:]):
             return Offer(0)
         return Offer(budget, behind=max(0, unread - 2))
 
@@ -135,14 +135,9 @@ class DraftModelProposer(TaskProposer):
         known = state.end if state is not None and self._start(state, length) == state.start else 0
         return min(length - known, self._window)
 
-    @property
-    def _lacks_rows(self) -> bool:
-        """Whether the target has ids that the draft has no row for."""
-        return self._runner.model_vocab_size < self._runner.vocab_size
-
     def _reads(self, tokens: Sequence[int]) -> bool:
         """Whether the draft has a row for each of the tokens."""
-        return not self._lacks_rows or max(tokens, default=0) < self._runner.model_vocab_size
+        return max(tokens, default=0) < self._runner.model_vocab_size
 
     def _begin(self, chain: Drafting, most: int) -> None:
         """Prepare the slot's cache, and set the committed tokens that the first draft pass reads.
@@ -178,7 +173,8 @@ class DraftModelProposer(TaskProposer):
 
     def _choose(self, chain: Drafting, row: Tensor) -> None:
         # Processors may choose a token that the draft has no row for: the chain ends with that one.
-        risky = self._lacks_rows and not chain.params.plain_logits
+        fewer = self._runner.model_vocab_size < self._runner.vocab_size
+        risky = fewer and not chain.params.plain_logits
         chain.choose(row, looks=self._looks or risky, ends=self._eos_ids)
         if risky and not self._reads(chain.drafted[-1:]):
             chain.unread = None

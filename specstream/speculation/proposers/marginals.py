@@ -12,7 +12,7 @@ from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.drafting import Drafting
 
-__all__ = ["draft_ready", "stop_below", "take_chain"]
+__all__ = ["draft_ready", "take_chain"]
 
 
 _Ready = TypeVar("_Ready")
@@ -37,23 +37,6 @@ def draft_ready(
     made = draft(known) if known else ()
     drafted = {task.request.id: one for (task, _), one in zip(known, made, strict=True)}
     return [drafted.get(task.request.id, Drafted(Proposal.empty(device))) for task in tasks]
-
-
-def stop_below(least: float) -> Callable[[float], bool] | None:
-    """A `Task.go_on` that ends a chain once its probability falls below ``least``.
-
-    None for ``least`` 0: the chain has no such rule.
-    """
-    if least <= 0.0:
-        return None
-    chance = 1.0
-
-    def go_on(confidence: float) -> bool:
-        nonlocal chance
-        chance *= confidence
-        return chance >= least
-
-    return go_on
 
 
 def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:

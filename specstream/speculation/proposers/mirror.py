@@ -244,8 +244,7 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
         VocabularyMismatch: the draft has another tokenizer.
         ModelUnsupported: the target runs through its own forward, or in reproducible mode.
     """
-    if parts.draft is None:
-        raise ConfigError("--proposer mirror needs a draft model: name it with --draft")
+    runner = parts.draft_model("mirror")
     if parts.translation is not None:
         raise VocabularyMismatch(
             "--proposer mirror needs a draft with the target's tokenizer, and a row for each token, as "
@@ -259,6 +258,6 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
         )
     leave = exit_of(parts, config.layers, share=0.5)
     settings = DraftProposerConfig(num_tokens=config.num_tokens, window=config.window)
-    draft = DraftModelProposer(settings, parts.draft, parts.eos_ids, parts.prefill_chunk)
+    draft = DraftModelProposer(settings, runner, parts.eos_ids, parts.prefill_chunk)
     costs = calibrate(parts.target, None)
     return MirrorProposer(config, draft, leave, parts.eos_ids, one_thread(), costs)

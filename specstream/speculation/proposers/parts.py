@@ -62,6 +62,16 @@ class Parts:
             )
         return found
 
+    def draft_model(self, kind: str) -> ModelRunner:
+        """The draft model of a method.
+
+        Raises:
+            ConfigError: none was loaded.
+        """
+        if self.draft is None:
+            raise ConfigError(f"--proposer {kind} needs a draft model: name it with --draft")
+        return self.draft
+
     @property
     def draft_weights(self) -> DraftWeights:
         """The weights of the draft model and all heads."""

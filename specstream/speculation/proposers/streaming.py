@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -12,7 +12,7 @@ from specstream.methods import StreamingProposerConfig
 from specstream.model.heads.streaming import StreamingHead, Streams
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
-from specstream.speculation.proposers.marginals import draft_ready, stop_below, take_chain
+from specstream.speculation.proposers.marginals import draft_ready, take_chain
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["StreamingProposer", "build"]
@@ -46,14 +46,11 @@ class StreamingProposer(TaskProposer):
     def __init__(self, config: StreamingProposerConfig, head: StreamingHead) -> None:
         self._config, self._head = config, head
         self.most = min(config.num_tokens, head.shape.streams)
+        self.least = config.min_confidence
         self._looks = head.device.type == "cpu"
         self._next: dict[int, _Next] = {}
         self._pass: Streams | None = None
         self._on_board: list[int] = []  # slots of the requests that have streams in that pass
-
-    def go_on(self) -> Callable[[float], bool] | None:
-        """See `TaskProposer.go_on`: end the chain once it is less likely than ``min_confidence``."""
-        return stop_below(self._config.min_confidence)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft for each task at most as many tokens as there are streams."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from specstream.model.sampling import probabilities
 from specstream.speculation.policy.records import Offer
-from specstream.speculation.proposers.candidate import Drafted, Task
-from specstream.speculation.proposers.marginals import stop_below, take_chain
+from specstream.speculation.proposers.candidate import Drafted, Task, stop_below
+from specstream.speculation.proposers.marginals import take_chain
 from specstream.types import SamplingParams
 from tests.drafts import GREEDY, SAMPLED, Text
 
