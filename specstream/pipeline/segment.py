@@ -20,6 +20,7 @@ from specstream.pipeline.segment_marks import (
     END,
     Decision,
     Reason,
+    Undecided,
     backticks,
     bracket,
     clause,
@@ -211,11 +212,12 @@ class Segmenter(Window):
         """The next boundary, or None while the text so far doesn't decide it."""
         marks = MARKS if self._clause_chars is None else FIRST_MARKS
         while mark := marks.search(self._text, self._seen):
-            at = mark.start()
-            decision = self._decide(mark[0], at)
-            self._seen = at if decision is None else decision.resume
-            if decision is None:
+            self._seen = at = mark.start()
+            try:
+                decision = self._decide(mark[0], at)
+            except Undecided:
                 return None
+            self._seen = decision.resume
             if decision.whole:
                 self._wholes.append(Whole(at, decision.resume, decision.tag))
             if decision.fence:
@@ -230,7 +232,7 @@ class Segmenter(Window):
         """How long a clause must be to end the phrase; None if it can't."""
         return self._first_clause_chars if self._start == self._origin else None
 
-    def _decide(self, mark: str, at: int) -> Decision | None:
+    def _decide(self, mark: str, at: int) -> Decision:
         fenced = self._fenced ^ (len(self._fences) % 2 == 1)
         if mark == "`":
             return backticks(self._text, at, fenced=fenced)
@@ -251,7 +253,7 @@ class Segmenter(Window):
                 return Decision(at + 1)
             return word_break(self._text, at, self._without_wholes(at))
         decision = clause(self._text, at, self._head)
-        if decision and decision.cut and self._weight(decision.resume) < wanted:
+        if decision.cut and self._weight(decision.resume) < wanted:
             return Decision(decision.resume)
         return decision
 

@@ -1,8 +1,8 @@
 """The marks other than stops: newlines, clause marks, brackets, backticks.
 
-Every rule is a pure function of a window of text. It decides what ``text[at]`` means, or returns None
-while text that is still to come could change the decision. So a decision never depends on how much of
-the reply was there. What a rule waits for, at most:
+Every rule is a pure function of a window of text. It decides what ``text[at]`` means, or raises
+`Undecided` while text that is still to come could change the decision. So a decision never depends on
+how much of the reply was there. What a rule waits for, at most:
 
 - a newline, a clause mark: the first character after it that is not white space (and, at a newline,
   a list item's label)
@@ -30,8 +30,10 @@ __all__ = [
     "WIDE_CLAUSE_MARKS",
     "Decision",
     "Reason",
+    "Undecided",
     "backticks",
     "bracket",
+    "char_at",
     "clause",
     "end_of",
     "newline",
@@ -88,10 +90,28 @@ class Decision(NamedTuple):
     fence: bool = False
 
 
+class Undecided(Exception):
+    """More text could change a decision."""
+
+
 def end_of(pattern: re.Pattern[str], text: str, at: int, limit: int = sys.maxsize) -> int:
-    """Where the match of ``pattern`` at ``at`` ends; ``at`` if there is none."""
+    """Where the match of ``pattern`` at ``at`` ends; ``at`` if there is none.
+
+    Raises:
+        Undecided: it ends with the text.
+    """
     found = pattern.match(text, at, limit)
-    return found.end() if found else at
+    end = found.end() if found else at
+    if end == len(text):
+        raise Undecided
+    return end
+
+
+def char_at(text: str, at: int) -> str:
+    """Return a character; raises `Undecided` if it is still to come."""
+    if at == len(text):
+        raise Undecided
+    return text[at]
 
 
 def opens_line(text: str, at: int) -> bool:
@@ -100,31 +120,25 @@ def opens_line(text: str, at: int) -> bool:
     return start >= 0 and not _LINE_DRESS.sub("", text[start:at])
 
 
-def newline(text: str, at: int) -> Decision | None:
+def newline(text: str, at: int) -> Decision:
     """Judge a line's end; a single newline before a small letter only wraps the line."""
     after = end_of(SPACE, text, at)
-    if after == len(text):
-        return None
     follow = text[after]
     if follow == END:
         return Decision(after)
     if not follow.islower() or text.count("\n", at, after) > 1:
         return Decision(after, cut=True)
-    label = _LINE_LABEL.match(text, after)
-    if label and label.end() == len(text):
-        return None
-    item = label is not None and text[label.end()] in ".)"
+    label = end_of(_LINE_LABEL, text, after)
+    item = label > after and text[label] in ".)"
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return Decision(after, cut=item or _BLOCK_LINE.match(line) is not None)
 
 
-def clause(text: str, at: int, head: int) -> Decision | None:
+def clause(text: str, at: int, head: int) -> Decision:
     """Judge a comma, semicolon, colon or dash: whether the text before it may be spoken apart."""
     mark = text[at]
     end = end_of(_CLOSED, text, at + 1)
     after = end_of(SPACE, text, end)
-    if after == len(text):
-        return None
     follow = text[after]
     number = text[max(0, at - 2) : at].rstrip()[-1:].isdigit()
     if mark in "–-":
@@ -146,24 +160,19 @@ def _inside(text: str) -> bool:
     return quotes % 2 == 1 or opened > closed
 
 
-def bracket(text: str, at: int) -> Decision | None:
+def bracket(text: str, at: int) -> Decision:
     """Judge a bracket: a direction such as ``[shake head]``, a Markdown link, or plain text."""
     label = end_of(_LABEL, text, at + 1, at + 1 + _LONGEST_LABEL)
-    if label == len(text) or (text[label] == "]" and label + 1 == len(text)):
-        return None
+    closed = text[label] == "]"
     reference = end_of(_REFERENCE, text, label)
-    if reference == len(text):
-        return None
     if reference > label and text[reference] == "]":
         return Decision(reference + 1, whole=True)
-    if text[label : label + 2] != "](":
+    if not (closed and char_at(text, label + 1) == "("):
         name = text[at + 1 : label]
-        if text[label] == "]" and _TAG_NAME.fullmatch(name) and _may_open_tag(text, at):
+        if closed and _TAG_NAME.fullmatch(name) and _may_open_tag(text, at):
             return Decision(label + 1, whole=True, tag=" ".join(name.lower().split()))
         return Decision(at + 1)
     url = end_of(_URL, text, label + 2, label + 2 + _LONGEST_URL)
-    if url == len(text):
-        return None
     return Decision(url + 1, whole=True) if text[url] == ")" else Decision(at + 1)
 
 
@@ -175,18 +184,14 @@ def _may_open_tag(text: str, at: int) -> bool:
     return not (left.isalnum() and not WIDE.match(left)) and left not in ("\\", "_")
 
 
-def backticks(text: str, at: int, *, fenced: bool) -> Decision | None:
+def backticks(text: str, at: int, *, fenced: bool) -> Decision:
     """Judge backticks: code on one line, in which no mark counts, or the edge of a block of code."""
     end = end_of(_TICKS, text, at)
-    if end == len(text):
-        return None
     block = end - at >= 3 and opens_line(text, at)
     if fenced:
         return Decision(end, fence=block)
     if block:
         info = end_of(_INFO, text, end, end + _LONGEST_INFO)
-        if info == len(text):
-            return None
         if text[info] != "`":
             return Decision(end, fence=True)
     limit = end + _LONGEST_CODE
@@ -194,5 +199,8 @@ def backticks(text: str, at: int, *, fenced: bool) -> Decision | None:
         if found[0] in ("\n", END):
             return Decision(end)
         if found[0] == text[at:end]:
-            return None if found.end() == len(text) else Decision(found.end(), whole=True)
-    return Decision(end) if len(text) > limit else None
+            char_at(text, found.end())  # a longer run of backticks is another mark
+            return Decision(found.end(), whole=True)
+    if len(text) <= limit:
+        raise Undecided
+    return Decision(end)

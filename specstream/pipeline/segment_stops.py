@@ -1,6 +1,6 @@
 """Where sentences end: pure functions from a stop and the text around it to a decision.
 
-As in `segment_marks`, the decision is None while more text could change it. What is waited for:
+As in `segment_marks`, `Undecided` is raised while more text could change a decision. What is waited for:
 
 - mostly: the first character after the stop that is not white space
 - after an abbreviation, an initial, a number of one or two digits, a German ordinal: the word after
@@ -36,6 +36,7 @@ from specstream.pipeline.segment_marks import (
     WIDE,
     Decision,
     bracket,
+    char_at,
     end_of,
     opens_line,
 )
@@ -79,12 +80,9 @@ def is_stop(text: str, at: int) -> bool:
     return text[at] in STOPS or (text[at] == ";" and _GREEK.match(text, at - 1) is not None)
 
 
-def stop(text: str, at: int) -> Decision | None:
+def stop(text: str, at: int) -> Decision:
     """Judge a full stop, question mark, exclamation mark or ellipsis, in any script."""
-    ends = _run(text, at)
-    if ends is None:
-        return None
-    end, after = ends
+    end, after = _run(text, at)
     run, follow = text[at:end], text[after]
     if follow == END:
         return Decision(end)
@@ -97,40 +95,32 @@ def stop(text: str, at: int) -> Decision | None:
         cut = True
     else:
         cut = _ends_sentence(text, at, run, after)
-    if cut is None:
-        return None
     return Decision(after, cut=True) if cut else Decision(end)
 
 
-def _run(text: str, at: int) -> tuple[int, int] | None:
-    """Return where the stops and closing marks end, and the next visible character; None: undecided."""
+def _run(text: str, at: int) -> tuple[int, int]:
+    """Return where the stops and closing marks end, and the next visible character."""
     end = at + 1
     while True:
         end = end_of(_TAIL, text, end)
-        if end < len(text) and text[end].isalnum() and text[end - 1] in "“«":
+        if text[end].isalnum() and text[end - 1] in "“«":
             end -= 1  # these close in German only; here one opens what follows
         after = end_of(SPACE, text, end)
-        if after == len(text):
-            return None
         follow = text[after]
         if follow == "[" and after == end:  # a footnote's number belongs to its sentence
             inner = end_of(_DIGITS, text, end + 1)
-            if inner == len(text):
-                return None
             if inner == end + 1 or text[inner] != "]":
                 return end, after
             end = inner + 1
         elif follow in ".»" and after > end:  # ". . ." and the French closing quote
-            if after + 1 == len(text):
-                return None
-            if text[after + 1].isalnum() or text[end:after] != text[end]:
+            if char_at(text, after + 1).isalnum() or text[end:after] != text[end]:
                 return end, after
             end = after + 1
         else:
             return end, after
 
 
-def _glued(text: str, at: int, end: int) -> bool | None:
+def _glued(text: str, at: int, end: int) -> bool:
     """Whether a sentence ends without white space: not if it can be a name, a number or a URL."""
     follow, dots = text[end], text[at:end].strip(".…") == ""
     if follow in CLAUSE_MARKS:
@@ -149,33 +139,26 @@ def _glued(text: str, at: int, end: int) -> bool | None:
     ):
         return False
     next_word = _word(text, end)
-    if next_word is None:
-        return None
     then = text[end + len(next_word)]
     return (next_word[1:].islower() or len(next_word) == 1) and (then.isspace() or then in "'’,;!?")
 
 
-def _tag_follows(text: str, at: int, end: int) -> bool | None:
-    found = bracket(text, end)
-    if found is None:
-        return None
-    return found.tag is not None and stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
+def _tag_follows(text: str, at: int, end: int) -> bool:
+    tag = bracket(text, end).tag
+    return tag is not None and stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
 
 
-def _ends_sentence(text: str, at: int, run: str, after: int) -> bool | None:
+def _ends_sentence(text: str, at: int, run: str, after: int) -> bool:
     """Whether a sentence ends at a stop that white space and then ``text[after]`` follow."""
     follow = text[after]
     closed = run[-1] in CLOSERS
     if closed and (text[at - 1] in OPENERS or follow.islower()):
         return False  # the mark itself was quoted, or the quote is only a part of the sentence
     if closed and follow.isupper() and not set(run).isdisjoint(_QUOTES):
-        if (reported := _reported(text, after)) is not False:
-            return None if reported is None else False
+        if _reported(text, after):
+            return False
     if follow in "—–":  # a dash before a small letter goes on with the sentence
-        beyond = end_of(SPACE, text, after + 1)
-        if beyond == len(text):
-            return None
-        if text[beyond].islower():
+        if text[end_of(SPACE, text, after + 1)].islower():
             return False
     if "!" in run or "?" in run or ";" in run:
         return not (follow.islower() and _is_name(text, at))
@@ -191,19 +174,13 @@ def _is_name(text: str, at: int) -> bool:
     return text[at] == "!" and word.istitle() and left > 1 and text[left - 2].isalnum()
 
 
-def _reported(text: str, at: int) -> bool | None:
+def _reported(text: str, at: int) -> bool:
     """Whether ``Tom asked`` or the like stands at ``at``."""
-    first = _word(text, at)
-    if first is None:
-        return None
-    space = at + len(first)
-    if text[space] != " ":
-        return False
-    second = _word(text, space + 1)
-    return None if second is None else second.lower() in REPORTING_VERBS
+    space = at + len(_word(text, at))
+    return text[space] == " " and _word(text, space + 1).lower() in REPORTING_VERBS
 
 
-def _dot_ends(text: str, at: int, after: int) -> bool | None:
+def _dot_ends(text: str, at: int, after: int) -> bool:
     """Whether a sentence ends at one full stop that white space and then ``text[after]`` follow."""
     word, follow = word_before(text, at), text[after]
     left = at - len(word)
@@ -222,7 +199,7 @@ def _dot_ends(text: str, at: int, after: int) -> bool | None:
     return _next_word_decides(text, kind, word, at, after)
 
 
-def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
+def _number_ends(text: str, at: int, number: str, after: int) -> bool:
     if _numbers_an_item(text, at - len(number), number):
         return False
     follow, ordinal = text[after], _ordinal(text, at - len(number))
@@ -230,19 +207,14 @@ def _number_ends(text: str, at: int, number: str, after: int) -> bool | None:
         return not (follow.islower() or (ordinal and follow in OPENERS))
     if follow.isdigit():  # "3. 4. 2024"
         end = end_of(_DIGITS, text, after)
-        if end == len(text):
-            return None
         return not (text[end] == "." and end - after <= 2)
     following = _word(text, after)
-    if following is None:
-        return None
     if not ordinal:
         return following.lower() not in ORDINAL_NOUNS
     end = after + len(following)
     if following.lower() in ORDINAL_OPENERS or text[end] != " ":
         return following.lower() in ORDINAL_OPENERS
-    then = _word(text, end + 1)
-    return None if then is None else then in _AFTER_A_VERB
+    return _word(text, end + 1) in _AFTER_A_VERB
 
 
 def _ordinal(text: str, at: int) -> bool:
@@ -256,12 +228,10 @@ def _ordinal(text: str, at: int) -> bool:
     return not (lead == "am" and word_before(before, len(before) - 3) == "I")  # English
 
 
-def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) -> bool | None:
+def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) -> bool:
     if not text[after].isalpha():
         return kind is not Stop.GOES_ON and text[after] not in "([{&/"
     following = _word(text, after)
-    if following is None:
-        return None
     low, then = following.lower(), text[after + len(following)]
     if kind is Stop.NUMBERS:
         return not _ROMAN.fullmatch(following)
@@ -275,10 +245,9 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     return low in SENTENCE_OPENERS and not initial
 
 
-def _word(text: str, at: int) -> str | None:
-    """The letters that stand at ``at``; None while more may come."""
-    end = end_of(_LETTERS, text, at, at + _LONGEST_WORD)
-    return None if end == len(text) else text[at:end]
+def _word(text: str, at: int) -> str:
+    """The letters that stand at ``at``; raises `Undecided` while more may come."""
+    return text[at : end_of(_LETTERS, text, at, at + _LONGEST_WORD)]
 
 
 def _ordinary(word: str) -> bool:

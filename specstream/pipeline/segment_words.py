@@ -1,8 +1,8 @@
 """Where a long first phrase may end without a mark: before an English conjunction or preposition.
 
 A speaker may breathe there, and the words before it are understood without the rest. As in
-`segment_marks`, the decision is None while more text could change it: it waits for the end of the
-word after the white space.
+`segment_marks`, `Undecided` is raised while more text could change the decision: until the word behind
+the white space has ended.
 """
 
 from __future__ import annotations
@@ -41,15 +41,13 @@ _OPEN = _OPENERS | frozenset(
 )
 
 
-def word_break(text: str, at: int, before: str) -> Decision | None:
+def word_break(text: str, at: int, before: str) -> Decision:
     """Decide whether the phrase may end after the white space at ``at``.
 
     ``before`` is the phrase so far, without directions, links and code.
     """
     after = at + 1
     end = end_of(_LETTERS, text, after, after + _LONGEST)
-    if end == len(text):
-        return None
     if text[after:end] not in _OPENERS or text[end] != " ":
         return Decision(after)
     prose = _PROSE.fullmatch(before)
