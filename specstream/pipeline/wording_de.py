@@ -5,31 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from specstream.pipeline import wording_de_numbers as numbers
+from specstream.pipeline import wording_rules as rules
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_de_numbers import (
-    MONTHS,
-    ONE,
-    RATIO,
-    TIMES,
-    cardinal,
-    decade,
-    indefinite,
-    one,
-    ordinal,
-    ruler,
-    times,
-)
-from specstream.pipeline.wording_rules import (
-    FRACTION,
-    Row,
-    Vocabulary,
-    address,
-    each_digit,
-    everywhere,
-    fraction,
-    link,
-    say,
-)
 
 __all__ = ["german"]
 
@@ -40,7 +18,7 @@ _SIGNS = {
 _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
 )
-_SHORT_MONTHS = {month[:3]: month for month in MONTHS if month != "Mai"} | {
+_SHORT_MONTHS = {month[:3]: month for month in numbers.MONTHS if month != "Mai"} | {
     "Sept": "September", "Mrz": "März",
 }  # fmt: skip
 _SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
@@ -78,7 +56,7 @@ def _scaled(found: re.Match[str]) -> Iterator[Edit]:
     alone = found["one"]
     if alone:
         before = found.string[max(0, found.start() - 30) : found.start()]
-        yield Edit(*found.span("one"), indefinite(before, feminine=True))
+        yield Edit(*found.span("one"), numbers.indefinite(before, feminine=True))
     coin = found["coin"] or ""
     word = _SCALES[found["scale"]][0 if alone else 1] + " " * bool(coin)
     yield Edit(found.start("scale"), found.start("coin") if coin else found.end(), word)
@@ -90,7 +68,7 @@ def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
     year, month, day = (int(found[group]) for group in ("year", "month", "day"))
     if 1 <= month <= 12 and 1 <= day <= 31:
         article = {"": "", "bis": "zum "}.get((found["lead"] or "").lower(), "dem ")
-        yield Edit(*found.span("date"), f"{article}{day}. {MONTHS[month - 1]} {year}")
+        yield Edit(*found.span("date"), f"{article}{day}. {numbers.MONTHS[month - 1]} {year}")
 
 
 _DATED = re.compile(
@@ -110,13 +88,13 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span(), f"{day}.{month}.{century}{found['year']}")
 
 
-_century = say(lambda hundreds: cardinal(int(hundreds)) + "hundert ")
+_century = rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert ")
 
 # fmt: off
-_ROWS: tuple[Row, ...] = (
-    (address("de|at|ch|com|org|net|eu"), link(_SIGNS)),
-    *everywhere("de", " Uhr", " und {} Sekunden", "mal"),
-    (_PHONE, each_digit("de")),
+_ROWS: tuple[rules.Row, ...] = (
+    (rules.address("de|at|ch|com|org|net|eu"), rules.link(_SIGNS)),
+    *rules.everywhere("de", " Uhr", " und {} Sekunden", "mal"),
+    (_PHONE, rules.each_digit("de")),
     # dates and times
     (
         r"(?:\b(?P<lead>(?i:seit|vor|nach|von|ab|zwischen|bis)) |(?<![\w/.-]))"
@@ -138,18 +116,18 @@ _ROWS: tuple[Row, ...] = (
     (r"(?<=\d\.)\s?[–—-]\s?(?=\d+\.\s)", " bis "),
     (r"(?<=\d\.)\s?/\s?(?=\d+\.\s)", " und "),
     (r"(?<![\d,.])1[1-9](?=[2-9]0ern?\b)", _century),
-    (r"(?<![\w,.])\d{1,4}(?=er[ns]?\b)", say(decade)),
-    (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", ordinal),
+    (r"(?<![\w,.])\d{1,4}(?=er[ns]?\b)", rules.say(numbers.decade)),
+    (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", numbers.ordinal),
     # fractions, ratios and products
     (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
     (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
-    (FRACTION, fraction(" ")),
-    (RATIO, r"\1 zu "),
+    (rules.FRACTION, rules.fraction(" ")),
+    numbers.RATIO,
     # the library takes "am" after a number for "a.m."
     (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
-    (r"(?<![\w.,:/-])\d{1,2}(?= am\b)", say(lambda number: cardinal(int(number)))),
+    (r"(?<![\w.,:/-])\d{1,2}(?= am\b)", rules.say(lambda number: numbers.cardinal(int(number)))),
     (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
-    (TIMES, times),
+    numbers.TIMES,
     (r"(?<=\d) ?l/100 ?km\b", " Liter auf 100 km"),
     # versions, pages and amounts
     (r"\bv\.? ?(?=\d+\.\d)", "Version "),
@@ -181,20 +159,20 @@ _ROWS: tuple[Row, ...] = (
     (r"(?<=\b1 )Std\.", "Stunde"),
     (r"(?<=\b1 )Min\.", "Minute"),
     (r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
-    (ONE, one),
+    numbers.ONE,
     (r"(?<![\w.,-])1[1-9](?=(?!00)\d\d(?![\w,-]|\.\d))", _century),
     # days and rulers
     (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=\s?[-–]\s?(?:{_DAY})\b)", _DAYS),
     (rf"(?:(?<=tag)|(?<=woch))\s?[-–]\s?(?=(?:{_DAY})\b)", " bis "),
     (rf"(?:(?<=tag bis )|(?<=woch bis ))(?P<day>(?:{_DAY})\b(?:\.(?!\s*$))?)", _DAYS),
-    (rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", ruler),
+    (rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", numbers.ruler),
 )
 # fmt: on
 
 
-def german(language: str) -> Vocabulary:
+def german(language: str) -> rules.Vocabulary:
     """Return the vocabulary of German, which is the same for every region."""
-    return Vocabulary(
+    return rules.Vocabulary(
         _ROWS,
         abbreviations={
             "Str.": "Straße", "St.": "Sankt", "v. Chr.": "vor Christus", "n. Chr.": "nach Christus",

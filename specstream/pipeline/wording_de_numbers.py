@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_LEADS, ORDINAL_NOUNS
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_rules import numerals, value_of
+from specstream.pipeline.wording_rules import Row, numerals, value_of
 
 __all__ = [
     "MONTHS",
@@ -20,10 +20,8 @@ __all__ = [
     "cardinal",
     "decade",
     "indefinite",
-    "one",
     "ordinal",
     "ruler",
-    "times",
 ]
 
 MONTHS = (
@@ -57,17 +55,6 @@ _FEMALE = re.compile(r"\w+(?:in|prinzessin|a|beth)")
 _VERBS = frozenset({"stelle", "reihe"})  # in a list, "1. Stelle den Ofen an"
 _GOES_ON = re.compile(r"\s[a-zäöü]|,")
 _AT_END = re.compile(r"\s*$")
-
-ONE = (
-    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
-    r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))"
-)
-# "21:9" can't be a time, as times have two digits behind the colon, up to 59.
-RATIO = (
-    r"(?<![\w:.,])(\d{1,3}):"
-    r"(?=(?:\d|[6-9]\d|\d{3,6}|\d{1,3}(?:\.\d{3})+)(?![\w:]|[.,]\d)(?! Uhr))"
-)
-TIMES = r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})"
 
 _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
     r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Stufe|Gruppe|Zimmer"
@@ -170,7 +157,7 @@ def decade(digits: str) -> str:
     return said.removeprefix("ein") if number in (100, 1000) else said
 
 
-def one(found: re.Match[str]) -> Iterator[Edit]:
+def _one(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
     before = found.string[max(0, found.start() - 30) : found.start()]
     noun, adjective = found["noun"], found["adjective"] or ""
@@ -192,8 +179,25 @@ def indefinite(before: str, *, feminine: bool) -> str:
     return "eine" if feminine else "ein"
 
 
-def times(found: re.Match[str]) -> Iterator[Edit]:
+def _times(found: re.Match[str]) -> Iterator[Edit]:
     """Read "3x täglich" as "3 mal täglich"."""
     if found[1] == "1":
         yield Edit(*found.span(1), "ein")
     yield Edit(*found.span(2), " mal")
+
+
+ONE: Row = (
+    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
+    r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))",
+    _one,
+)
+# "21:9" can't be a time, as times have two digits behind the colon, up to 59.
+RATIO: Row = (
+    r"(?<![\w:.,])(\d{1,3}):"
+    r"(?=(?:\d|[6-9]\d|\d{3,6}|\d{1,3}(?:\.\d{3})+)(?![\w:]|[.,]\d)(?! Uhr))",
+    r"\1 zu ",
+)
+TIMES: Row = (
+    r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})",
+    _times,
+)

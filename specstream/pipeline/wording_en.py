@@ -6,21 +6,8 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from specstream.pipeline import wording_rules as rules
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_rules import (
-    FRACTION,
-    Row,
-    Vocabulary,
-    address,
-    each_digit,
-    everywhere,
-    fraction,
-    link,
-    numerals,
-    plain_digit,
-    say,
-    value_of,
-)
 
 __all__ = ["english"]
 
@@ -49,7 +36,7 @@ _SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
 _DAY = "|".join(sorted(_DAYS, key=len, reverse=True))
 _DOMAINS = "com|org|net|io|ai|dev|app|edu|gov|co|info|uk|de|eu|fr|ca|us|tv"
 _FILES = "md|py|js|ts|txt|json|ya?ml|toml|csv|html?|css|pdf|png|jpe?g|mp[34]|wav|zip|exe|sh|cpp|rs"
-_ADDRESS = rf"{address(_DOMAINS)}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
+_ADDRESS = rf"{rules.address(_DOMAINS)}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
 _ALONE = r"(?!\w|[.,:/-]\d)"  # after a number: nothing of it follows
 _FREE = r"(?<![\w$€£.,/-])"  # before a number: it begins here
 _PHONE = (
@@ -110,18 +97,18 @@ _AFTER_WORD = (
 
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
 
-_digits = each_digit("en")
-_decade = say(lambda years: numerals("en").decade(int(years[:-1])))
-_reign = say(lambda numeral: f"the {value_of(numeral)}th", "roman")
-_count = say(lambda numeral: str(value_of(numeral)), "roman")
+_digits = rules.each_digit("en")
+_decade = rules.say(lambda years: rules.numerals("en").decade(int(years[:-1])))
+_reign = rules.say(lambda numeral: f"the {rules.value_of(numeral)}th", "roman")
+_count = rules.say(lambda numeral: str(rules.value_of(numeral)), "roman")
 
 
 def _vanity(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1-800-FLOWERS" as "one eight hundred Flowers"."""
     area = found["area"] or found["local"]
-    hundreds = area.endswith("00")
-    digits = area[0] if hundreds else area
-    said = " ".join(numerals("en").cardinal(int(digit)) for digit in digits) + " hundred" * hundreds
+    names, hundreds = rules.numerals("en").digit_words, area.endswith("00")
+    said = " ".join(names[int(digit)] for digit in (area[0] if hundreds else area))
+    said += " hundred" * hundreds
     start = found.start("word")
     yield Edit(found.start(), start, ("one " if found["area"] else "") + f"{said} ")
     words = re.findall(r"[A-Z]+|\d", found["word"])
@@ -181,9 +168,9 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
 
 
 # fmt: off
-_ROWS: tuple[Row, ...] = (
-    (r"[₀-₉]", say(plain_digit)),
-    *everywhere("en", "", " and {} seconds", "times"),
+_ROWS: tuple[rules.Row, ...] = (
+    (r"[₀-₉]", rules.say(rules.plain_digit)),
+    *rules.everywhere("en", "", " and {} seconds", "times"),
     # said digit by digit
     (_PHONE + _ALONE, _digits),
     (r"(?<![\w.,/+-])(?:1-(?P<area>[2-9]\d\d)-(?=\d?[A-Z]{2})|(?P<local>8(?:00|33|44|55|66|77|88)|555)-(?=[A-Z]{4}))"
@@ -223,7 +210,7 @@ _ROWS: tuple[Row, ...] = (
     (r"(?<![\d/])(1\d\d)/([4-9]\d|1\d\d)(?![\d/])", r"\1 over \2"),
     (r"(?<![\d/])(\d+(?:\.\d)?)/(10|100)(?![\d/]| of )", r"\1 out of \2"),
     (r"(?<![\d/])(\d+) 1/2(?![\d/])", r"\1½"),
-    (FRACTION, fraction(" and ")),
+    (rules.FRACTION, rules.fraction(" and ")),
     (_AFTER_FRACTION, _measure),
     (r"(?<![\d/])(\d+) (?=\d{1,2}/\d{1,2}(?![\d/]))", r"\1 and "),
     (rf"{_RANGE_BEGINS}(?:\s?[–—]\s?|(?<!\d-\d)-){_RANGE_ENDS}", " to "),
@@ -262,12 +249,12 @@ _ROWS: tuple[Row, ...] = (
 # fmt: on
 
 
-def english(language: str) -> Vocabulary:
+def english(language: str) -> rules.Vocabulary:
     """Return the vocabulary of English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
-    date: Row = (_SLASHED, partial(_date, day_first=day_first))
-    return Vocabulary(
-        ((_ADDRESS, link(_SIGNS)), date, *_ROWS),
+    date: rules.Row = (_SLASHED, partial(_date, day_first=day_first))
+    return rules.Vocabulary(
+        ((_ADDRESS, rules.link(_SIGNS)), date, *_ROWS),
         abbreviations={
             "Ave.": "Avenue", "Blvd.": "Boulevard", "Rd.": "Road", "Mt.": "Mount", "Gov.": "Governor",
             "Sen.": "Senator", "Rep.": "Representative", "Gen.": "General", "Col.": "Colonel",
