@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from specstream.pipeline.presynthesis import TurnAccount
 from specstream.types import AvatarCue, Cancel, Control, Phrase, Revoke, ScenePrompt, Span, Speech
 
-__all__ = ["Confirmed", "Drafted", "Gate", "Life", "LifeEvent", "Routes", "Withdrawn"]
+__all__ = ["Confirmed", "Drafted", "Gate", "Life", "LifeEvent", "Withdrawn"]
 
 
 Kind: TypeAlias = Literal["read", "made", "given", "released", "dropped"]
@@ -62,16 +62,6 @@ class LifeEvent:
     item: Any
 
 
-class Routes(NamedTuple):
-    """What an item of the head becomes: for the log and most stages, and for those that take drafts.
-
-    None: nothing.
-    """
-
-    verified: Any = None
-    drafts: Any = None
-
-
 class _Given(NamedTuple):
     """A drafted phrase that is outstanding; ``sent``: the stages that take drafts have it."""
 
@@ -105,31 +95,34 @@ class Life:
         if self._trace is not None:
             self._trace(LifeEvent(kind, who, what))
 
-    def route(self, head: str, item: Any) -> Routes:
-        """Take an item that the head yields; return who is to be given what."""
-        self.note("made", head, item)
-        routes = self._route(item)
-        if routes.drafts is not None:
-            self.note("given", head, routes.drafts)
-        if routes.verified is not None:
-            self.note("released", head, routes.verified)
-        return routes
+    def route(self, head: str, item: Any) -> tuple[Any, Any]:
+        """Take an item that the head yields; return what it becomes.
 
-    def _route(self, item: Any) -> Routes:
+        First for the log and for most stages, then for those that take drafts; None: nothing.
+        """
+        self.note("made", head, item)
+        verified, drafts = self._route(item)
+        if drafts is not None:
+            self.note("given", head, drafts)
+        if verified is not None:
+            self.note("released", head, verified)
+        return verified, drafts
+
+    def _route(self, item: Any) -> tuple[Any, Any]:
         match item:
             case Drafted(phrase=phrase):
                 sent = self.taken and all(given.sent for given in self._given)
                 sent = sent and self.account.allows()
                 self._given.append(_Given(phrase.chars, sent))
-                return Routes(drafts=phrase if sent else None)
+                return None, phrase if sent else None
             case Confirmed(phrase=phrase):
                 sent = self._given.popleft().sent
                 if sent:
                     self.account.confirmed()
-                return Routes(phrase, None if sent else phrase)
+                return phrase, None if sent else phrase
             case Withdrawn(from_char=from_char):
-                return Routes(drafts=self._withdraw(from_char))
-        return Routes(item, item)
+                return None, self._withdraw(from_char)
+        return item, item
 
     def _withdraw(self, from_char: int) -> Revoke | None:
         sent: list[int] = []

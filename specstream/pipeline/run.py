@@ -146,20 +146,9 @@ class Run:
                 group.start_soon(self._run_stage, head, main, self._direct)
                 if previews:
                     chunks = getattr(chunks, "previewed", lambda: chunks)()
-                try:
-                    with self._source:
-                        async for chunk in chunks:
-                            self._life.note("read", "engine", chunk)
-                            if not isinstance(chunk, Preview):
-                                await self._emit("engine", chunk)
-                            await source.send(chunk)
-                except Exception as error:
-                    self._error = error
-                    self.broken = True
-                except anyio.get_cancelled_exc_class():
-                    if _is_cancelled():
-                        raise
-                    self._error = AdapterFailed("the token stream was cancelled from elsewhere")
+                elsewhere = "the token stream was cancelled from elsewhere"
+                self._error = await _fault(self._source, self._feed(chunks, source), elsewhere)
+                self.broken |= self._error is not None
                 if self.cancelled is not None and hasattr(chunks, "cancel"):
                     chunks.cancel()  # else the engine would go on writing what nobody reads
                 source.close()
@@ -167,6 +156,13 @@ class Run:
             self._log.close()
             if self._spans is not None:
                 self._spans.close(self._error)
+
+    async def _feed(self, chunks: AsyncIterable[Any], source: Link[Any]) -> None:
+        async for chunk in chunks:
+            self._life.note("read", "engine", chunk)
+            if not isinstance(chunk, Preview):
+                await self._emit("engine", chunk)
+            await source.send(chunk)
 
     def _links(self, branch: Sequence[Stage[Any, Any]], drafting: bool) -> list[Link[Any]]:
         """Make the links that a branch's stages read; drafts go up to the first that takes none."""
@@ -192,20 +188,11 @@ class Run:
     async def _run_stage(
         self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
     ) -> None:
-        watch = outlet.watch
-        failure: SpecstreamError | None = None
+        watch, who = outlet.watch, f"stage {stage.name!r}"
         try:
-            try:
-                with watch.scope:
-                    await self._relay(stage, outlet, give)
-            except Exception as error:
-                failure = as_failure(f"stage {stage.name!r}", error)
-            except anyio.get_cancelled_exc_class():
-                if _is_cancelled():
-                    raise
-                elsewhere = f"stage {stage.name!r} waited for something that was cancelled"
-                failure = AdapterFailed(elsewhere)
-            failure = watch.failure or failure
+            elsewhere = f"{who} waited for something that was cancelled"
+            fault = await _fault(watch.scope, self._relay(stage, outlet, give), elsewhere)
+            fault = watch.failure or fault
             watch.rest()
             outlet.source.abandon()
             if outlet is self._outlets[0]:  # the head's
@@ -214,9 +201,9 @@ class Run:
             else:
                 self._deadlines.stop()
             await outlet.drain()
-            if failure is not None:
+            if fault is not None:
                 self.broken = True
-                await self._emit(stage.name, StageFailed(failure))
+                await self._emit(stage.name, StageFailed(as_failure(who, fault)))
         finally:
             watch.rest()
             outlet.source.abandon()
@@ -224,10 +211,7 @@ class Run:
                 sink.close()
 
     async def _relay(
-        self,
-        stage: Stage[Any, Any],
-        outlet: Outlet,
-        give: Callable[[Any], Awaitable[None]],
+        self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
     ) -> None:
         """Pass on what the stage yields to the log and to the stages behind it."""
         watch = outlet.watch
@@ -267,6 +251,20 @@ class Run:
             await outlet.judge()
 
 
-def _is_cancelled() -> bool:
-    """Whether the turn itself is being cancelled, not only something that was awaited."""
-    return anyio.current_effective_deadline() == -math.inf
+async def _fault(
+    scope: anyio.CancelScope, work: Awaitable[None], elsewhere: str
+) -> Exception | None:
+    """Do ``work`` within ``scope``; return what broke it.
+
+    An `AdapterFailed` that says ``elsewhere`` if what was awaited was cancelled, and not the turn.
+    """
+    try:
+        with scope:
+            await work
+    except Exception as error:
+        return error
+    except anyio.get_cancelled_exc_class():
+        if anyio.current_effective_deadline() == -math.inf:  # the turn itself
+            raise
+        return AdapterFailed(elsewhere)
+    return None

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
+
 from specstream.errors import AdapterFailed
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
@@ -85,3 +87,16 @@ async def test_something_cancelled_from_elsewhere_is_a_failure_of_that_stage_onl
     assert isinstance(failures[0].error, AdapterFailed)
     relayed = [event for event in events if event.source == "relay"]
     assert len(relayed) == 2 * len([event for event in events if event.source == "engine"])
+
+
+async def test_a_token_stream_cancelled_from_elsewhere_has_failed() -> None:
+    async def chunks() -> AsyncGenerator[Any, None]:
+        yield "one"
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    async with Pipeline([[Relay()]], head=Relay()).run(chunks()) as run:
+        with pytest.raises(AdapterFailed, match="cancelled from elsewhere"):
+            await events_of(run)
+    assert run.broken
