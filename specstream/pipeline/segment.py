@@ -65,10 +65,10 @@ class Segmenter(Window):
     ) -> None:
         if max_chars < _SHORTEST_WINDOW:
             raise ConfigError(f"max_chars must be at least {_SHORTEST_WINDOW}, not {max_chars}")
-        if first_clause_chars is not None and first_clause_chars < 1:
-            raise ConfigError(f"first_clause_chars must be at least 1, not {first_clause_chars}")
-        if first_words_chars is not None and first_words_chars < 1:
-            raise ConfigError(f"first_words_chars must be at least 1, not {first_words_chars}")
+        firsts = {"first_clause_chars": first_clause_chars, "first_words_chars": first_words_chars}
+        for name, chars in firsts.items():
+            if chars is not None and chars < 1:
+                raise ConfigError(f"{name} must be at least 1, not {chars}")
         super().__init__(max_chars)
         self._first_clause_chars = first_clause_chars
         self._first_words_chars = first_words_chars
