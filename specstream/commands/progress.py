@@ -119,14 +119,13 @@ async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
 
 
 async def _draw(what: str) -> None:
-    progress = Progress(sys.stderr)
-    if not progress.rewrites:
-        return
-    clock = asyncio.get_running_loop().time
+    progress, clock = Progress(sys.stderr), asyncio.get_running_loop().time
     began = clock()
     try:
         while True:
-            progress.show(f"{what} … {clock() - began:.0f} s")
+            if progress.rewrites:
+                progress.show(f"{what} … {clock() - began:.0f} s")
+            # Also wakes the loop: a signal that came just before it went to sleep doesn't.
             await asyncio.sleep(_REDRAWN_S)
     finally:
         progress.clear()

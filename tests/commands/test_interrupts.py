@@ -97,6 +97,28 @@ from specstream.cli""",
     assert ended(code, *both, ignores=True) == (143, "specstream: terminated\n", "")
 
 
+def test_a_signal_that_does_not_wake_the_event_loop_is_noticed() -> None:
+    """One that comes just before the loop goes to sleep, or reaches another thread."""
+    code = command(["generate", "x"]).replace(
+        "from specstream.cli",
+        """
+import signal, time, types
+
+def interrupt():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    stuck()
+
+class EngineWorker:
+    def __init__(self, *args):
+        self.start = threading.Thread(target=interrupt).start
+
+sys.modules["specstream.engine.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
+from specstream.cli""",
+    )
+    assert ended(code) == (130, "specstream: interrupted\n", "")
+
+
 def test_after_an_interrupt_everything_is_unwound_but_not_the_interpreter() -> None:
     code = """
 import atexit, anyio
