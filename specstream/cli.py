@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
 from specstream.commands.interrupts import ends_at_once, tell_interrupted
@@ -43,23 +43,25 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"specstream {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    say = commands.add_parser("say", help="speak a reply, with avatar cues and scene prompts")
+    def add(name: str, help: str, run: str = "", **more: Any) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, **more)
+        made.set_defaults(run=run or f"{name}:run")
+        return made
+
+    say = add("say", "speak a reply, with avatar cues and scene prompts")
     add_prompt_options(say)
     say.add_argument(
         "--out", default="out", metavar="DIR", help="where the files go (default: out)"
     )
     say.add_argument("--compare", action="store_true", help="also run it without speculation")
     _add_adapter_options(say)
-    say.set_defaults(run="say:run")
 
-    generate = commands.add_parser("generate", help="write a reply, text only")
+    generate = add("generate", "write a reply, text only")
     add_prompt_options(generate)
-    generate.set_defaults(run="generate:run")
 
-    chat = commands.add_parser("chat", help="a conversation, in the terminal or line by line")
-    chat.set_defaults(run="chat:run")
+    chat = add("chat", "a conversation, in the terminal or line by line")
 
-    serve = commands.add_parser("serve", help="the WebSocket server and the demo page")
+    serve = add("serve", "the WebSocket server and the demo page", "serve:run_server")
     add_server_options(serve, port=8765, clients=True)
     _add_adapter_options(serve)
     serve.add_argument(
@@ -68,21 +70,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="auto|off|NAME[=MODEL]",
         help="speech recogniser, and its model's folder or name (default: whisper if it is installed)",
     )
-    serve.set_defaults(run="serve:run_server")
 
-    adapter = commands.add_parser("adapter", help="one adapter behind its own WebSocket")
+    adapter = add("adapter", "one adapter behind its own WebSocket", "serve:run_adapter")
     adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
     adapter.add_argument("--name", help="which adapter of that kind")
     add_server_options(adapter, port=0, clients=False)
-    adapter.set_defaults(run="serve:run_adapter")
 
-    verify = commands.add_parser("verify", help="check that this pair's output is the target's own")
+    verify = add("verify", "check that this pair's output is the target's own")
     runs, tokens = "samples of each of three prompts", "tokens compared with plain greedy decoding"
     verify.add_argument("--runs", type=int, default=150, help=f"{runs} (default: 150)")
     verify.add_argument("--tokens", type=int, default=400, help=f"{tokens} (default: 400)")
-    verify.set_defaults(run="verify:run")
 
-    bench = commands.add_parser(
+    bench = add(
         "bench",
         help="the same prompts with and without speculation",
         description="Runs the same prompts with and without speculation, and with transformers; prints "
@@ -90,7 +89,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--quick).",
     )
     add_bench_options(bench)
-    bench.set_defaults(run="bench:run")
 
     for command in (say, generate, chat, serve, adapter, verify, bench):
         add_model_options(command, every_method=command is bench)
@@ -99,9 +97,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for command in (chat, serve):
         add_learning_options(command)
 
-    latency = commands.add_parser(
-        "latency", help="a scripted conversation: how long each turn waits, and for what"
-    )
+    latency = add("latency", help="a scripted conversation: how long each turn waits, and for what")
     live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
     latency.add_argument("url", nargs="?", help=live)
     files = "a conversation, in TOML; see docs/testing.md"
@@ -109,35 +105,28 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     latency.add_argument("--voice", default="auto", help="the user's voice, for a server")
     latency.add_argument("--out", metavar="DIR", help="write latency.json and latency.svg there")
     latency.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    latency.set_defaults(run="latency:run")
 
-    trace = commands.add_parser("trace", help="where a moment of the speech came from")
+    trace = add("trace", "where a moment of the speech came from")
     trace.add_argument("file", help="the trace.json that `specstream say` wrote")
     moment = "a moment of the speech, such as 3.2s or 450ms"
     trace.add_argument("--at", required=True, metavar="TIME", help=moment)
     trace.add_argument("--picture", metavar="FILE", help="a timeline: .svg, .png or .pdf")
     trace.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    trace.set_defaults(run="trace:run")
 
-    export = commands.add_parser("export", help="recorded avatar cues, for another player of faces")
+    export = add("export", "recorded avatar cues, for another player of faces")
     add_export_options(export)
-    export.set_defaults(run="export:run")
 
-    train = commands.add_parser("train", help="make a draft, or a drafting head, for a target")
+    train = add("train", "make a draft, or a drafting head, for a target")
     add_train_options(train)
-    train.set_defaults(run="train:run")
 
-    pull = commands.add_parser("pull", help="bring a known model into the cache folder")
+    pull = add("pull", "bring a known model into the cache folder")
     add_pull_options(pull)
-    pull.set_defaults(run="pull:run")
 
-    models = commands.add_parser("models", help="the models that are here, and that can be pulled")
+    models = add("models", "the models that are here, and that can be pulled")
     models.add_argument("--json", action="store_true", help="one JSON object")
-    models.set_defaults(run="models:run")
 
-    doctor = commands.add_parser("doctor", help="what was found, what is missing, how to fix it")
+    doctor = add("doctor", "what was found, what is missing, how to fix it")
     doctor.add_argument("--json", action="store_true", help="one JSON object")
-    doctor.set_defaults(run="doctor:run")
     return read_arguments(parser, commands.choices, argv)
 
 

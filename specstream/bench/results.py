@@ -76,9 +76,9 @@ class Results:
     def best(self, domain: str, arm: str) -> tuple[str, Figures] | None:
         """The setting that decodes fastest in a domain, and its figures; None if the arm has none."""
         found = [
-            (setting, self.figures[domain, arm, setting])
-            for setting in self.settings(arm)
-            if (domain, arm, setting) in self.figures
+            (setting, figures)
+            for (where, name, setting), figures in self.figures.items()
+            if (where, name) == (domain, arm)
         ]
         return max(found, key=lambda pair: pair[1].decode_tokens_per_second, default=None)
 

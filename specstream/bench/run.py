@@ -74,7 +74,7 @@ class Budget:
 
     def allows(self, expected: float) -> bool:
         """Whether ``expected`` more seconds still fit."""
-        return self._seconds is None or self.used + expected <= self._seconds
+        return self.left is None or expected <= self.left
 
 
 @dataclass(slots=True)

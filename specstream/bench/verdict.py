@@ -14,6 +14,11 @@ WORTH = 1.05  # from this ratio on speculation is faster: less is not worth a se
 LOSS = 0.95  # up to this ratio speculation is slower
 FEW = 10  # with fewer prompts, the verdict says that it is only a hint
 
+_HEADLINES = {
+    "faster": "speculation is faster here",
+    "about as fast": "speculation makes no difference here",
+    "slower": "speculation is slower here, so turn it off",
+}
 _OTHERS = (
     ("transformers' generate", "generate", True),
     ("transformers' assisted generation", "assisted", False),
@@ -37,7 +42,8 @@ def verdict_of(
     if over_own is None:
         lines = ["no verdict on speculation: it needs the arms own and auto"]
     else:
-        lines = [_headline(over_own, min(own.values()), results), *_where(own)]
+        lines = [_headline(over_own, min(own.values()), results)]
+        lines.append(f"speculation by domain: {_where(own)}")
     for name, arm, plainly in _OTHERS:
         lines += _against(
             name,
@@ -56,11 +62,7 @@ def verdict_of(
 
 
 def _headline(over_own: float, worst: float, results: Results) -> str:
-    text = "speculation makes no difference here"
-    if over_own >= WORTH:
-        text = "speculation is faster here"
-    elif over_own <= LOSS:
-        text = "speculation is slower here, so turn it off"
+    text = _HEADLINES[_kind(over_own)]
     domains = results.mean_domains
     prompts = sum(len(results.prompt_ratios(domain, "auto", "own")) for domain in domains)
     spread = f"n = {counted(prompts, 'prompt')}"
@@ -75,27 +77,19 @@ def _headline(over_own: float, worst: float, results: Results) -> str:
     )
 
 
-def _listed(ratios: Mapping[str, float], low: float, high: float) -> str:
-    """The domains whose ratio is above ``low`` and at most ``high``, in words."""
-    return ", ".join(
-        f"{domain} ({ratio:.2f})" for domain, ratio in ratios.items() if low < ratio <= high
-    )
+def _kind(ratio: float) -> str:
+    """A ratio of speeds in words, one of the keys of `_HEADLINES`."""
+    return "faster" if ratio >= WORTH else "slower" if ratio <= LOSS else "about as fast"
 
 
-_BELOW_WORTH = WORTH - 1e-12  # `_listed` excludes its lower bound, and a ratio of WORTH is a gain
+def _listed(ratios: Mapping[str, float], kind: str) -> str:
+    """The domains whose ratio is of this kind, in words; empty if there are none."""
+    found = [f"{domain} ({ratio:.2f})" for domain, ratio in ratios.items() if _kind(ratio) == kind]
+    return f"{kind} on {', '.join(found)}" if found else ""
 
 
-def _where(ratios: Mapping[str, float]) -> list[str]:
-    parts = [
-        f"{word} {found}"
-        for word, low, high in (
-            ("faster on", _BELOW_WORTH, float("inf")),
-            ("about as fast on", LOSS, _BELOW_WORTH),
-            ("slower on", 0.0, LOSS),
-        )
-        if (found := _listed(ratios, low, high))
-    ]
-    return [f"speculation by domain: {'; '.join(parts)}"] if parts else []
+def _where(ratios: Mapping[str, float]) -> str:
+    return "; ".join(filter(None, (_listed(ratios, kind) for kind in _HEADLINES)))
 
 
 def _against(
@@ -111,18 +105,16 @@ def _against(
     text = f"with speculation, ours is {_compared(fast, name)}"
     if plain is not None:
         text += f"; without speculation, {plain:.2f} times"
-    slower, faster = _listed(domains, 0.0, LOSS), _listed(domains, _BELOW_WORTH, float("inf"))
-    if fast > LOSS and slower:
-        text += f"; but slower on {slower}"
-    elif fast < WORTH and faster:
-        text += f"; but faster on {faster}"
+    for opposite in ("slower", "faster"):
+        if _kind(fast) != opposite and (found := _listed(domains, opposite)):
+            return [f"{text}; but {found}"]
     return [text]
 
 
 def _compared(ratio: float, name: str) -> str:
-    if LOSS < ratio < WORTH:
-        return f"about as fast as {name}: {ratio:.2f} times its speed"
-    return f"{'faster' if ratio >= WORTH else 'slower'} than {name}: {ratio:.2f} times its speed"
+    kind = _kind(ratio)
+    than = "as" if kind == "about as fast" else "than"
+    return f"{kind} {than} {name}: {ratio:.2f} times its speed"
 
 
 def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:

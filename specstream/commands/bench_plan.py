@@ -145,10 +145,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 
 def bench_config(args: argparse.Namespace) -> EngineConfig:
-    """The engine's config, with ``--threads`` and in bfloat16 unless another dtype was asked for."""
+    """The engine's config, in bfloat16 unless another dtype was asked for."""
     config = engine_of(args).config
     changed: dict[str, Any] = config.model_dump()
-    changed["threads"] = args.threads or config.threads
     changed["max_running"] = max(config.max_running, args.concurrency or 1)
     if args.dtype is None and config.dtype == "auto":
         changed["dtype"] = "bfloat16"  # the fastest, on a CPU too

@@ -63,7 +63,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     )
     add(
         "--allow-width-dependent",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="run a quantised target even if its logits depend on how many tokens share a pass",
     )
     add(
@@ -129,6 +130,9 @@ def _template_kwargs(text: str) -> dict[str, Any]:
 
 
 _TABLES = ("engine", "sampling", "server")
+_AS_GIVEN = ("target", "draft", "device", "dtype", "quantize", "allow_width_dependent", "compile",
+             "threads")  # fmt: skip
+"""Options that are keys of `EngineConfig` as they are."""
 
 
 def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -158,8 +162,8 @@ def engine_of(args: argparse.Namespace) -> Engine:
         ModelNotFound, ModelBroken: there is no such model; see `check_models`.
     """
     engine = tables_of(args)["engine"]
-    for key in ("target", "draft", "device", "dtype", "quantize"):
-        if getattr(args, key) is not None:
+    for key in _AS_GIVEN:
+        if getattr(args, key, None) is not None:
             engine[key] = getattr(args, key)
     if isinstance(named := engine.get("draft"), list):
         engine["draft"] = named[0] if len(named) == 1 else tuple(named)
@@ -167,10 +171,6 @@ def engine_of(args: argparse.Namespace) -> Engine:
         given = engine.get("chat_template_kwargs")
         base = given if isinstance(given, dict) else {}
         engine["chat_template_kwargs"] = base | args.chat_template_kwargs
-    if args.compile is not None:
-        engine["compile"] = args.compile
-    if args.allow_width_dependent:
-        engine["allow_width_dependent"] = True
     if getattr(args, "reproducible", False):  # a sampling option
         engine["mode"] = "reproducible"
     if (learning := _learning_of(args, engine.get("learning"))) is not None:
