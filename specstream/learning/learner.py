@@ -19,7 +19,7 @@ from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.train.files import new_folder, tell_acceptance
-from specstream.train.loop import measure
+from specstream.train.loop import add_gradients, measure
 from specstream.train.optim import Optimizers, acceptance_weight, rate
 from specstream.train.trainee import Trainee
 
@@ -106,8 +106,7 @@ class Learner:
     ) -> None:
         self._config, self._target, self._trainee, self._served = config, target, trainee, served
         self._clock, self._order = clock, random.Random(0)
-        self._layers = len(target.decoder.weights.layers)
-        self._extras = Extras((*trainee.depths, self._layers))
+        self._extras = Extras((*trainee.depths, len(target.decoder.weights.layers)))
         target.check_states(self._extras.depths)
         self._buffer = Buffer(config.max_replies, config.max_tokens, config.longest)
         self._new, self._wanted, self._width = 0, config.every, config.step_tokens
@@ -200,11 +199,8 @@ class Learner:
         for number in range(total):
             if number % len(lessons) == 0:
                 self._order.shuffle(lessons)
-            made = self._trainee.losses(
-                lessons[number % len(lessons)].batch(), acceptance=acceptance_weight(1.0)
-            )
-            if any(made.counted):  # a short reply may have no token for a head to predict
-                made.loss.backward()  # type: ignore[no-untyped-call]
+            lesson = lessons[number % len(lessons)].batch()
+            add_gradients(self._trainee, lesson, acceptance_weight(1.0))
             yield
             self._optimizers.step(rate(number / total, self._report.updates))
             self._report.updates += 1
@@ -240,12 +236,8 @@ class Learner:
             self._trainee.module.load_state_dict(self._good)
             yield
             return before
-        _log.warning(
-            "learning: on the latest replies the draft does better as it was loaded (%.3f, not %.3f): "
-            "so it is back in service",
-            first,
-            before,
-        )
+        said = "learning: the weights as loaded are back, better on the latest replies (%.3f, not %.3f)"
+        _log.warning(said, first, before)
         self._good = self._first
         self._restore()
         self._served.adopt(self._good)

@@ -14,9 +14,9 @@ from specstream.errors import OutputError
 from specstream.train.batches import Batches, Position
 from specstream.train.files import read_tensors, write_tensors
 from specstream.train.optim import Optimizers, acceptance_weight, rate
-from specstream.train.trainee import Batch, Trainee, Unrolls
+from specstream.train.trainee import Batch, Losses, Trainee, Unrolls
 
-__all__ = ["Loop", "Measured", "Progress", "measure"]
+__all__ = ["Loop", "Measured", "Progress", "add_gradients", "measure"]
 
 _MEASURED = 20  # most measurements of held-out acceptance in a training
 _MEASURING = 0.1  # largest share of the time that is spent on measuring
@@ -151,10 +151,8 @@ class Loop:
             position, batch = next(batches)
             if isinstance(self.trainee, Unrolls):
                 self.trainee.unroll(done)
-            made = self.trainee.losses(batch, acceptance=acceptance_weight(done))
-            if any(made.counted):  # a batch of short texts may have nothing to predict
-                made.loss.backward()  # type: ignore[no-untyped-call]
-                self.optimizers.step(rate(done, now.step))
+            made = add_gradients(self.trainee, batch, acceptance_weight(done))
+            self.optimizers.step(rate(done, now.step))
             now.step, now.position = now.step + 1, position
             now.tokens += int(batch.present.sum())
             now.seconds += time.perf_counter() - began
@@ -183,6 +181,14 @@ class Loop:
         self.progress.seconds += took
         first = found.positions[0] if found.positions else 0.0
         self.progress.curve.append((self.progress.step, self.progress.seconds, first))
+
+
+def add_gradients(trainee: Trainee, batch: Batch, acceptance: float) -> Losses:
+    """Add a batch's gradients to the weights'; a batch of short texts may have nothing to predict."""
+    made = trainee.losses(batch, acceptance=acceptance)
+    if any(made.counted):
+        made.loss.backward()  # type: ignore[no-untyped-call]
+    return made
 
 
 @torch.no_grad()
