@@ -62,7 +62,7 @@ class StreamingTrainee:
         places: Tokens of each sequence whose streams are computed in a training step.
 
     Raises:
-        ModelUnsupported: a target of another family.
+        ModelUnsupported: the target is no plain model of the Llama family.
     """
 
     def __init__(

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.model.heads.streaming_format import PRODUCTS, StreamingShape
-from specstream.model.layers import rotated
+from specstream.model.layers import Layer, layer_of, rotated
+from specstream.model.norms import Norm
+from specstream.model.products import Product
 from specstream.model.weights import DecoderWeights, LayerWeights
 
 __all__ = ["StreamingModule"]
@@ -27,9 +29,10 @@ class StreamingModule(nn.Module):
     def __init__(self, shape: StreamingShape, target: DecoderWeights) -> None:
         super().__init__()
         self.shape, hidden = shape, shape.hidden_size
-        self._tops = [_Frozen(one, target) for one in target.layers[shape.depth :]]
+        tops = target.layers[shape.depth :]
+        self._tops = [_frozen(one, target) for one in tops]
         self.entry = nn.Linear(hidden, shape.streams * hidden)
-        self.layers = nn.ModuleList(_Adapters(shape.rank, one) for one in self._tops)
+        self.layers = nn.ModuleList(_Adapters(shape.rank, one) for one in tops)
         self.norm = nn.RMSNorm(hidden, target.eps)
         with torch.no_grad():
             self.entry.weight.copy_(torch.eye(hidden).repeat(shape.streams, 1))
@@ -46,7 +49,7 @@ class StreamingModule(nn.Module):
         """
         x, found = states, list[Rows]()
         for layer in self._tops:
-            queries, keys, values = layer.split(layer.product("qkv", layer.normed(x)), angles)
+            queries, keys, values = _split(layer, layer.qkv(layer.norm(x)), angles)
             found.append((keys, values))
             mixed = F.scaled_dot_product_attention(
                 queries.transpose(1, 2),
@@ -55,8 +58,8 @@ class StreamingModule(nn.Module):
                 is_causal=True,
                 enable_gqa=True,
             )
-            x = x + layer.product("out", mixed.transpose(1, 2).flatten(2))
-            x = x + layer.product("down", layer.gated(layer.product("gate_up", layer.wide(x))))
+            x = x + layer.out(mixed.transpose(1, 2).flatten(2))
+            x = x + layer.down(_gated(layer, layer.gate_up(layer.mlp_norm(x))))
         return found
 
     def forward(self, states: Tensor, at: Tensor, rows: list[Rows], rotary: Angles) -> Tensor:
@@ -76,19 +79,19 @@ class StreamingModule(nn.Module):
         hidden = torch.arange(states.shape[1], device=device) > at.unsqueeze(-1)
         mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
         for layer, adapters, text in zip(self._tops, self.layers, rows, strict=True):
-            x = x + layer.streams(x, adapters, text, angles, mask[:, :, None, None, None])
-            wide = layer.wide(x)
-            gated = layer.gated(layer.product("gate_up", wide) + adapters(wide, "gate_up"))
-            x = x + layer.product("down", gated) + adapters(gated, "down")
+            x = x + _attend(layer, x, adapters, text, angles, mask[:, :, None, None, None])
+            wide = layer.mlp_norm(x)
+            gated = _gated(layer, layer.gate_up(wide) + adapters(wide, "gate_up"))
+            x = x + layer.down(gated) + adapters(gated, "down")
         normed: Tensor = self.norm(x)
         return normed
 
 
 class _Adapters(nn.Module):
-    def __init__(self, rank: int, layer: _Frozen) -> None:
+    def __init__(self, rank: int, layer: LayerWeights) -> None:
         super().__init__()
         for name in PRODUCTS:
-            out, into = layer.weight(name).shape
+            out, into = getattr(layer, name).shape
             down = nn.Parameter(torch.randn(rank, into) * into**-0.5)
             self.register_parameter(f"{name}_a", down)
             self.register_parameter(f"{name}_b", nn.Parameter(torch.zeros(out, rank)))
@@ -98,62 +101,52 @@ class _Adapters(nn.Module):
         return F.linear(F.linear(x, down), up)
 
 
-class _Frozen:
-    """One of the target's layers, in float32."""
+def _frozen(weights: LayerWeights, sizes: DecoderWeights) -> Layer:
+    """Make one of the target's layers, in float32."""
 
-    def __init__(self, weights: LayerWeights, sizes: DecoderWeights) -> None:
-        self._w, self._sizes = weights, sizes
-        self._wide: dict[str, Tensor] = {
-            name: getattr(weights, name).detach().float() for name in PRODUCTS
-        }
+    def norm(weight: Tensor) -> Norm:
+        wide = weight.detach().float()
+        return lambda x: F.rms_norm(x, wide.shape, wide, sizes.eps)
 
-    def weight(self, name: str) -> Tensor:
-        return self._wide[name]
+    def product(weight: Tensor, bias: Tensor | None) -> Product:
+        wide, added = weight.detach().float(), None if bias is None else bias.float()
+        return lambda x: F.linear(x, wide, added)
 
-    def product(self, name: str, x: Tensor) -> Tensor:
-        bias = {"qkv": self._w.qkv_bias, "out": self._w.out_bias}.get(name)
-        return F.linear(x, self._wide[name], None if bias is None else bias.float())
+    return layer_of(sizes, weights, norm, product)
 
-    def normed(self, x: Tensor) -> Tensor:
-        return self._rms(x, self._w.norm)
 
-    def wide(self, x: Tensor) -> Tensor:
-        return self._rms(x, self._w.mlp_norm)
+def _gated(layer: Layer, joint: Tensor) -> Tensor:
+    gate, up = joint.chunk(2, -1)
+    return layer.activation(gate) * up
 
-    def gated(self, joint: Tensor) -> Tensor:
-        gate, up = joint.chunk(2, -1)
-        found: Tensor = self._sizes.activation(gate) * up
-        return found
 
-    def split(self, joint: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Split a product into queries and keys (rotated, and normed if the target does) and values."""
-        s, w = self._sizes, self._w
-        heads = joint.view(*joint.shape[:-1], -1, s.head_dim)
-        queries, keys, values = heads.split_with_sizes([s.heads, s.kv_heads, s.kv_heads], -2)
-        if w.query_norm is not None and w.key_norm is not None:
-            queries, keys = self._rms(queries, w.query_norm), self._rms(keys, w.key_norm)
-        return rotated(queries, *angles), rotated(keys, *angles), values
+def _split(layer: Layer, joint: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
+    """Split a product into queries and keys (rotated, and normed if the target does) and values."""
+    heads = joint.view(*joint.shape[:-1], layer.heads, layer.head_dim)
+    queries, kv = heads.split_with_sizes(layer.split, -2)
+    keys, values = kv.chunk(2, -2)
+    if layer.query_norm is not None and layer.key_norm is not None:
+        queries, keys = layer.query_norm(queries), layer.key_norm(keys)
+    return rotated(queries, *angles), rotated(keys, *angles), values
 
-    def streams(
-        self, x: Tensor, adapters: nn.Module, text: Rows, angles: Angles, mask: Tensor
-    ) -> Tensor:
-        """Return the attention output for streams ``[B, P, streams, hidden]``, of the same shape."""
-        s, normed = self._sizes, self.normed(x)
-        joint = self.product("qkv", normed) + adapters(normed, "qkv")
-        queries, keys, values = self.split(joint, angles)
-        grouped = (*queries.shape[:-2], s.kv_heads, -1, s.head_dim)
-        queries = queries.view(grouped) * s.head_dim**-0.5
-        over_text = torch.einsum("bpjkgd,btkd->bpjkgt", queries, text[0]) + mask
-        own = torch.einsum("bpjkgd,bpikd->bpjkgi", queries, keys)
-        count = x.shape[2]
-        later = torch.ones(count, count, dtype=torch.bool, device=x.device).triu_(1)
-        own = own.masked_fill(later[:, None, None], -torch.inf)
-        weights = torch.cat([over_text, own], -1).softmax(-1)
-        length = over_text.shape[-1]
-        mixed = torch.einsum("bpjkgt,btkd->bpjkgd", weights[..., :length], text[1])
-        mixed = mixed + torch.einsum("bpjkgi,bpikd->bpjkgd", weights[..., length:], values)
-        flat = mixed.flatten(3)
-        return self.product("out", flat) + torch.as_tensor(adapters(flat, "out"))
 
-    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight.float(), self._sizes.eps)
+def _attend(
+    layer: Layer, x: Tensor, adapters: nn.Module, text: Rows, angles: Angles, mask: Tensor
+) -> Tensor:
+    """Return the attention output for streams ``[B, P, streams, hidden]``, of the same shape."""
+    normed = layer.norm(x)
+    joint = layer.qkv(normed) + adapters(normed, "qkv")
+    queries, keys, values = _split(layer, joint, angles)
+    grouped = (*queries.shape[:-2], keys.shape[-2], -1, layer.head_dim)
+    queries = queries.view(grouped) * layer.head_dim**-0.5
+    over_text = torch.einsum("bpjkgd,btkd->bpjkgt", queries, text[0]) + mask
+    own = torch.einsum("bpjkgd,bpikd->bpjkgi", queries, keys)
+    count = x.shape[2]
+    later = torch.ones(count, count, dtype=torch.bool, device=x.device).triu_(1)
+    own = own.masked_fill(later[:, None, None], -torch.inf)
+    weights = torch.cat([over_text, own], -1).softmax(-1)
+    length = over_text.shape[-1]
+    mixed = torch.einsum("bpjkgt,btkd->bpjkgd", weights[..., :length], text[1])
+    mixed = mixed + torch.einsum("bpjkgi,bpikd->bpjkgd", weights[..., length:], values)
+    flat = mixed.flatten(3)
+    return layer.out(flat) + torch.as_tensor(adapters(flat, "out"))
