@@ -15,12 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.methods import BlockProposerConfig
-from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.block import BlockHead, load
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.block import BlockProposer
 from specstream.train.block import BlockTrainee
-from specstream.train.trainee import Batch
 
 MASK = 1
 SIZE = 5
@@ -117,26 +115,3 @@ def _begun(model: PreTrainedModel) -> BlockHead:
     with tempfile.TemporaryDirectory() as folder:
         trainee.save(Path(folder), {})
         return load(Path(folder), ModelRunner(model))
-
-
-@torch.inference_mode()
-def batch_of(runner: ModelRunner, tokens: Tensor, depths: tuple[int, ...], prompt: int) -> Batch:
-    """What the trainer hands over for sequences ``[B, T]`` whose prompts have one length."""
-    states, finals = list[Tensor](), list[Tensor]()
-    wanted = (*depths, len(runner.decoder.weights.layers))
-    for row in tokens:
-        item = ForwardInput(row, runner.new_cache())
-        (found,) = runner.forward([item], Extras(wanted)).states
-        states.append(found[:, :-1])
-        finals.append(runner.model.model.norm(found[:, -1]))
-    replies = torch.zeros(tokens.shape, dtype=torch.bool)
-    replies[:, prompt:] = True
-    present = torch.ones(tokens.shape, dtype=torch.bool)
-    with torch.inference_mode(False):
-        return Batch(
-            tokens.clone(),
-            replies,
-            present,
-            torch.stack(states).clone(),
-            torch.stack(finals).clone(),
-        )

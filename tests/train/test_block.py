@@ -10,7 +10,7 @@ import torch
 from specstream.model.heads.recognise import load_head
 from specstream.model.runner import ModelRunner
 from specstream.train.block import BlockTrainee, _seen
-from tests.blocks import batch_of
+from tests.heads import batch_of
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(64, seed=5, layers=3, scale=2.0)
@@ -30,7 +30,7 @@ def test_the_loss_falls() -> None:
     torch.manual_seed(0)
     made = trainee()
     assert made.depths == (2,) or all(0 < depth < 3 for depth in made.depths)
-    batch = batch_of(RUNNER, tokens(), made.depths, PROMPT)
+    batch = batch_of(RUNNER, tokens(), PROMPT, made.depths)
     optimiser = torch.optim.AdamW(made.module.parameters(), lr=5e-3)
     seen = list[float]()
     for _ in range(25):
@@ -45,7 +45,7 @@ def test_the_loss_falls() -> None:
 
 def test_every_block_of_the_reply_counts_and_nothing_of_the_prompt() -> None:
     made = trainee(anchors=99)
-    found = made.losses(batch_of(RUNNER, tokens(), made.depths, PROMPT), acceptance=0.0)
+    found = made.losses(batch_of(RUNNER, tokens(), PROMPT, made.depths), acceptance=0.0)
     # Anchors from the prompt's last token to the last but one: 14, and fewer with a second token behind.
     assert list(found.counted) == [4 * 14, 4 * 13, 4 * 12]
 
@@ -57,7 +57,7 @@ def test_a_prediction_depends_on_nothing_behind_its_anchor() -> None:
     other[0, -1] = (other[0, -1] + 1) % 64
     outs = list[torch.Tensor]()
     for rows in (ids, other):
-        batch = batch_of(RUNNER, rows, made.depths, 2)
+        batch = batch_of(RUNNER, rows, 2, made.depths)
         anchors = torch.tensor([[5]])
         x = made._blocks(rows, anchors).flatten(1, 2)
         positions = torch.arange(5, 9).unsqueeze(0)

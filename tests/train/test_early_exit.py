@@ -8,38 +8,28 @@ import pytest
 import torch
 
 from specstream.errors import ModelUnsupported
-from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.train.early_exit import EarlyExitTrainee, trainee
 from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch
+from tests.heads import batch_of
 from tests.tiny import byte_tokenizer, tiny_model
 
 VOCAB = 30
 
 
-def batch_of(runner: ModelRunner) -> Batch:
+def some_batch(runner: ModelRunner) -> Batch:
     """Two sequences, the second one shorter; the first tokens are no reply."""
     torch.manual_seed(0)
-    ids = torch.randint(VOCAB, (2, 24))
-    states, final = torch.zeros(2, 24, 1, 32), torch.zeros(2, 24, 32)
-    present = torch.ones(2, 24, dtype=torch.bool)
-    present[1, 16:] = False
-    replies = present.clone()
-    replies[:, :5] = False
-    with torch.inference_mode():
-        for row, length in enumerate((24, 16)):
-            item = ForwardInput(ids[row, :length], runner.new_cache())
-            (found,) = runner.forward([item], Extras((1, 3))).states
-            states[row, :length, 0] = found[:, 0]
-            final[row, :length] = runner.decoder.normed(found[:, 1])
-    return Batch(ids, replies, present, states, final)
+    batch = batch_of(runner, torch.randint(VOCAB, (2, 24)), 5, (1,))
+    batch.present[1, 16:] = False
+    return batch
 
 
 def test_it_learns_the_targets_choices_and_changes_no_weight_of_it() -> None:
     runner = ModelRunner(tiny_model(VOCAB, layers=3))
     before = {name: value.clone() for name, value in runner.model.state_dict().items()}
-    batch, trainee = batch_of(runner), EarlyExitTrainee(runner, 1, 64)
+    batch, trainee = some_batch(runner), EarlyExitTrainee(runner, 1, 64)
     first = trainee.losses(batch, acceptance=0.0)
     assert first.counted == [19 + 11]
     optimiser = torch.optim.Adam(trainee.module.parameters(), 0.01)
@@ -57,7 +47,7 @@ def test_it_learns_the_targets_choices_and_changes_no_weight_of_it() -> None:
 
 def test_padding_has_no_part_in_it() -> None:
     runner = ModelRunner(tiny_model(VOCAB, layers=3))
-    batch, trainee = batch_of(runner), EarlyExitTrainee(runner, 1)
+    batch, trainee = some_batch(runner), EarlyExitTrainee(runner, 1)
     wanted = trainee.losses(batch, acceptance=0.5)
     batch.states[1, 16:], batch.final[1, 16:] = 7.0, -3.0
     found = trainee.losses(batch, acceptance=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from specstream.model.runner import ModelRunner
-from tests.blocks import batch_of
+from tests.heads import batch_of
 from tests.streams import trainee_of
 from tests.tiny import tiny_model
 
@@ -22,7 +22,7 @@ def test_the_loss_falls_and_the_target_stays_as_it_is() -> None:
     torch.manual_seed(0)
     made = trainee_of(MODEL, stream_layers=2, rank=8)
     before = {name: one.clone() for name, one in MODEL.state_dict().items()}
-    batch = batch_of(RUNNER, tokens(), made.depths, PROMPT)
+    batch = batch_of(RUNNER, tokens(), PROMPT, made.depths)
     optimiser = torch.optim.AdamW(made.module.parameters(), lr=1e-2)
     seen = list[float]()
     for _ in range(25):
@@ -38,7 +38,7 @@ def test_the_loss_falls_and_the_target_stays_as_it_is() -> None:
 
 def test_streams_of_the_replys_tokens_are_counted() -> None:
     made = trainee_of(MODEL, places=99)
-    found = made.losses(batch_of(RUNNER, tokens(), made.depths, PROMPT), acceptance=0.0)
+    found = made.losses(batch_of(RUNNER, tokens(), PROMPT, made.depths), acceptance=0.0)
     # Tokens two and more before a reply's: the first reply token is drawn by the target itself.
     assert list(found.counted) == [4 * 13, 4 * 12, 4 * 11]
 
@@ -51,7 +51,7 @@ def test_a_stream_depends_on_nothing_behind_its_token() -> None:
     cos, sin = made._rotary.upto(16)
     angles, outs = (cos[:12].unsqueeze(1), sin[:12].unsqueeze(1)), list[torch.Tensor]()
     for rows in (ids, other):
-        states = batch_of(RUNNER, rows, made.depths, 2).states[:, :, 0]
+        states = batch_of(RUNNER, rows, 2, made.depths).states[:, :, 0]
         text = made.module.text_rows(states, angles)
         outs.append(made.module(states, torch.tensor([[6, 7]]), text, (cos, sin)))
     torch.testing.assert_close(outs[0][:, 0], outs[1][:, 0])
