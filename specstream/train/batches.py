@@ -84,7 +84,7 @@ class Batches:
     def held_out(self, count: int | None = None) -> Iterator[Batch]:
         """Yield the last ``count`` sequences of the last shard, or all sequences, once each."""
         for name in self._names if count is None else self._names[-1:]:
-            replies = self.replies.read(name, lazily=True)
+            replies = self.replies.read(name)
             kept = replies if count is None else replies[-count:]
             for group in self._grouped(self._cut(kept)):
                 yield self.collate(group)
@@ -128,7 +128,7 @@ class Batches:
     def _groups(self, names: Sequence[str], seed: str) -> list[list[Reply]]:
         found: list[Reply] = []
         for name in names:
-            replies = self.replies.read(name, lazily=True)
+            replies = self.replies.read(name)
             if name == self._names[-1] and self.skip:
                 replies = replies[: -self.skip]
             found += self._cut(replies)

@@ -177,7 +177,7 @@ class _Training:
             self._write("held-out replies", held, held_prompts, (1.0,), _FOR_HELD, None)
         if options.replies is not None:
             replies = Replies.open(options.replies, depths, self._hidden)
-            count = len(replies.read(replies.names[-1], lazily=True))
+            count = len(replies.read(replies.names[-1]))
             return replies, held, 0 if held.names else max(1, min(_HELD, count // 2))
         assert prompts is not None, "checked by the options"
         replies = Replies.create(options.work / "replies", depths, self._hidden)

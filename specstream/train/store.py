@@ -159,14 +159,14 @@ class Replies:
         self.seconds += seconds
         self._write_index()
 
-    def read(self, name: str, *, lazily: bool = False) -> list[Reply]:
-        """Read the replies of a shard; ``lazily``: their tensors are mapped from the file.
+    def read(self, name: str) -> list[Reply]:
+        """Read the replies of a shard, whose tensors are mapped from the file.
 
         Raises:
             ConfigError: the shard doesn't have the format of the module's docstring.
             OutputError: the shard is damaged.
         """
-        found = read_tensors(self.folder / name, lazily=lazily)
+        found = read_tensors(self.folder / name, lazily=True)
         if not isinstance(found, list):
             raise ConfigError(f"{self.folder / name} is no list of replies")
         return list(self._checked(name, found))
@@ -184,7 +184,7 @@ class Replies:
         """
         counts = torch.zeros(vocabulary, dtype=torch.int64)
         for name in self.names:
-            replies = self.read(name, lazily=True)
+            replies = self.read(name)
             for reply in replies[: len(replies) - (skip if name == self.names[-1] else 0)]:
                 ids = reply.ids[reply.prompt :].long()
                 if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
