@@ -251,7 +251,7 @@ class Bug:
 _RATIO, _BLOCK = Cell(rule="ratio", batch="32"), Cell(rule="block", batch="32")
 _COINS = replace(_BLOCK, target="coins")
 _AUTO = replace(_BLOCK, proposer="auto")
-_JUDGE = "specstream.engine.verifier.verify_batch"
+_JUDGE = "specstream.engine.step.verify_batch"
 
 BUGS: Mapping[str, Bug] = {
     "argmax draft, q given as if drawn": Bug(_RATIO, ArgmaxDraft),
