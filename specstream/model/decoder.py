@@ -111,17 +111,18 @@ class Decoder:
         if weights is None:
             return None
         attention = ContiguousAttention(weights) if reproducible else None
-        rotary = RotaryTable(model, weights.head_dim)
+        rotary = RotaryTable.of(model, weights.head_dim)
         decoder = cls(weights, rotary, attention, native=native)
-        if not decoder._agrees(model):
-            if native is None:
-                return None
+        agrees = decoder._agrees(model)
+        if not agrees and native is not None:
             decoder = cls(weights, rotary, attention)
-            if not decoder._agrees(model):
-                return None
+            agrees = decoder._agrees(model)
+        if not agrees:
+            return None
         if quantize is None:
             return decoder
-        return cls(weights, rotary, quantize=quantize, native=native)
+        # A pool takes a share of the free memory, so it is made once.
+        return cls(weights, rotary, decoder.attention, quantize=quantize, native=native)
 
     def _agrees(self, model: PreTrainedModel) -> bool:
         """Compare with the model, reading the tokens in two passes so that the cache takes part."""

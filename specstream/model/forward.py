@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from specstream.model.attention.base import Batch
 from specstream.model.entry import Entered
 from specstream.model.kv.base import KVCache
-from specstream.model.rider import Rider
 from specstream.model.tree import Tree
 
-__all__ = ["PLAIN", "Extras", "ForwardInput", "ForwardOutput", "Midway", "Taps"]
+__all__ = ["PLAIN", "Extras", "ForwardInput", "ForwardOutput", "Midway", "Rider", "Taps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,28 @@ class Midway:
 
     depth: int
     call: Callable[[Sequence[Tensor]], None]
+
+
+class Rider(Protocol):
+    """Extra rows that follow a pass through its top layers, computed from the pass's hidden states.
+
+    Made for one pass, called on the thread that runs it. They attend to the rows that the pass has
+    written into the caches. The pass runs without them, so its logits have the same bits with and
+    without a rider.
+
+    Attributes:
+        depth: After how many layers the pass's states are taken.
+    """
+
+    depth: int
+
+    def prepare(self, batch: Batch) -> None:
+        """Called before the pass is planned: the last moment to reserve cache rows."""
+        ...
+
+    def run(self, states: Tensor) -> None:
+        """Called after the pass, with all its tokens' states ``[N, hidden]`` at `depth`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,12 @@ class ModelRunner:
                 self._decoder = Decoder.of(
                     model, reproducible=one_width, quantize=quantize, native=code
                 )
-            if quantize is not None and self._decoder is None:
-                raise ModelUnsupported(
-                    "only plain models of the Llama family can be quantised here, and "
-                    f"{type(model).__name__} here is none"
-                )
+        if self._decoder is None and (quantize is not None or captured is not None or native):
+            name, done = ("compile", "compiled") if quantize is None else (setting, "quantised")
+            raise ModelUnsupported(
+                f"{name}: only plain models of the Llama family can be {done}, and "
+                f"{type(model).__name__} here is none; leave {name} off"
+            )
         self.model: PreTrainedModel = model
         self.quantised = quantize is not None
         self.device = model.device
@@ -109,11 +110,6 @@ class ModelRunner:
         if self._captured is not None and quantize is not None:
             raise ModelUnsupported(
                 "compile: passes captured on a GPU are unquantised; choose compile or quantize"
-            )
-        if (captured is not None or native) and self._decoder is None:
-            raise ModelUnsupported(
-                f"compile: only plain models of the Llama family can be compiled, and "
-                f"{type(model).__name__} here is none; leave compile off"
             )
 
     def compile(self, check: Callable[[], None] = lambda: None) -> None:

@@ -144,18 +144,17 @@ class RotaryTable:
     where swapped exchanges the halves of x.
     """
 
-    _wide: tuple[Tensor, Tensor] | None = None
-
-    def __init__(self, model: PreTrainedModel, head_dim: int) -> None:
-        inner = _inner(model)
-        self._fill(inner.rotary_emb, inner.embed_tokens.weight.data[:1], head_dim)
+    def __init__(self, rotary: nn.Module, probe: Tensor, head_dim: int) -> None:
+        """Make the table of transformers' module ``rotary``, with the dtype and device of ``probe``."""
+        self._rotary, self._probe, self._half = rotary, probe, head_dim // 2
+        self._cos, self._sin = self._angles(_FIRST_POSITIONS)
+        self._wide: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def by(cls, rotary: nn.Module, probe: Tensor, head_dim: int) -> RotaryTable:
-        """Make the table of transformers' module ``rotary``, with the dtype and device of ``probe``."""
-        table = cls.__new__(cls)
-        table._fill(rotary, probe, head_dim)
-        return table
+    def of(cls, model: PreTrainedModel, head_dim: int) -> RotaryTable:
+        """Make the table of a model."""
+        inner = _inner(model)
+        return cls(inner.rotary_emb, inner.embed_tokens.weight.data[:1], head_dim)
 
     def wide(self, end: int) -> tuple[Tensor, Tensor]:
         """As `upto`, in float32."""
@@ -164,10 +163,6 @@ class RotaryTable:
             cos, sin = self.upto(end)
             self._wide = found = cos.float(), sin.float()
         return found
-
-    def _fill(self, rotary: nn.Module, probe: Tensor, head_dim: int) -> None:
-        self._rotary, self._probe, self._half = rotary, probe, head_dim // 2
-        self._cos, self._sin = self._angles(_FIRST_POSITIONS)
 
     def upto(self, end: int) -> tuple[Tensor, Tensor]:
         """Return cosines and signed sines ``[positions, head_dim]`` for at least ``end`` positions."""

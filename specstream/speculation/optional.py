@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from specstream.model.forward import Rider
 from specstream.model.kv.base import KVCache
-from specstream.model.rider import Rider
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest
 

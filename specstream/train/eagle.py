@@ -153,7 +153,7 @@ class EagleTrainee:
             draft_vocab_size=len(self.vocabulary.ids),
             depths=self.depths,
         )
-        self._rotary = RotaryTable(target, shape.head_dim)
+        self._rotary = RotaryTable.of(target, shape.head_dim)
         self.module: EagleModule = EagleModule(shape, self.vocabulary.rows if own_head else None)
         if before is None:
             begin_like(self.module, inner)

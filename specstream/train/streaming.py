@@ -86,7 +86,7 @@ class StreamingTrainee:
         self.depths: tuple[int, ...] = (self.shape.depth,)
         self._places = places
         self._head = weights.head.detach().float()
-        self._rotary = RotaryTable(target.model, weights.head_dim)
+        self._rotary = RotaryTable.of(target.model, weights.head_dim)
         self.module: StreamingModule = StreamingModule(self.shape, weights).to(weights.device)
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:

@@ -58,7 +58,7 @@ def decoder_of(model: Any, backend: str, rows: int = 16_384) -> Decoder:
     weights = DecoderWeights.of(model)
     assert weights is not None
     attention = PooledAttention(weights, rows) if backend == "pooled" else None
-    return Decoder(weights, RotaryTable(model, weights.head_dim), attention)
+    return Decoder(weights, RotaryTable.of(model, weights.head_dim), attention)
 
 
 def text(count: int, seed: int = 1) -> torch.Tensor:

@@ -109,7 +109,7 @@ def rotary_of(sizes: LayerShape, like: Tensor) -> RotaryTable:
             rope_parameters=dict(sizes.rope),
         )
         rotary = LlamaRotaryEmbedding(config).to(like.device)
-    return RotaryTable.by(rotary, like[:1], sizes.head_dim)
+    return RotaryTable(rotary, like[:1], sizes.head_dim)
 
 
 class FeatureLayer:

@@ -247,7 +247,7 @@ def test_all_sequences_share_one_kernel_call_a_layer() -> None:
         return out.masked_fill(empty.T[..., None], torch.nan), lse.masked_fill(empty, torch.inf)
 
     attention = PooledAttention(weights, 4096, counted)
-    decoder = Decoder(weights, RotaryTable(model, weights.head_dim), attention)
+    decoder = Decoder(weights, RotaryTable.of(model, weights.head_dim), attention)
     plain = decoder_of(model, "contiguous")
     trees = [None, Tree((-1, -1)), None]
     for shapes, causal in ((None, True), (trees, False), (trees, False)):
