@@ -44,12 +44,8 @@ def agrees(model: PreTrainedModel, logits_of: Callable[[Tensor], Tensor], *, nat
     allowed = 64 * torch.finfo(model.dtype).eps * wanted.abs().amax().clamp_min(1.0)
     if bool(off <= allowed):
         return True
-    whose = (
-        ("native code's", "torch runs its passes")
-        if native
-        else ("the decoder's", "its own is used")
-    )
-    _log.warning(
-        "%s logits of %s are off by %.3g; %s", whose[0], type(model).__name__, float(off), whose[1]
-    )
+    words = "native code's logits of %s are off by %.3g; torch runs its passes"
+    if not native:
+        words = "the decoder's logits of %s are off by %.3g; its own is used"
+    _log.warning(words, type(model).__name__, float(off))
     return False

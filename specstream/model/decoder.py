@@ -53,8 +53,7 @@ class Decoder:
         rotary: Cosines and sines of the model's positions.
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
         quantize: Multiply by `quantised_products`; the layers' unquantised matrices are not kept.
-        native: Native code. It runs every pass except those over caches of a fixed
-            capacity.
+        native: Native code, which runs every pass of a model that it can compute.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class Decoder:
             # A tap below that depth needs states which `entered` doesn't hold: then start over.
             if taps is None or min(taps.depths, default=depth) >= depth:
                 begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
-        if self._whole is not None and self._whole.take(batch):
+        if self._whole is not None:
             x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
             cos, sin = rotations(self.rotary, batch, self.weights.device)
@@ -250,9 +249,9 @@ class Decoder:
     ) -> tuple[Tensor, Tensor] | None:
         """Make several greedy steps in one native call, see `NativeChain`.
 
-        Returns None, with nothing done, if this decoder has no such call or the cache a fixed capacity.
+        Returns None, with nothing done, if this decoder has no such call.
         """
-        if self._chain is None or cache.fixed_capacity is not None:
+        if self._chain is None:
             return None
         return self._chain(tokens, cache, steps, choices, stop)
 

@@ -203,34 +203,28 @@ def _compiled(grammar: Grammar) -> str:
 def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
     """The tokenizer in llguidance's form; cached, because making it takes up to a second."""
     try:
+        from llguidance import LLTokenizer, TokenizerWrapper
         from llguidance.hf import from_tokenizer
     except ImportError:
         raise _missing() from None
     width = max(vocab_size, len(tokenizer))
     try:
-        return _spelling_out(from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id), width)
+        plain = from_tokenizer(tokenizer, n_vocab=width, eos_token=end_id)
+        encoder = TokenizerWrapper(_Encoder(plain, width))
+        return LLTokenizer(encoder, n_vocab=width, eos_token=plain.eos_token)
     except Exception as error:
         raise SamplingError(
             f"this model's tokenizer can't be used with a grammar: {first_line(error)}"
         ) from error
 
 
-def _spelling_out(vocabulary: LLTokenizer, width: int) -> LLTokenizer:
-    """The vocabulary, with an encoder that never reads text as a marker.
+class _Encoder:
+    """What `TokenizerWrapper` takes: the tokens' bytes, and an encoder that reads no text as a marker.
 
     Markers are special tokens, and added ones that look like a tag (``<tool_call>``). The matcher takes
     one only where the grammar names the token itself, but it offers what the encoder makes of the text
     that the grammar forces; a tokenizer's own encoder makes markers of text that spells them.
     """
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    return LLTokenizer(
-        TokenizerWrapper(_Encoder(vocabulary, width)), n_vocab=width, eos_token=vocabulary.eos_token
-    )
-
-
-class _Encoder:
-    """What `TokenizerWrapper` takes: the tokens' bytes and an encoder of text."""
 
     bos_token_id = None
 

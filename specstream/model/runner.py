@@ -135,7 +135,7 @@ class ModelRunner:
         """
         if self.compiled is not None:
             return self.compiled.chain(token_ids, cast(RowCache, cache))
-        if self._decoder is None or self.fixed_width is not None:
+        if self._decoder is None:
             return None
         steps, stop = (min(most, _CHAINED), NEVER) if stop is None else (most, stop)
         return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size, stop)

@@ -56,7 +56,7 @@ class NativeChain:
 
         Args:
             tokens: ``[n]`` int64.
-            cache: A contiguous cache of no fixed capacity.
+            cache: A contiguous cache.
             steps: The most tokens to decode, at least 1; with `Stop.prices` at most one more than there
                 are prices.
             choices: Only the first ``choices`` ids of the vocabulary can be chosen.

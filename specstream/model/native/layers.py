@@ -72,11 +72,6 @@ class NativeLayers:
             return None
         return cls(library, weights, matrix or partial(NativeMatrix, library))
 
-    @staticmethod
-    def take(batch: Batch) -> bool:
-        """Whether native code can run this batch: no cache has a fixed capacity."""
-        return all(cache.fixed_capacity is None for cache in batch.caches)
-
     def run(
         self,
         x: Tensor,
@@ -91,7 +86,7 @@ class NativeLayers:
         Args:
             x: ``[n, hidden]`` float32, contiguous; overwritten by the result.
             rotary: The rotary table.
-            batch: The pass; its caches are contiguous and of no fixed capacity.
+            batch: The pass; its caches are contiguous.
             entry: ``[n, wide]``, read by the first layer instead of its norm of x.
         """
         self.run_on(self.prepared(x, rotary, batch, entry), 0, self._depth)

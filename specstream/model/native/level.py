@@ -85,7 +85,7 @@ class NativeLevel:
         Args:
             tokens: ``[n]`` int64, less than the embedding's number of rows.
             features: ``[n, hidden]``.
-            batch: The pass; its caches are contiguous and of no fixed capacity.
+            batch: The pass; its caches are contiguous.
             most: How many of the likeliest tokens to return, at most as many as can be drafted.
 
         Returns:

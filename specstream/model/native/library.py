@@ -85,14 +85,10 @@ def library(wanted: bool | None) -> Library | None:
         ConfigError: ``wanted`` is True, and there is no working C++ compiler or the folder for compiled
             code can't be written.
     """
-    if wanted is False:
-        return None
-    made = native_library()
-    if isinstance(made, Library):
-        return made
-    if wanted:
+    made = None if wanted is False else native_library()
+    if wanted and isinstance(made, str):
         raise ConfigError(made)
-    return None
+    return made if isinstance(made, Library) else None
 
 
 @cache

@@ -4,16 +4,23 @@
 #include "level.h"
 #include "sampling.h"
 
+// Calls body with a value of the type of keys and values.
+template <class Body> void by_kind(const Sizes& sizes, Body body) {
+  if (sizes.kind == BFLOAT16)
+    body(bfloat{});
+  else
+    body(float{});
+}
+
 extern "C" {
 
 // Decoder layers over pass->x; scratch: n * ((2 * heads + 2 * kv_heads) * head_dim + intermediate) floats.
 void run_layers(const Sizes* sizes, const Layer* layers, int64_t depth, const Pass* pass,
                 int32_t threads) {
   together(threads, [&](Team& team) {
-    if (sizes->kind == BFLOAT16)
-      Worker<bfloat>(*sizes, *pass, team).run(layers, depth);
-    else
-      Worker<float>(*sizes, *pass, team).run(layers, depth);
+    by_kind(*sizes, [&](auto kind) {
+      Worker<decltype(kind)>(*sizes, *pass, team).run(layers, depth);
+    });
   });
 }
 
@@ -29,10 +36,9 @@ void run_product(const Matrix* w, const float* x, int64_t n, float* out, int32_t
 void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pass* pass,
                Chain* chain, int32_t threads) {
   together(threads, [&](Team& team) {
-    if (sizes->kind == BFLOAT16)
-      run_steps<bfloat>(*sizes, layers, depth, *pass, *chain, team);
-    else
-      run_steps<float>(*sizes, layers, depth, *pass, *chain, team);
+    by_kind(*sizes, [&](auto kind) {
+      run_steps<decltype(kind)>(*sizes, layers, depth, *pass, *chain, team);
+    });
   });
 }
 
@@ -40,32 +46,20 @@ void run_chain(const Sizes* sizes, const Layer* layers, int64_t depth, const Pas
 void run_level(const Sizes* sizes, const Layer* layer, const Pass* pass, const Level* level,
                int32_t threads) {
   together(threads, [&](Team& team) {
-    if (sizes->kind == BFLOAT16)
-      run_rows<bfloat>(*sizes, layer, *pass, *level, team);
-    else
-      run_rows<float>(*sizes, layer, *pass, *level, team);
+    by_kind(*sizes, [&](auto kind) {
+      run_rows<decltype(kind)>(*sizes, layer, *pass, *level, team);
+    });
   });
 }
 
-// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities. For this and the functions below see sampling.h.
+// Logits [rows, n], FLOAT32 or BFLOAT16, to probabilities. For this and the functions below see sampling.h,
+// which also defines run_drawn, run_without, run_residual and run_keyed.
 void run_softmax(const void* x, int32_t kind, int64_t rows, int64_t n, float scale, float* out) {
   for (int64_t row = 0; row < rows; row++, out += n)
     if (kind == BFLOAT16)
       softmax((const bfloat*)x + row * n, n, scale, out);
     else
       softmax((const float*)x + row * n, n, scale, out);
-}
-
-int64_t run_drawn(const float* weights, int64_t n, double uniform) {
-  return drawn(weights, n, uniform);
-}
-
-void run_without(const float* weights, int64_t n, int64_t index, float* out) {
-  without(weights, n, index, out);
-}
-
-void run_residual(const float* p, const float* q, int64_t n, float weight, float* out) {
-  residual(p, q, n, weight, out);
 }
 
 int32_t run_distributions(const float* rows, int64_t count, int64_t n, float tolerance) {
@@ -80,10 +74,5 @@ void run_spread(const float* rows, const int64_t* ids, int64_t count, int64_t n,
   std::fill(out, out + count * size, rest);
   for (int64_t row = 0; row < count; row++, rows += n, out += size)
     for (int64_t i = 0; i < n; i++) out[ids[i]] = rows[i];
-}
-
-int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
-                  int64_t position) {
-  return keyed(probs, tokens, n, seed, position);
 }
 }
