@@ -56,11 +56,11 @@ async def run_live(
     turns: list[TurnLatency] = []
     replies, total = itertools.count(1), len(scenario.turns) * scenario.repeat
     for _ in range(scenario.repeat):
-        reached = await dial(url, api_key=api_key, open_timeout=10.0, ready_timeout=30.0)
-        async with reached.socket:
+        socket, greeting = await dial(url, api_key=api_key, open_timeout=10.0, ready_timeout=30.0)
+        async with socket:
             tell = lambda: progress(next(replies), total)  # noqa: E731
-            talk = _ServerTalk(scenario, reached.socket, speak, tell)
-            await talk.configure(reached.greeting)
+            talk = _ServerTalk(scenario, socket, speak, tell)
+            await talk.configure(greeting)
             turns += await talk.hold()
     return LatencyReport(scenario.name, "wall", tuple(turns))
 

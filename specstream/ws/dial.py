@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import itertools
 import ssl
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -18,20 +18,13 @@ from specstream.errors import ConfigError, ConnectionFailed
 from specstream.ws.log import LOG, shown
 from specstream.ws.realtime.wire import PATH
 
-__all__ = ["Reached", "bearer", "check_url", "dial"]
+__all__ = ["bearer", "check_url", "dial"]
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Seconds between the attempts; the last value repeats."""
 
 _MAX_FRAME = 4 << 20
 _TRY_AGAIN_LATER = 1013
-
-
-class Reached(NamedTuple):
-    """An open connection, and the first frame that came over it."""
-
-    socket: ClientConnection
-    greeting: str | bytes
 
 
 async def dial(
@@ -41,8 +34,10 @@ async def dial(
     open_timeout: float,
     ready_timeout: float,
     tls: ssl.SSLContext | None = None,
-) -> Reached:
-    """Connect; retries for ``ready_timeout`` seconds while nobody listens there yet.
+) -> tuple[ClientConnection, str | bytes]:
+    """Connect, and return the connection with its first frame.
+
+    Retries for ``ready_timeout`` seconds while nobody listens there yet.
 
     ``open_timeout`` bounds each handshake, and then the wait for the first frame. Cancelling the call
     closes the connection.
@@ -61,7 +56,7 @@ async def dial(
     deadline = anyio.current_time() + ready_timeout
     for pause in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
         found = await _attempt(url, address, options)
-        if isinstance(found, Reached):
+        if not isinstance(found, str):
             return found
         if anyio.current_time() + pause > deadline:
             break
@@ -113,7 +108,9 @@ def bearer(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached | str:
+async def _attempt(
+    url: str, address: str, options: dict[str, Any]
+) -> tuple[ClientConnection, str | bytes] | str:
     """Try once; returns the connection, or as a string the reason to try again."""
     try:
         socket = await connect(address, compression=None, max_size=_MAX_FRAME, **options)
@@ -129,7 +126,7 @@ async def _attempt(url: str, address: str, options: dict[str, Any]) -> Reached |
         raise ConnectionFailed(f"{_no_answer(url, error)}, or set $NO_PROXY") from error
     try:
         with anyio.fail_after(options["open_timeout"]):
-            return Reached(socket, await socket.recv())
+            return socket, await socket.recv()
     except ConnectionClosed as error:
         if error.rcvd is not None and error.rcvd.code == _TRY_AGAIN_LATER:
             return error.rcvd.reason or "it asks to try again later"

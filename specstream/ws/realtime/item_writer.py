@@ -13,9 +13,9 @@ from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import Piece
 from specstream.ws.realtime.conversation import Entry
 from specstream.ws.realtime.outbox import Outbox
-from specstream.ws.realtime.output_items import CallWriter, OutputItems
+from specstream.ws.realtime.output_items import OutputItems
 from specstream.ws.realtime.request import ResponseRequest
-from specstream.ws.realtime.resources import AnyItem, EndStatus, Extra, Part, Word
+from specstream.ws.realtime.resources import EndStatus, Extra, Part, Word
 from specstream.ws.realtime.spoken import SpokenText, SpokenTrack
 from specstream.ws.realtime.timings import Timings
 from specstream.ws.realtime.wire import new_id
@@ -31,7 +31,7 @@ class ItemWriter:
         entry: The item; None until it is announced.
         text: The text or transcript that was sent.
         index: The item's index in the response's output.
-        calls: The function calls, which are items of their own.
+        output: All items of the response; function calls are items of their own.
     """
 
     def __init__(
@@ -41,8 +41,7 @@ class ItemWriter:
         self.entry: Entry | None = None
         self.text = ""
         self.index = 0
-        self._output = OutputItems(response_id, request.conversation, outbox)
-        self.calls = CallWriter(self._output)
+        self.output = OutputItems(response_id, request.conversation, outbox)
         self._response_id = response_id
         self._request = request
         self._outbox = outbox
@@ -61,13 +60,13 @@ class ItemWriter:
     async def _put(
         self, event: Callable[..., ev.ServerEvent], extra: Extra | None = None, **fields: Any
     ) -> None:
-        await self._output.put(event, self.index, extra, item_id=self.id, **fields)
+        await self.output.put(event, self.index, extra, item_id=self.id, **fields)
 
     async def _open(self) -> None:
         """Announce the item and its one content part; see `_due`."""
-        self.index = len(self._output.entries)
+        self.index = len(self.output.entries)
         self.entry = Entry(self.id, "assistant", "", "in_progress", self._track)
-        await self._output.begin(self.entry)
+        await self.output.begin(self.entry)
         await self._put_part("response.content_part.added", "")
 
     async def _put_part(self, type: str, text: str) -> None:
@@ -141,12 +140,8 @@ class ItemWriter:
         """Whether to begin the item: with tools, a reply may consist of calls only and need none."""
         if self._request.tools is None or chunk.text:
             return True
-        called = bool(self._output.entries or chunk.tool_calls)
+        called = bool(self.output.entries or chunk.tool_calls)
         return chunk.finish_reason is not None and not called
-
-    def output(self) -> list[AnyItem]:
-        """Return all items of the response so far, in order."""
-        return [entry.wire() for entry in self._output.entries]
 
     async def phrase(self, phrase: Phrase) -> None:
         """Send the text that waited for the phrase's tags."""
@@ -207,4 +202,4 @@ class ItemWriter:
         entry.status = "completed" if status == "completed" else "incomplete"
         if status == "cancelled":
             entry.cut_to(self.sent)
-        await self._output.end(self.index)
+        await self.output.end(self.index)

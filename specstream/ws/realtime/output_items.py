@@ -12,7 +12,7 @@ from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.wire import new_id
 
-__all__ = ["CallWriter", "OutputItems"]
+__all__ = ["OutputItems"]
 
 _INCOMPLETE = ("cut_off", "no_name")  # problems with which a call's item ends as incomplete
 
@@ -26,6 +26,7 @@ class OutputItems:
 
     def __init__(self, response_id: str, conversation: Conversation | None, outbox: Outbox) -> None:
         self.entries: list[Entry] = []
+        self._places: list[int] = []  # index of each function call
         self._response_id = response_id
         self._conversation = conversation
         self._outbox = outbox
@@ -68,50 +69,42 @@ class OutputItems:
         item = entry.wire()
         await self._outbox.put(ev.ItemEvent(type=type, item=item, previous_item_id=previous))
 
+    async def take_calls(self, chunk: Chunk) -> None:
+        """Send the parts of calls that a chunk brings, as the model writes them.
 
-class CallWriter:
-    """Turns the calls of one response into events and items.
-
-    Calls are sent as the model writes them, so they may overtake the audio of the text before them.
-    """
-
-    def __init__(self, output: OutputItems) -> None:
-        self._output = output
-        self._places: list[int] = []  # index in the response's output of each call
-
-    async def take(self, chunk: Chunk) -> None:
-        """Send the parts of calls that a chunk brings."""
+        So they may overtake the audio of the text before them.
+        """
         extra = Extra(tokens=chunk.tokens, round=chunk.round)
         for delta in chunk.tool_calls:
             if delta.index == len(self._places):
-                self._places.append(len(self._output.entries))
+                self._places.append(len(self.entries))
                 entry = Entry(new_id("item"), "assistant", "", "in_progress")
                 entry.call_id, entry.name = delta.id, delta.name
-                await self._output.begin(entry)
+                await self.begin(entry)
             place = self._places[delta.index]
             if delta.arguments:
-                self._output.entries[place].text += delta.arguments
-                await self._put(ev.ArgumentsDelta, place, extra, delta=delta.arguments)
+                self.entries[place].text += delta.arguments
+                await self._put_call(ev.ArgumentsDelta, place, extra, delta=delta.arguments)
             if delta.done:
                 incomplete = delta.problem in _INCOMPLETE
-                await self._end(place, incomplete, Extra(problem=delta.problem or None))
+                await self._end_call(place, incomplete, Extra(problem=delta.problem or None))
 
-    async def close(self) -> None:
+    async def close_calls(self) -> None:
         """End the call that the end of the response has cut off, if there is one."""
         for place in self._places:
-            if self._output.entries[place].status == "in_progress":
-                await self._end(place, True, Extra(problem="cut_off"))
+            if self.entries[place].status == "in_progress":
+                await self._end_call(place, True, Extra(problem="cut_off"))
 
-    async def _end(self, place: int, incomplete: bool, extra: Extra) -> None:
-        entry = self._output.entries[place]
+    async def _end_call(self, place: int, incomplete: bool, extra: Extra) -> None:
+        entry = self.entries[place]
         entry.status = "incomplete" if incomplete else "completed"
         done = {"arguments": entry.text, "name": entry.name}
-        await self._put(ev.ArgumentsDone, place, extra, **done)
-        await self._output.end(place, extra)
+        await self._put_call(ev.ArgumentsDone, place, extra, **done)
+        await self.end(place, extra)
 
-    async def _put(
+    async def _put_call(
         self, event: Callable[..., ev.ServerEvent], place: int, extra: Extra, **fields: Any
     ) -> None:
-        entry = self._output.entries[place]
+        entry = self.entries[place]
         ids = {"item_id": entry.id, "call_id": entry.call_id}
-        await self._output.put(event, place, extra, **ids, **fields)
+        await self.put(event, place, extra, **ids, **fields)

@@ -192,7 +192,7 @@ class ResponseTurn:
             return
         elif isinstance(item, Chunk):
             await self._item.chunk(item)
-            await self._item.calls.take(item)
+            await self._item.output.take_calls(item)
         elif isinstance(item, Phrase):
             await self._item.phrase(item)
         elif isinstance(item, Speech):
@@ -243,7 +243,7 @@ class ResponseTurn:
         while self._cancelled and (rest := self._rest.last(0)) is not None:
             await self._come_to_rest(rest)
         await self._item.close(status, self._pacer.unsent())
-        await self._item.calls.close()
+        await self._item.output.close_calls()
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
         self._counters.responses[status] += 1
@@ -268,7 +268,7 @@ class ResponseTurn:
             id=self.id,
             status=status,
             status_details=details,
-            output=self._item.output(),
+            output=[entry.wire() for entry in self._item.output.entries],
             conversation_id=request.conversation.id if request.conversation is not None else None,
             output_modalities=["audio" if request.audio else "text"],
             max_output_tokens=request.max_output_tokens,
