@@ -218,12 +218,7 @@ class Microphone:
             rate = sample_rate(self._format)
             listener = Listener(self._ears, sample_rate=rate, settings=settings)
             self._hearing = Hearing(
-                listener,
-                self._session,
-                self._put,
-                self._begun,
-                self._since_ms,
-                by_words=by_words,
+                listener, self._session, self._put, self._begun, self._since_ms, by_words=by_words
             )
             self._all.append(self._hearing)
             self._group.start_soon(self._hear, self._hearing)

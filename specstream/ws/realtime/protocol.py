@@ -13,12 +13,7 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from specstream.ws.realtime.item_inputs import NewItem
-from specstream.ws.realtime.settings import (
-    NO_TOOLS,
-    ResponseSettings,
-    SessionSettings,
-    leave_out,
-)
+from specstream.ws.realtime.settings import NO_TOOLS, ResponseSettings, SessionSettings, leave_out
 from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
 
 
