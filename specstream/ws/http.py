@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -34,21 +35,14 @@ def select_subprotocol(
     return Subprotocol("realtime") if "realtime" in offered else None
 
 
+@dataclass(frozen=True, slots=True)
 class Routes:
     """Answers one HTTP request with a page or a refusal, or lets it upgrade to a WebSocket."""
 
-    def __init__(
-        self,
-        authentication: Authentication,
-        counters: Counters,
-        limit: ConnectionLimit,
-        *,
-        bundled: bool,
-    ) -> None:
-        self._authentication = authentication
-        self._counters = counters
-        self._limit = limit
-        self._bundled = bundled
+    authentication: Authentication
+    counters: Counters
+    limit: ConnectionLimit
+    bundled: bool
 
     def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
         """See `websockets.asyncio.server.serve`, ``process_request``."""
@@ -64,34 +58,34 @@ class Routes:
         return response
 
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
-        if not self._authentication.host_passes(request):
+        if not self.authentication.host_passes(request):
             text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
-            self._counters.refused_total += 1
+            self.counters.refused_total += 1
             return respond(HTTPStatus.MISDIRECTED_REQUEST, text)
         path = urlsplit(request.path).path
         if path == PATH:
             return self._upgrade(connection, request)
         if path == "/":
-            html, policy = page(bundled=self._bundled), {"Content_Security_Policy": CONTENT_POLICY}
+            html, policy = page(bundled=self.bundled), {"Content_Security_Policy": CONTENT_POLICY}
             return respond(HTTPStatus.OK, html, "text/html; charset=utf-8", **policy)
         if path == "/healthz":
             return self._health()
         if path == "/metrics":
-            if (refusal := self._authentication.require_key(connection, request)) is not None:
+            if (refusal := self.authentication.require_key(connection, request)) is not None:
                 return refusal
             kind = format_for(", ".join(request.headers.get_all("Accept")))
-            return respond(HTTPStatus.OK, self._counters.text(kind), kind, vary="Accept")
+            return respond(HTTPStatus.OK, self.counters.text(kind), kind, vary="Accept")
         if path == "/favicon.ico":
             return respond(HTTPStatus.NO_CONTENT, "")
         return respond(HTTPStatus.NOT_FOUND, f"nothing here; the protocol is at {PATH}\n")
 
     def _health(self) -> Response:
         """Report the state; a load balancer stops sending clients when the HTTP status is 503."""
-        stopping = self._limit.stopping
+        stopping = self.limit.stopping
         state = {
             "status": "stopping" if stopping else "ok",
             "version": __version__,
-            "sessions": self._counters.sessions,
+            "sessions": self.counters.sessions,
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if stopping else HTTPStatus.OK
         return respond(status, json.dumps(state) + "\n", "application/json")
@@ -100,12 +94,12 @@ class Routes:
         if request.headers.get("Upgrade", "").lower() != "websocket":
             text = "this is a WebSocket endpoint\n"
             return respond(HTTPStatus.UPGRADE_REQUIRED, text, upgrade="websocket")
-        refusal = self._authentication.require_key(connection, request)
-        if refusal is None and not self._authentication.origin_passes(request):
+        refusal = self.authentication.require_key(connection, request)
+        if refusal is None and not self.authentication.origin_passes(request):
             text = "this origin may not connect; the server's owner can allow it\n"
             refusal = respond(HTTPStatus.FORBIDDEN, text)
-        why = self._limit.refusal(address_of(connection))
+        why = self.limit.refusal(address_of(connection))
         if refusal is None and why is not None:
             refusal = respond(HTTPStatus.SERVICE_UNAVAILABLE, why + "\n", retry_after="5")
-        self._counters.refused_total += refusal is not None
+        self.counters.refused_total += refusal is not None
         return refusal

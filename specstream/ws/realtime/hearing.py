@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from specstream.errors import AdapterFailed
@@ -37,35 +37,29 @@ class _Turn:
     sent: str = ""  # the deltas so far
 
 
+@dataclass(slots=True, eq=False)
 class Hearing:
     """A listener of a session, and the items that its turns become.
 
-    Args:
+    Attributes:
         listener: The source of events.
         session: The session that the items belong to.
         put: Sends an event.
         begun: Called when a turn was announced to the client.
         since_ms: Milliseconds of the session's audio before the listener's first sample.
         by_words: Announce a turn at its first word; a turn without words leaves no event and no item.
+        owed: Whether words were heard for which no response was started.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        session: RealtimeSession,
-        put: Callable[[ev.ServerEvent], Awaitable[object]],
-        begun: Callable[[], Awaitable[object]],
-        since_ms: float,
-        *,
-        by_words: bool = False,
-    ) -> None:
-        self.listener = listener
-        self.owed = False
-        """Whether words were heard for which no response was started."""
-        self._session, self._put, self._begun = session, put, begun
-        self._since_ms, self._by_words = since_ms, by_words and not listener.settings.manual
-        self._turns: dict[int, _Turn] = {}
-        self._settled = 0
+    listener: Listener
+    session: RealtimeSession
+    put: Callable[[ev.ServerEvent], Awaitable[object]]
+    begun: Callable[[], Awaitable[object]]
+    since_ms: float
+    by_words: bool = False
+    owed: bool = False
+    _turns: dict[int, _Turn] = field(default_factory=dict)
+    _settled: int = 0
 
     @property
     def unsettled(self) -> bool:
@@ -90,7 +84,7 @@ class Hearing:
                 self._turns = {n: old for n, old in self._turns.items() if old.over}
                 entry = Entry(new_id("item"), "user", "", heard=True)
                 made = self._turns[turn] = _Turn(entry, start_ms=start_ms)
-                if not self._by_words:
+                if not self.by_words or self.listener.settings.manual:
                     await self._announce(made)
             case TurnPartial(turn, transcript):
                 await self._guess(self._turns[turn], transcript)
@@ -109,21 +103,21 @@ class Hearing:
     async def _announce(self, turn: _Turn) -> None:
         turn.announced = True
         if not self.listener.settings.manual:
-            start = round(self._since_ms + turn.start_ms)
-            await self._put(ev.InputSpeechStarted(audio_start_ms=start, item_id=turn.entry.id))
-            await self._begun()
+            start = round(self.since_ms + turn.start_ms)
+            await self.put(ev.InputSpeechStarted(audio_start_ms=start, item_id=turn.entry.id))
+            await self.begun()
 
     async def _commit(self, turn: _Turn) -> None:
         """Make an item of the turn; a full conversation refuses it."""
         entry = turn.entry
         if turn.announced and not self.listener.settings.manual:
-            end = round(self._since_ms + turn.end_ms)
-            await self._put(ev.InputSpeechStopped(audio_end_ms=end, item_id=entry.id))
-        previous = self._session.conversation.insert(entry)
-        await self._put(ev.InputCommitted(item_id=entry.id, previous_item_id=previous))
+            end = round(self.since_ms + turn.end_ms)
+            await self.put(ev.InputSpeechStopped(audio_end_ms=end, item_id=entry.id))
+        previous = self.session.conversation.insert(entry)
+        await self.put(ev.InputCommitted(item_id=entry.id, previous_item_id=previous))
         fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
-        await self._put(ev.ItemEvent(type="conversation.item.added", **fields))
-        await self._put(ev.ItemEvent(type="conversation.item.done", **fields))
+        await self.put(ev.ItemEvent(type="conversation.item.added", **fields))
+        await self.put(ev.ItemEvent(type="conversation.item.done", **fields))
 
     async def _guess(self, turn: _Turn, transcript: Transcript) -> None:
         """Send the words on which two partial transcripts in a row agree (Macháček et al. 2023)."""
@@ -133,16 +127,16 @@ class Hearing:
             if not transcript.has_words:
                 return
             await self._announce(turn)
-        if self._session.settings.audio.input.transcription is None:
+        if self.session.settings.audio.input.transcription is None:
             return
-        if "hearing" in self._session.settings.specstream.events:
-            await self._put(ev.TranscriptionGuess(item_id=turn.entry.id, transcript=text))
+        if "hearing" in self.session.settings.specstream.events:
+            await self.put(ev.TranscriptionGuess(item_id=turn.entry.id, transcript=text))
         await self._delta(turn, _agreed(before, text))
 
     async def _delta(self, turn: _Turn, text: str) -> None:
         if len(text) > len(turn.sent) and text.startswith(turn.sent):
             delta, turn.sent = text[len(turn.sent) :], text
-            await self._put(ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta))
+            await self.put(ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta))
 
     async def _heard(self, turn: _Turn, transcript: Transcript) -> None:
         self._settled += 1
@@ -153,11 +147,11 @@ class Hearing:
             await self._commit(turn)
         text = turn.entry.text = transcript.text
         self.owed = self.owed or transcript.has_words
-        if self._session.settings.audio.input.transcription is not None:
+        if self.session.settings.audio.input.transcription is not None:
             await self._delta(turn, text)
             seconds = (turn.end_ms - turn.start_ms) / 1000
             usage = {"type": "duration", "seconds": round(seconds, 3)}
-            await self._put(
+            await self.put(
                 ev.TranscriptionCompleted(item_id=turn.entry.id, transcript=text, usage=usage)
             )
 
@@ -166,7 +160,7 @@ class Hearing:
         if not turn.announced:
             await self._commit(turn)  # without `_announce`: it may have been no speech
         failure = Failure(type="server_error", code=error.code, message=str(error))
-        await self._put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
+        await self.put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
 
 
 def _agreed(before: str, now: str) -> str:

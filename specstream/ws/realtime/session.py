@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from specstream.types import SamplingParams
@@ -30,6 +31,7 @@ _log = logging.getLogger("specstream.realtime")
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class RealtimeSession:
     """Applies client events and returns the server events that answer them.
 
@@ -37,23 +39,18 @@ class RealtimeSession:
 
     Attributes:
         settings: The session's settings; an update replaces the object.
+        params: Sampling parameters where neither the session nor a response sets them.
+        has_voice: Whether replies can be spoken.
+        languages: Those that the recogniser knows; empty: any.
     """
 
-    def __init__(
-        self,
-        settings: SessionSettings,
-        params: SamplingParams,
-        *,
-        has_voice: bool,
-        languages: Sequence[str] = (),
-    ) -> None:
-        self.id = new_id("sess")
-        self.conversation = Conversation()
-        self.settings = settings
-        self._params = params
-        self._has_voice = has_voice
-        self._languages = languages  # that the recogniser knows; empty: any
-        self._audio_reported = False
+    settings: SessionSettings
+    params: SamplingParams
+    has_voice: bool
+    languages: Sequence[str] = ()
+    id: str = field(default_factory=lambda: new_id("sess"))
+    conversation: Conversation = field(default_factory=Conversation)
+    _audio_reported: bool = field(default=False, init=False)
 
     def created(self) -> ev.SessionEvent:
         """Return the session's first event."""
@@ -105,7 +102,7 @@ class RealtimeSession:
         return ResponseRequest(
             messages=self.conversation.messages(instructions, items),
             params=sampling_params(
-                self._params, own.sampling, asked.specstream.sampling, limit, at="response"
+                self.params, own.sampling, asked.specstream.sampling, limit, at="response"
             ),
             audio=self._speaks(asked.output_modalities or session.output_modalities),
             wants=frozenset(own.events),
@@ -136,9 +133,9 @@ class RealtimeSession:
         settings = self.settings.merged(event.session)
         tools_of(settings.tools, settings.tool_choice, settings.parallel_tool_calls, at="session")
         self._speaks(settings.output_modalities)
-        sampling_params(self._params, settings.specstream.sampling, Sampling(), "inf", at="session")
+        sampling_params(self.params, settings.specstream.sampling, Sampling(), "inf", at="session")
         heard, ignored = settings.audio.input.transcription, event.ignored
-        known = self._languages
+        known = self.languages
         if heard is not None and heard.language and known and heard.language not in known:
             message = f"Ignored: the recogniser knows only: {', '.join(known)}."
             param = "session.audio.input.transcription.language"
@@ -159,7 +156,7 @@ class RealtimeSession:
 
     def _speaks(self, modalities: list[Any]) -> bool:
         audio = modalities == ["audio"]
-        if audio and not self._has_voice:
+        if audio and not self.has_voice:
             message = 'This server has no voice; ask for ["text"].'
             raise Refused("audio_not_available", message, param="output_modalities")
         return audio

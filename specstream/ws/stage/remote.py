@@ -136,8 +136,9 @@ class RemoteStage:
                 yield item
             return
         channel, ready = taken
+        channel.post(self._start)
         order = _ORDERS[self._kind]()
-        turn = RemoteTurn(self.name, channel, items, self._start, self._cancel_timeout, order)
+        turn = RemoteTurn(self.name, channel, items, self._cancel_timeout, order)
         try:
             async with aclosing(turn.outputs()) as outputs:
                 async for output in outputs:
