@@ -63,7 +63,7 @@ class TurnFigures:
     heard: str = ""
     reply: str = ""
     spoken: str = ""
-    pcm: bytes = b""
+    pcm: bytearray = field(default_factory=bytearray)
     sample_rate: int = 24_000
     cues: list[tuple[float, int]] = field(default_factory=list)
 
@@ -81,8 +81,6 @@ class _Watch:
         self.turn = TurnFigures(asked)
         self._at: dict[str, float] = {}  # milliseconds of the event loop, by part of the wait
         self._audible = FirstAudible()
-        self._words: list[str] = []
-        self._pcm: list[bytes] = []
         self._error: SpecstreamError | None = None
         self.over = anyio.Event()
 
@@ -95,7 +93,6 @@ class _Watch:
         if scope.cancelled_caught:
             self._error = EngineError(f"no reply to {self.turn.asked!r} in {_REPLY_S:.0f} s")
         self.over.set()
-        self.turn.spoken, self.turn.pcm = " ".join(self._words), b"".join(self._pcm)
 
     def _take(self, item: object, now: float) -> bool:
         first = self._at.setdefault
@@ -118,9 +115,10 @@ class _Watch:
             case Speech() as speech:
                 first("voice", now)
                 self._audible.add(speech.samples.start, speech.sample_rate, speech.pcm, now)
+                words = [mark.text for mark in speech.marks if mark.kind == "word"]
+                self.turn.spoken = " ".join([self.turn.spoken, *words]).lstrip()
+                self.turn.pcm += speech.pcm
                 self.turn.sample_rate = speech.sample_rate
-                self._words += [mark.text for mark in speech.marks if mark.kind == "word"]
-                self._pcm.append(speech.pcm)
             case AvatarCue(samples=samples):
                 self.turn.cues.append((now / 1e3, samples.start))
             case ReplyEnded():

@@ -57,12 +57,7 @@ def analyse(results: Results) -> tuple[dict[str, Costs], dict[str, Ceiling]]:
 
 
 def document_of(
-    results: Results,
-    outcome: Outcome,
-    provenance: Mapping[str, Any],
-    *,
-    concurrency: Mapping[str, Any] | None = None,
-    notes: tuple[str, ...] = (),
+    results: Results, outcome: Outcome, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The whole result as JSON data, without the single runs."""
     costs, ceilings = analyse(results)
@@ -77,10 +72,10 @@ def document_of(
         "ratios": rounded(results.ratios_by_domain()),
         "costs": {domain: rounded(asdict(found)) for domain, found in costs.items()},
         "formula": rounded(formula),
-        "concurrency": dict(concurrency) if concurrency else None,
+        "concurrency": outcome.crowd,
         "complete": not outcome.cut_short,
         "cells": outcome.cells,
-        "notes": [*_notes(results, outcome, provenance), *notes],
+        "notes": [*_notes(results, outcome, provenance), *outcome.notes],
         "provenance": dict(provenance),
     }
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specstream.bench.arms.base import PEERS, Arm, label
 from specstream.bench.prompts import Prompt, PromptSet
@@ -85,6 +85,8 @@ class Outcome:
     cells: int = 0  # completed cells
     cut_short: str = ""  # why not all cells were run; empty if they were
     broken: dict[str, str] = field(default_factory=dict)  # peers that failed, by label, and why
+    notes: list[str] = field(default_factory=list)  # sentences about how it was measured
+    crowd: dict[str, Any] | None = None  # figures of concurrent requests, if they were measured
 
     def drop(self, arm: Arm, error: Exception) -> None:
         """Mark an arm as broken and remove its records."""

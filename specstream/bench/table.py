@@ -7,7 +7,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.arms.base import MEANINGS, PEERS, label, methods
+from specstream.bench.arms.base import MEANINGS, METHODS, PEERS, label
 from specstream.bench.figures import Figures, geometric_mean
 from specstream.bench.results import PAIRS, Results
 from specstream.bench.run import Outcome
@@ -176,7 +176,7 @@ def methods_table(results: Results, weights: Mapping[str, Mapping[str, int]]) ->
         results: The records.
         weights: By arm: ``parameters`` and ``nbytes`` of its draft model or head.
     """
-    arms = [arm for arm, _ in results.arms if arm in methods() or arm == "auto"]
+    arms = [arm for arm, _ in results.arms if arm in METHODS or arm == "auto"]
     if len(arms) < _FEWEST_METHODS or "own" not in dict(results.arms):
         return []
     domains = results.mean_domains

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,18 +41,15 @@ async def run(args: argparse.Namespace) -> None:
     from specstream.bench.document import Files
 
     plan = plan_of(args)
-    files = Files(Path(args.out))
-    from specstream.bench.machine import settle_threads
-    from specstream.bench.padded import padded_target  # imports torch
+    with closing(Files(Path(args.out))) as files:
+        from specstream.bench.machine import settle_threads
+        from specstream.bench.padded import padded_target  # imports torch
 
-    try:
         config, notes = await settle_threads(plan.config)
         if args.padded:
             note(f"padding the target to {args.padded}")
         async with padded_target(config, args.padded) as (config, padded):
             await _measure(args, plan, config, padded, notes, files)
-    finally:
-        files.close()
 
 
 async def _measure(
@@ -71,7 +69,7 @@ async def _measure(
     from specstream.commands.progress import Progress
 
     budget, params = Budget(plan.budget, time.perf_counter), plan.params
-    outcome, crowd = Outcome(), None
+    outcome, at_once = Outcome(notes=notes), args.concurrency or 1
     origin: dict[str, Any] = {"load_average_before": load_average()}
     heads = heads_for(Path(config.target), plan.heads) if padded else plan.heads
     wanted = Wanted(plan.arms, args.quick, args.llama_cpp, notes, heads)
@@ -86,21 +84,19 @@ async def _measure(
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
-            tell = progress.phase("warm-up reply")
-            await warm_up(
-                arms, plan.prompts, params, outcome, thorough=bool(config.compile), tell=tell
-            )
+            tell, thorough = progress.phase("warm-up reply"), bool(config.compile)
+            await warm_up(arms, plan.prompts, params, outcome, thorough=thorough, tell=tell)
             todo = list(cells(plan.prompts, args.repeats))
             tell = progress.phase("prompt", lambda: budget.left)
             await run_cells(arms, todo, params, budget, outcome, tell=tell, keep=files.keep)
             progress.clear()
-        at_once = args.concurrency or 1
         if at_once > 1:
             note(f"{at_once} requests at once")
             tell = progress.phase("round")
             async with Engine(config) as engine:
-                arm = EngineArm(engine)
-                crowd = await measure_crowd(arm, plan.prompts.prompts, params, at_once, tell=tell)
+                served = plan.prompts.prompts
+                crowd = await measure_crowd(EngineArm(engine), served, params, at_once, tell=tell)
+            outcome.crowd = crowd.to_dict()
     except BaseException as error:
         outcome.cut_short = outcome.cut_short or f"ended early ({type(error).__name__})"
         raise
@@ -109,27 +105,20 @@ async def _measure(
         notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
-            _publish(args, outcome, origin, crowd.to_dict() if crowd else None, notes, files)
+            _publish(outcome, origin, files, as_json=args.json)
 
 
-def _publish(
-    args: argparse.Namespace,
-    outcome: Outcome,
-    origin: dict[str, Any],
-    crowd: dict[str, Any] | None,
-    notes: list[str],
-    files: Files,
-) -> None:
+def _publish(outcome: Outcome, origin: dict[str, Any], files: Files, *, as_json: bool) -> None:
     from specstream.bench import plots
     from specstream.bench.document import document_of
     from specstream.bench.results import Results
     from specstream.bench.table import crowd_lines, heading_of, methods_table, table_of
 
     results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
-    document = document_of(results, outcome, origin, concurrency=crowd, notes=tuple(notes))
+    document = document_of(results, outcome, origin)
     heading = heading_of(origin, outcome)
     lines = [*heading, *table_of(results), "", *methods_table(results, origin["draft_weights"])]
-    lines += [*document["verdict"], *crowd_lines(crowd), ""]
+    lines += [*document["verdict"], *crowd_lines(outcome.crowd), ""]
     lines += [f"note: {said}" for said in document["notes"]]
     files.write(document, lines)
     if plots.can_plot():
@@ -139,5 +128,5 @@ def _publish(
         note("no plots: matplotlib isn't installed (pip install matplotlib)")
     print("\n".join(lines), flush=True)
     note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
-    if args.json:
+    if as_json:
         print_json(document)

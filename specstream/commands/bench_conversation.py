@@ -109,7 +109,7 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
         for turn in figures.aloud:
             figures.questions.add(turn.asked, turn.heard)
         for turn in figures.written:
-            heard = await talk.heard_as(recognizer, turn.pcm, turn.sample_rate)
+            heard = await talk.heard_as(recognizer, bytes(turn.pcm), turn.sample_rate)
             figures.answers.add(turn.spoken, heard)
         memory["answers recognised"] = resident_mb()
 

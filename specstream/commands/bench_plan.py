@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, methods, parse_arms
+from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, METHODS, parse_arms
 from specstream.bench.options import check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
@@ -161,7 +161,7 @@ def _arms(args: argparse.Namespace) -> list[str]:
                 "--proposer all and --arms exclude each other: both say what is compared"
             )
         args.proposer = None
-        return ["own", *methods(), "auto"]
+        return ["own", *METHODS, "auto"]
     arms = list(DEFAULT_ARMS) if args.arms is None else parse_arms(args.arms)
     if args.llama_cpp is None:
         if "llama.cpp" in arms:

@@ -206,9 +206,11 @@ def test_the_table_marks_the_best_setting_and_is_aligned() -> None:
 
 def test_the_document_holds_everything_and_says_what_to_mind() -> None:
     results = experiment(round_ms=6.0, accepted=2)
-    outcome = Outcome(cells=2, cut_short="the time budget was used up", broken={"lookup": "no"})
+    outcome = Outcome(
+        cells=2, cut_short="the time budget was used up", broken={"lookup": "no"}, notes=["mine"]
+    )
     origin = {"dtype": "bfloat16", "target_padded": "100M parameters"}
-    document = document_of(results, outcome, origin, notes=("mine",))
+    document = document_of(results, outcome, origin)
     assert document["summary"]["speculation_vs_own"] == 2.0
     assert document["complete"] is False
     row = document["domains"]["chat"]["assisted (3 tokens)"]

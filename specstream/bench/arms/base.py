@@ -17,13 +17,13 @@ __all__ = [
     "COMPARABLE",
     "DEFAULT_ARMS",
     "MEANINGS",
+    "METHODS",
+    "METHOD_ARMS",
     "PEERS",
     "Arm",
     "BenchThread",
     "Stopped",
     "label",
-    "method_settings",
-    "methods",
     "parse_arms",
 ]
 
@@ -53,8 +53,15 @@ MEANINGS = {
 """The meaning of each arm, by the beginning of its name."""
 _ALL = (*DEFAULT_ARMS, "draft-2", "draft-4", "draft-6", "draft-8", "suffix")
 _FIELDS = {method.model_fields["kind"].default: method.model_fields for method in PROPOSERS}
+METHODS = [kind for kind in _FIELDS if kind not in ("auto", "off")]
+"""The drafting methods that can be arms of their own."""
 _COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
-_COUNTS = [str(count) for count in range(1, 33)]
+METHOD_ARMS: dict[str, dict[str, Any]] = {kind: {"kind": kind} for kind in METHODS} | {
+    f"{kind}-{count}": {"kind": kind, "num_tokens": count}
+    for kind in _COUNTED
+    for count in range(1, 33)
+}
+"""The proposer's settings for each arm such as ``"eagle"`` or ``"draft-4"``."""
 
 
 class Arm(Protocol):
@@ -88,33 +95,13 @@ def parse_arms(text: str | Sequence[str]) -> list[str]:
     for name in (part.strip() for part in given):
         if name == "all":
             names += _ALL
-        elif name in (*DEFAULT_ARMS, "llama.cpp") or _method_of(name):
+        elif name in (*DEFAULT_ARMS, "llama.cpp") or name in METHOD_ARMS:
             names.append(name)
         else:
             several = (f"{kind}-K" for kind in _COUNTED)
-            known = ", ".join((*DEFAULT_ARMS, "llama.cpp", *methods(), *several, "all"))
+            known = ", ".join((*DEFAULT_ARMS, "llama.cpp", *METHODS, *several, "all"))
             raise ConfigError(f"unknown arm {name!r}; known, with K from 1 to 32: {known}")
     return list(dict.fromkeys(names))
-
-
-def methods() -> list[str]:
-    """The drafting methods that can be arms of their own."""
-    return [kind for kind in _FIELDS if kind not in ("auto", "off")]
-
-
-def method_settings(name: str) -> dict[str, Any]:
-    """The proposer's settings for an arm such as ``"eagle"`` or ``"draft-4"``."""
-    kind = _method_of(name)
-    count = name.removeprefix(kind).removeprefix("-")
-    return {"kind": kind, **({"num_tokens": int(count)} if count else {})}
-
-
-def _method_of(name: str) -> str:
-    """The method that an arm's name begins with; empty if there is none."""
-    kind, _, count = name.rpartition("-")
-    if kind in _COUNTED and count in _COUNTS:
-        return kind
-    return name if name in methods() else ""
 
 
 class Stopped(Exception):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from specstream.bench.arms import transformers_peers as peers
-from specstream.bench.arms.base import PEERS, Arm, BenchThread, method_settings
+from specstream.bench.arms.base import METHOD_ARMS, PEERS, Arm, BenchThread
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.gguf import GgufArm
 from specstream.config import EngineConfig, parse_config
@@ -63,7 +63,7 @@ async def _open_ours(wanted: Wanted, config: EngineConfig, thread: BenchThread) 
             who = config.proposer.kind if name == "auto" else "off"
             arms.append(CoreArm(name, shared, thread, who))
         elif name not in PEERS:
-            settings = method_settings(name)
+            settings = METHOD_ARMS[name]
             changed = {**config.model_dump(), "proposer": settings}
             head = wanted.heads.get(settings["kind"])
             try:
