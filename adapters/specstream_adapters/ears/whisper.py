@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError, SpecstreamError
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.pipeline.listening_interfaces import (
     HeardWord,
     RecognizerCapabilities,
@@ -174,8 +174,6 @@ class WhisperStream:
             known = await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._read, audio, self._language
             )
-        except SpecstreamError:
-            raise
         except Exception as error:
             raise AdapterFailed(f"whisper broke: {error}") from error
         self._known, self._known_for = known, len(pcm)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from functools import partial
 from typing import TypeVar
 
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
@@ -18,6 +16,7 @@ from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import in_range
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
+from specstream_adapters.voice.shared import thread_of
 from specstream_adapters.voice.text import pieces, plain, speakable
 
 __all__ = ["EspeakVoice", "Worker", "shared_worker"]
@@ -92,7 +91,7 @@ class EspeakVoice:
                 continue
             piece = _Piece(self._settings, part, phrase.chars.start + span.start, samples)
             self._speaking.add(piece)
-            self._worker.submit(partial(piece.speak, self._worker.library))
+            self._worker.submit(piece.speak)
             async with aclosing(piece.buffers()) as buffers:
                 async for buffer in buffers:
                     samples += len(buffer.pcm) // 2
@@ -175,33 +174,14 @@ class Worker:
 
     def __init__(self, library: EspeakLibrary) -> None:
         self.library = library
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[EspeakLibrary], T]) -> Future[T]:
         """Run ``job`` on the worker's thread, after the jobs submitted before."""
-        with _lock:
-            if self._thread is None or not self._thread.is_alive():  # a forked process lacks it
-                self._thread = threading.Thread(target=self._run, name="espeak-ng", daemon=True)
-                self._thread.start()
-        self._jobs.put(job)
+        return thread_of("espeak-ng").submit(job, self.library)
 
-    def call(self, work: Callable[[EspeakLibrary], T]) -> T:
-        """Run ``work`` on the worker's thread and wait for it (milliseconds)."""
-        result: Future[T] = Future()
-
-        def job() -> None:
-            try:
-                result.set_result(work(self.library))
-            except BaseException as error:
-                result.set_exception(error)
-
-        self.submit(job)
-        return result.result()
-
-    def _run(self) -> None:
-        while True:
-            self._jobs.get()()
+    def call(self, job: Callable[[EspeakLibrary], T]) -> T:
+        """Run ``job`` on the worker's thread and wait for it (milliseconds)."""
+        return self.submit(job).result()
 
 
 _lock = threading.Lock()

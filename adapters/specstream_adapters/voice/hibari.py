@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 
 import numpy as np
 
@@ -16,7 +13,7 @@ from specstream.types import Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.checks import in_range
 from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, timed
 from specstream_adapters.voice.hibari_model import shared_model
-from specstream_adapters.voice.marks import take_marks
+from specstream_adapters.voice.shared import take_marks, thread_of
 from specstream_adapters.voice.text import plain, speakable
 
 __all__ = ["HibariVoice"]
@@ -84,7 +81,7 @@ class HibariVoice:
         while speakable(text) and not last:
             loop = asyncio.get_running_loop()
             try:
-                made = await loop.run_in_executor(_thread(os.getpid()), next, sentences, None)
+                made = await loop.run_in_executor(thread_of("hibari"), next, sentences, None)
             except Exception as error:
                 raise AdapterFailed(f"hibari-tts broke: {error}") from error
             if made is None:
@@ -111,12 +108,6 @@ class HibariVoice:
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent. The model stays, for the other voices."""
         self._closed = True
-
-
-@lru_cache(maxsize=1)
-def _thread(process: int) -> ThreadPoolExecutor:
-    """The one thread of ``process`` on which the model runs; a forked process gets its own."""
-    return ThreadPoolExecutor(1, "hibari")
 
 
 def _buffers(spoken: Spoken, first_char: int, first_sample: int) -> Iterator[SpeechBuffer]:

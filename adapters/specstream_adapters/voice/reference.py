@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import unicodedata
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +15,7 @@ from specstream.errors import AdapterFailed
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.checks import in_range
-from specstream_adapters.voice.marks import take_marks
+from specstream_adapters.voice.shared import take_marks
 from specstream_adapters.voice.text import plain, speakable, tokens
 
 __all__ = ["ReferenceVoice"]
@@ -114,7 +114,9 @@ class ReferenceVoice:
         """The marks of a whole phrase; a word's mark comes after those of its sounds."""
         marks: list[Mark] = []
         at = 0
-        for word, pause_ms in _words(text):
+        words = [word for word in tokens(text) if _phones(text[slice(*word)])]
+        following = [*(word.start for word in words[1:]), len(text)]
+        for word, then in zip(words, following, strict=True):
             chars = Span(first_char + word.start, first_char + word.end)
             first = at
             for phone in _phones(text[slice(*word)]):
@@ -122,6 +124,7 @@ class ReferenceVoice:
                 marks.append(Mark("phoneme", phone, Span(at, end), chars))
                 at = end
             marks.append(Mark("word", text[slice(*word)], Span(first, at), chars))
+            pause_ms = max((_PAUSES_MS.get(sign, 0) for sign in text[word.end : then]), default=0)
             if pause_ms:
                 end = at + self._samples(pause_ms)
                 marks.append(Mark("phoneme", PAUSE, Span(at, end), chars))
@@ -134,23 +137,6 @@ class ReferenceVoice:
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent."""
         self._closed = True
-
-
-def _words(text: str) -> Iterator[tuple[Span, int]]:
-    """Each word that has a sound, with the pause after it in milliseconds."""
-    last: Span | None = None
-    for word in tokens(text):
-        if not _phones(text[slice(*word)]):
-            continue
-        if last is not None:
-            yield last, _pause(text[last.end : word.start])
-        last = word
-    if last is not None:
-        yield last, _pause(text[last.end :])
-
-
-def _pause(between: str) -> int:
-    return max((_PAUSES_MS.get(char, 0) for char in between), default=0)
 
 
 def _phones(token: str) -> str:

@@ -1,10 +1,24 @@
-"""Choose the marks that a voice hands over with a buffer."""
+"""What the voices share: the marks that go with a buffer, and the thread of a library."""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
 from specstream.types import Mark
 
-__all__ = ["take_marks"]
+__all__ = ["take_marks", "thread_of"]
+
+
+def thread_of(library: str) -> ThreadPoolExecutor:
+    """The one thread of this process that uses a library; a forked process gets its own."""
+    return _thread(library, os.getpid())
+
+
+@cache
+def _thread(library: str, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, library)
 
 
 def take_marks(marks: list[Mark], begun: int, known: int | None = None) -> tuple[Mark, ...]:
