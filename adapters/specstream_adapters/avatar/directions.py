@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specstream_adapters.avatar.visemes import both_sides
@@ -22,12 +22,6 @@ class Direction:
     duration_ms: int
     weight: float = 1.0
     weights: dict[str, float] = field(default_factory=dict)
-
-    def scaled(self, factor: float) -> Direction:
-        """The same direction, weaker or stronger; no weight goes above 1."""
-        weights = {shape: round(min(1.0, w * factor), 3) for shape, w in self.weights.items()}
-        weight = round(min(1.0, self.weight * factor), 3)
-        return Direction(self.kind, self.name, self.duration_ms, weight, weights)
 
 
 def _emotion(name: str, duration_ms: int = _EMOTION_MS, **shapes: float) -> Direction:
@@ -143,4 +137,7 @@ def direct(tag: str) -> Direction:
     found = _look_up(words) or _look_up([word for word in words if word not in _SCALES])
     if found is None:
         return Direction("gesture", plain or tag, _GESTURE_MS)
-    return found if factor == 1.0 else found.scaled(factor)
+    if factor == 1.0:
+        return found
+    weights = {shape: round(min(1.0, w * factor), 3) for shape, w in found.weights.items()}
+    return replace(found, weight=round(min(1.0, found.weight * factor), 3), weights=weights)

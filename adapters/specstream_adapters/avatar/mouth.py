@@ -110,13 +110,7 @@ class Mouth:
 
     def push(self, segment: Segment) -> None:
         """Take the next segment, starting where the last one ended."""
-        waiting, self._shapeless = self._shapeless, None
-        if waiting is not None:
-            waiting.viseme = self._last_viseme
-            if segment.viseme not in (None, SILENCE):
-                waiting.viseme, waiting.level = segment.viseme, segment.level
-                waiting.vowel, waiting.stress = segment.vowel, segment.stress
-            self._append(waiting)
+        self._resolve(segment)
         if segment.viseme is None:
             self._shapeless = segment
         else:
@@ -148,12 +142,16 @@ class Mouth:
         self._last_viseme = SILENCE
         return given
 
-    def _resolve(self) -> None:
-        """Give a sound without a shape the last viseme, since the sound after it isn't known."""
-        if self._shapeless is not None:
-            self._shapeless.viseme = self._last_viseme
-            self._append(self._shapeless)
-            self._shapeless = None
+    def _resolve(self, after: Segment | None = None) -> None:
+        """Give a sound without a shape that of the sound after it; the last one if there is none."""
+        waiting, self._shapeless = self._shapeless, None
+        if waiting is None:
+            return
+        waiting.viseme = self._last_viseme
+        if after is not None and after.viseme not in (None, SILENCE):
+            waiting.viseme, waiting.level = after.viseme, after.level
+            waiting.vowel, waiting.stress = after.vowel, after.stress
+        self._append(waiting)
 
     def _append(self, new: Segment) -> None:
         assert new.viseme is not None

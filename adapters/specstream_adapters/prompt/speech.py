@@ -20,11 +20,12 @@ _BEFORE = re.compile(  # "…, they all said," or "… and cried,": what leads t
     rf"\b(?:{_SAY}|say|cry|ask|call|tell)\b[^,;.!?]{{0,30}}?[,:]?\s*$"
 )
 _BETWEEN = re.compile(r"[\s,;]*(?:and|or|also|und|y)?(?:\s+also)?\s*")
-_TAG = re.compile(  # who spoke: "said Tom, and", "a voice said, and", "cried a voice, as"
-    rf"^(?:{_SAY}\b[^,;]{{0,60}}|[^,;]{{1,40}}\b{_SAY}(?: [\w’'-]+){{0,3}}),\s+"
-    r"(?:and|while|as|then|und|während|y|mientras)\s+(?=\S+ \S+ \S+)"
+_AFTER = re.compile(  # where narration goes on after "said Tom", "a voice said" or "cried a voice"
+    r",\s+(?:and|while|as|then|und|während|y|mientras)\s+(?=\S+ \S+ \S+)"
+    r"|[.!?;:] (?=[A-ZÄÖÜÉ“\"])|; (?=\S+ \S+ \S+)"
 )
 _INVERTED = re.compile(rf"^{_SAY} (?=(?:the|an?) [^,.]*, \w+ing \w+ \w+)")
+_TAG_WORDS = 5  # a verb of speech further behind is a part of the narration
 _DASH = re.compile(r"^\s*[—–]")
 _SAID = re.compile(rf"\b{_SAY}\b")
 
@@ -75,20 +76,18 @@ def narration(text: str) -> str:
         out += _BEFORE.sub("", between) + " "
         at = end
     rest = " ".join((out + text[at:]).split()).strip(" ,;—–-")
-    told = _TAG.sub("", rest)
-    if told == rest and _SAID.search(rest) and len(_SAID.split(rest)[0].split()) < 5:
-        told = _after_tag(rest)
-    return _sentence(re.sub(r"\s+([,;.!?])", r"\1", told))
+    return _sentence(re.sub(r"\s+([,;.!?])", r"\1", _untagged(rest)))
 
 
-def _after_tag(rest: str) -> str:
-    """A clause of its own that follows the one that says who spoke; "" if there is none.
+def _untagged(rest: str) -> str:
+    """What follows the words that tell who spoke, if they come first; "" if nothing does.
 
     "asks the boy at the door, clutching a lamp" gives "the boy at the door, clutching a lamp".
     """
-    if (whose := _INVERTED.match(rest)) is not None:
-        return rest[whose.end() :]
-    found = re.search(r"[.!?;:] (?=[A-ZÄÖÜÉ“\"])|; (?=\S+ \S+ \S+)", rest)
+    said = _SAID.search(rest)
+    if said is None or len(rest[: said.start()].split()) >= _TAG_WORDS:
+        return rest
+    found = _INVERTED.match(rest) or _AFTER.search(rest, said.end())
     return rest[found.end() :] if found else ""
 
 
