@@ -165,10 +165,10 @@ class ShotState:
             line = _named(line, who)
         elif old is not None:
             context = old.context or old.lines[0]
-        full = old is not None and self.count >= max_shots  # then the last shot is revised
-        since = old if old is not None and full else sentence
+        last = old if self.count >= max_shots else None  # the shot to be revised
+        since = last or sentence
         self.open = Shot(
-            old.shot_id if old is not None and full else name(),
+            last.shot_id if last else name(),
             Span(since.span.start, sentence.span.end),
             Span(since.tokens.start, sentence.tokens.end),
             since.spoken_before,
@@ -179,9 +179,9 @@ class ShotState:
             moved=moved and old is not None,
             context=context,
             tags=sentence.tags,
-            first=old.first if old is not None and full else self.count == 0,
+            first=last.first if last else self.count == 0,
         )
-        self.count += not full
+        self.count += last is None
         return self.open
 
     def _pronouns(self, text: str) -> list[str]:

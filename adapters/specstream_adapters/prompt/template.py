@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specstream.errors import ConfigError
 from specstream.types import Phrase, ScenePrompt
@@ -102,8 +102,8 @@ class TemplateStoryboard:
         self._used = 0  # the number of the last shot
         self._reader = Reader()
         self._state = ShotState()  # never changed once the reader has it
-        self._sent: dict[str, ScenePrompt] = {}  # the newest version of each shot
-        self._withdrawn: set[str] = set()  # shots that told text which was taken back
+        # The newest version of each shot, without its prompt if text that it told was taken back.
+        self._sent: dict[str, ScenePrompt] = {}
         self._half: Shot | None = None  # the shot that the beginning of the sentence under way made
         self._first: Sentence | None = None  # the first sentence with letters or digits
         self._index = 0  # of the last phrase
@@ -111,7 +111,7 @@ class TemplateStoryboard:
     def __deepcopy__(self, memo: object) -> TemplateStoryboard:
         other = copy(self)
         other._reader = self._reader.copy()
-        other._sent, other._withdrawn = self._sent.copy(), self._withdrawn.copy()
+        other._sent = self._sent.copy()
         return other
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
@@ -139,8 +139,8 @@ class TemplateStoryboard:
         self._rewind(from_char)
         shots = self._show(self._reader.close())
         open_shot = self._state.open
-        if open_shot is not None and open_shot.shot_id in self._withdrawn:
-            shots = [*shots, *self._emit(open_shot)]
+        if open_shot is not None and not self._sent[open_shot.shot_id].prompt:
+            shots += self._emit(open_shot)
         return shots
 
     async def close(self) -> Sequence[ScenePrompt]:
@@ -173,9 +173,11 @@ class TemplateStoryboard:
         """Take back the text from ``char`` on, and go back to before the sentence that this cuts."""
         self._reader.revoke(char)
         self._state, self._half = self._reader.last.state, None
-        cut = {shot for shot, prompt in self._sent.items() if prompt.span.end > char}
-        self._sent = {shot: p for shot, p in self._sent.items() if p.span.start < char}
-        self._withdrawn |= cut & self._sent.keys()
+        self._sent = {
+            name: sent if sent.span.end <= char else replace(sent, prompt="")
+            for name, sent in self._sent.items()
+            if sent.span.start < char
+        }
 
     def _show(self, sentence: Sentence | None) -> list[ScenePrompt]:
         """The shot that the reader's last sentence begins or changes, if its prompt is new."""
@@ -229,10 +231,8 @@ class TemplateStoryboard:
             negative=rewriter.negative,
             supersedes=f"{shot.shot_id}@{old.rev}" if old else None,
         )
-        same = old and (old.prompt, old.span) == (prompt.prompt, prompt.span)
-        if same and shot.shot_id not in self._withdrawn:
+        if old and (old.prompt, old.span) == (prompt.prompt, prompt.span):
             return []
-        self._withdrawn.discard(shot.shot_id)
         self._sent[shot.shot_id] = prompt
         return [prompt]
 

@@ -120,8 +120,6 @@ def sight(
             return 0
         enough = len(words) >= _STATEMENT or len(_SPACELESS.findall(text)) >= _STATEMENT
         return 2 if enough else int(len(words) > 2)
-    if _TALK.search(text) and not text.rstrip().endswith("."):
-        return 0
     found = [_clause(clause, names) for clause in clauses]
     weight = sum(weight for weight, _ in found) - 2 * bool(
         _TALK.search(text) or len(re.findall(r"\d+", text)) > 1
