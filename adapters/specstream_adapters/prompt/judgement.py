@@ -32,10 +32,10 @@ _CRAFT = frozenset(
     "foreground model master director extra".split()
 )
 _OPPOSITES = (
-    (frozenset("night midnight moonlit moonlight starlight".split()),
-     frozenset("noon midday sunny sunlit sunlight daylight sunshine".split())),
-    (frozenset("summer".split()), frozenset("winter".split())),
-    (frozenset("snow snowy snowing frozen".split()), frozenset("desert tropical".split())),
+    ({"night", "midnight", "moonlit", "moonlight", "starlight"},
+     {"noon", "midday", "sunny", "sunlit", "sunlight", "daylight", "sunshine"}),
+    ({"summer"}, {"winter"}),
+    ({"snow", "snowy", "snowing", "frozen"}, {"desert", "tropical"}),
 )  # fmt: skip
 
 
@@ -53,9 +53,32 @@ def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) ->
     told = f"{shot.action} {shot.subject}"
     if language_of(prompt) != "en" or language_of(told) not in ("en", ""):
         return ""
-    words = {stem(word.lower()) for word in _WORD.findall(prompt)}
+    written = set(_WORD.findall(prompt))
+    words = {stem(word.lower()) for word in written}
     known = {stem(word.lower()) for word in _WORD.findall(f"{told} {shot.setting} {story}")}
-    return _missing(prompt, words, known, told) or _contradiction(prompt, words, known, told)
+    names = {word for word in _WORD.findall(told) if word[0].isupper()}
+    people = {word for word in _WORD.findall(told) if is_someone(word)}
+    somebody = names & written or any(is_someone(word) or word in _ANYBODY for word in words)
+    seen = {word for word in words - _CRAFT if is_something(word)}
+    if people and not somebody:
+        return "the answer shows nobody"
+    if not people and not seen & known:
+        return "the answer is about something else"
+    if not seen:
+        return "the answer has no action, thing or place"
+    common = {stem(word) for word in re.findall(r"\b[a-z]+\b", prompt)}
+    new = sorted(word for word in common - known - _ANYBODY - _CRAFT if is_someone(word))
+    # One noun may say who somebody without a name is, or stand for the text's own.
+    spare = not people or not (people | names) & written
+    if "animal" in map(kind, new) or len(new) > spare:
+        return f"the answer brings in somebody: {', '.join(new)}"
+    was, now = gender(told), gender(prompt)
+    if was and now and not was & now:
+        return "the answer changes a man into a woman or a woman into a man"
+    for here, there in (*_OPPOSITES, *(pair[::-1] for pair in _OPPOSITES)):
+        if known & here and not known & there and words & there:
+            return f"the answer contradicts the text: {sorted(words & there)[0]}"
+    return ""
 
 
 def _form(prompt: str, max_chars: int) -> str:
@@ -70,35 +93,4 @@ def _form(prompt: str, max_chars: int) -> str:
         return "the answer holds markup"
     if re.search(r"[\"“”„«»]", prompt):
         return "the answer quotes speech"
-    return ""
-
-
-def _missing(prompt: str, words: set[str], known: set[str], told: str) -> str:
-    names = {word for word in _WORD.findall(told) if word[0].isupper()}
-    somebody = any(map(is_someone, _WORD.findall(told)))
-    shown = any(is_someone(word) or word in _ANYBODY for word in words)
-    if somebody and not (shown or names & set(_WORD.findall(prompt))):
-        return "the answer shows nobody"
-    if not somebody and not any(is_something(word) for word in words & known - _CRAFT):
-        return "the answer is about something else"
-    if not any(is_something(word) for word in words - _CRAFT):
-        return "the answer has no action, thing or place"
-    return ""
-
-
-def _contradiction(prompt: str, words: set[str], known: set[str], told: str) -> str:
-    common = {stem(word) for word in re.findall(r"\b[a-z]+\b", prompt)}
-    new = sorted(word for word in common - known - _ANYBODY - _CRAFT if is_someone(word))
-    who = {word for word in _WORD.findall(told) if is_someone(word) or word[0].isupper()}
-    nameless = not any(map(is_someone, who))  # then one noun may say who that is
-    renamed = not who & set(_WORD.findall(prompt))  # then one noun may stand for the text's own
-    if "animal" in map(kind, new) or len(new) > (nameless or renamed):
-        return f"the answer brings in somebody: {', '.join(new)}"
-    was, now = gender(told), gender(prompt)
-    if was and now and not was & now:
-        return "the answer changes a man into a woman or a woman into a man"
-    for one, other in _OPPOSITES:
-        for here, there in ((one, other), (other, one)):
-            if known & here and not known & there and words & there:
-                return f"the answer contradicts the text: {sorted(words & there)[0]}"
     return ""
