@@ -93,11 +93,12 @@ def test_a_brace_alone_is_no_json() -> None:
     assert "one, two" in sentences[0].text
 
 
-def test_a_phrase_that_starts_earlier_replaces_what_lay_there() -> None:
+def test_after_a_revoke_other_text_takes_the_place_of_what_lay_there() -> None:
     first, wrong, right = "The cat sat. ", "The dog ", "A bird sang."
     reader = Reader()
     reader.add(phrase(first + wrong, 0, len(first), "sentence"), ShotState())
     reader.add(phrase(first + wrong, len(first), len(first + wrong)), ShotState())
+    reader.revoke(len(first))
     again = first + right
     sentence = reader.add(phrase(again, len(first), len(again), "end"), ShotState())
     assert sentence is not None

@@ -122,14 +122,12 @@ class Reader:
     def add(self, phrase: Phrase, state: ShotState) -> Sentence | None:
         """Take the next phrase; return its sentence as far as it is known, if it says anything.
 
-        ``state`` is kept if a sentence begins with the phrase. A phrase that starts before the text so
-        far ends replaces what lay there.
+        ``state`` is kept if a sentence begins with the phrase, which must not start before the text so
+        far ends (see `revoke`).
         """
         start = phrase.chars.start
         if self.end is None:
             self._passages.append(Passage(_MachineText(), start, state))
-        elif start < self.end:
-            self.revoke(start)
         elif self.last.ended or start > self.end:  # past the end: text was left out
             _, spoken, machine = self.last.read()
             machine = _MachineText() if start > self.end else machine
@@ -158,9 +156,7 @@ class Reader:
         return Sentence(text, span, tokens, tags, passage.spoken_before)
 
     def revoke(self, char: int) -> None:
-        """Take back the text from ``char`` on: the sentence that it cuts is under way again."""
-        if self.end is None or char >= self.end:
-            return
+        """Take back the text from ``char``, which is in it, on: the sentence cut is under way again."""
         self.end = char
         while True:
             passage = self.last

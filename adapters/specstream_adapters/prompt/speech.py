@@ -31,7 +31,7 @@ _SAID = re.compile(rf"\b{_SAY}\b")
 
 
 def quotations(text: str) -> list[tuple[int, int]]:
-    """Where speech is quoted, marks included; a quotation that is still open reaches to the end.
+    """Where speech is quoted, marks included; a quotation that is still open ends past the text.
 
     Quotation marks around a name or a term ("known as a “Penang lawyer”") are no speech.
     """
@@ -45,17 +45,13 @@ def quotations(text: str) -> list[tuple[int, int]]:
         elif char in _CLOSING and not (char == "”" or (char == '"' and _inch(text, at))):
             start, closing = at, _CLOSING[char]
     if closing:
-        found.append((start, len(text)))
+        found.append((start, len(text) + 1))
     return [q for q in found if not _is_name(text, *q)]
 
 
 def open_quote(text: str) -> bool:
     """Whether a quotation is open at the end of ``text``."""
-    spans = quotations(text)
-    if not spans or spans[-1][1] < len(text):
-        return False
-    start, end = spans[-1]
-    return end - start < 2 or text[end - 1] not in _CLOSING[text[start]]
+    return any(end > len(text) for _, end in quotations(text))
 
 
 def narration(text: str) -> str:

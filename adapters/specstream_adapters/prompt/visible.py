@@ -8,7 +8,7 @@ from importlib.resources import files
 
 __all__ = ["gender", "is_someone", "is_something", "kind", "language_of", "sight", "stem"]
 
-_FUNCTION_WORDS = {
+_FUNCTION_WORDS = {  # by language
     "en": "the and of to was were with he she his her is it at they had that as from into",
     "de": "der die das und ist nicht ein eine einen sich er sie den dem mit war zu auf im ich es wie",
     "es": "el la los las de que y en un una se no con por su al del lo es era",
@@ -32,8 +32,6 @@ _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
 _WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
 _STATEMENT = 5  # least words of a statement to be shown (characters, in scripts without spaces)
 _SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
-
-
 _FEMALE = frozenset(
     "woman girl lady mother sister wife daughter queen princess aunt grandmother nun widow actress "
     "waitress hostess maid witch mare hen".split()
