@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import numpy as np
 
 from specstream.agent.agent import Agent
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
@@ -25,7 +24,7 @@ from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.listening_interfaces import Recognizer
 from specstream.pipeline.playout import Playout
 from specstream.types import AvatarCue, Chunk, Phrase, Span, Speech
-from specstream.ws.realtime.timings import FirstAudible
+from specstream.ws.realtime.timings import FirstAudible, audible
 
 __all__ = [
     "ConversationFigures",
@@ -39,7 +38,6 @@ __all__ = [
 ]
 
 _FRAME_S = 0.02  # seconds of audio that the agent is given at once
-_AUDIBLE = 328  # 1 % of full scale
 _REPLY_S = 120.0  # seconds after which a turn without an end is given up
 
 
@@ -172,8 +170,7 @@ async def ask_aloud(agent: Agent, question: str, pcm: bytes, sample_rate: int) -
     """
     agent.messages.clear()
     watch, began = _Watch(agent, question), math.nan
-    samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
-    last = int(np.flatnonzero(np.abs(samples) >= _AUDIBLE)[-1]) * 2
+    last = 2 * int(audible(pcm)[-1])
     size = 2 * int(sample_rate * _FRAME_S)
     async with anyio.create_task_group() as group:
         group.start_soon(watch.follow)

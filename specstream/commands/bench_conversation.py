@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from dataclasses import replace
@@ -17,7 +16,7 @@ from specstream.bench.soak import HeardAt, SoakFigures, converse, resident_mb
 from specstream.commands.bench_plan import bench_config
 from specstream.commands.chain import load_voice
 from specstream.commands.common import params_of
-from specstream.commands.output import note, print_json
+from specstream.commands.output import note, print_json, write_json
 from specstream.commands.progress import Progress
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
@@ -25,7 +24,6 @@ from specstream.pipeline.adapters import load_adapter
 from specstream.pipeline.playout import Playout
 from specstream.session import Engine
 from specstream.types import SamplingParams
-from specstream.wording import writing
 
 __all__ = ["run_conversation"]
 
@@ -64,18 +62,11 @@ async def run_conversation(args: argparse.Namespace) -> None:
             figures = await _measure(engine, params, turns)
             document |= figures.to_dict()
             each, lines = {"each": _turns(figures)}, _lines
-    _write(Path(args.out), document | each)
+    write_json(Path(args.out, "conversation.json"), document | each)
     print("\n".join(lines(document)), flush=True)
     note(f"written to {args.out}/conversation.json")
     if args.json:
         print_json(document)
-
-
-def _write(folder: Path, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=1, ensure_ascii=False)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "conversation.json").write_text(text + "\n", encoding="utf-8")
 
 
 async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.ConversationFigures:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from anyio import to_thread
 from specstream.bench.conversation import said
 from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.commands.chain import load_voice
-from specstream.commands.output import note, print_json
+from specstream.commands.output import note, print_json, write_json
 from specstream.commands.progress import Progress
 from specstream.commands.serving import KEY_VARIABLE
 from specstream.listening.resampler import Resampler
@@ -69,17 +68,15 @@ async def _spoken(voice: SpeechSynthesizer, text: str) -> bytes:
 
 
 def _write(folder: Path, report: LatencyReport, document: dict[str, Any]) -> None:
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document, indent=1, ensure_ascii=False)
-        (folder / "latency.json").write_text(text + "\n", encoding="utf-8")
-        names = ["latency.json"]
-        if can_plot():
-            title = f"{report.scenario}: {len(report.turns)} turns, {report.clock} clock"
+    write_json(folder / "latency.json", document)
+    names = ["latency.json"]
+    if can_plot():
+        title = f"{report.scenario}: {len(report.turns)} turns, {report.clock} clock"
+        with writing(folder):
             draw_timeline(_rows(report), folder / "latency.svg", title)
-            names.append("latency.svg")
-        else:
-            note("no picture: matplotlib isn't installed (pip install 'specstream-sdk[bench]')")
+        names.append("latency.svg")
+    else:
+        note("no picture: matplotlib isn't installed (pip install 'specstream-sdk[bench]')")
     note(f"written to {folder}/: {', '.join(names)}")
 
 

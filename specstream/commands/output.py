@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 from specstream.errors import OutputError
 from specstream.generation import Generation
 from specstream.metrics import Report
 from specstream.types import Chunk
-from specstream.wording import counted
+from specstream.wording import counted, writing
 
 __all__ = [
     "RunPrinter",
@@ -21,6 +22,7 @@ __all__ = [
     "shades",
     "tell_cut",
     "tell_report",
+    "write_json",
 ]
 
 _SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
@@ -41,6 +43,18 @@ def shades(out: TextIO) -> bool:
 def print_json(values: dict[str, Any]) -> None:
     """Print the machine-readable last line of stdout."""
     print(json.dumps(values, ensure_ascii=False), flush=True)
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write a file of JSON data; its folder is made if it isn't there.
+
+    Raises:
+        OutputError: it can't be written.
+    """
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(values, indent=1, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 class RunPrinter:

@@ -118,12 +118,12 @@ class ScriptedGeneration:
 
     async def __anext__(self) -> Chunk:
         gate = self._gate()
-        if gate is not None and self._finish is None:
+        if self._finish is None:
             with anyio.CancelScope() as self._waiting:
-                await gate.wait()
-        if self._began is not None and self._finish is None and self._chunks:
-            with anyio.CancelScope() as self._waiting:
-                await anyio.sleep_until(self._began + self._chunks[0].t_ms / 1e3)
+                if gate is not None:
+                    await gate.wait()
+                if self._began is not None and self._chunks:
+                    await anyio.sleep_until(self._began + self._chunks[0].t_ms / 1e3)
         await anyio.lowlevel.checkpoint()
         if self._finish is not None or not self._chunks:
             raise StopAsyncIteration

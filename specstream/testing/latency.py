@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -203,10 +202,7 @@ def assert_latency(
             name = "max" if percent == 100 else f"p{percent}"
             problems.append(f"{stage}: {name} is {found:.1f} ms, allowed are {limit:g}")
             turn = report.slow(percent, stage)
-            problems += _indented(turn.waterfall()) if turn is not None and turn.parts else []
+            if turn is not None and turn.parts:
+                problems += [f"  {line}" for line in turn.waterfall()]
     if problems:
         raise AssertionError("\n".join(problems))
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" for line in lines]

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import numpy as np
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -20,11 +19,11 @@ from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.scenario import Scenario, TurnScript
 from specstream.testing.talk import Talk, Utterance
 from specstream.ws.dial import dial
+from specstream.ws.realtime.timings import audible
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["run_live"]
 
-_AUDIBLE = 328  # 1 % of full scale (-40 dBFS)
 _HARMLESS = {"response_cancel_not_active", "conversation_already_has_active_response"}
 
 
@@ -165,7 +164,7 @@ class _ServerTalk(Talk):
         pcm = await self._voice(script.user)
         size = 2 * (SAMPLE_RATE * self.scenario.listening.frame_ms // 1000)
         frames = [pcm[at : at + size].ljust(size, b"\0") for at in range(0, len(pcm), size)]
-        loud = [at for at, frame in enumerate(frames) if _audible(frame)]
+        loud = [at for at, frame in enumerate(frames) if audible(frame).size]
         if not loud:
             raise EngineError(f"the voice says nothing audible for {script.user!r}")
         return Utterance(frames, bytes(size), loud[0], loud[-1])
@@ -173,11 +172,6 @@ class _ServerTalk(Talk):
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(due)
         await self._tell("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
-
-
-def _audible(frame: bytes) -> bool:
-    samples = np.frombuffer(frame, dtype="<i2").astype(np.int32)
-    return bool(samples.size and np.abs(samples).max() >= _AUDIBLE)
 
 
 def _check(event: ev.ServerEvent) -> None:

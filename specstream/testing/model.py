@@ -51,7 +51,7 @@ class ScriptedModel(ScriptedEngine):
             sizes.append(min(left, 1 + self._accepted()))
         made = chunks_of(reply, sizes)
         first, by = self._first_ms, "scripted" if self._drafted else ""
-        timed = [
+        return [
             replace(
                 chunk,
                 t_ms=first + min(at, len(sizes) - 1) * self._round_ms,
@@ -61,7 +61,6 @@ class ScriptedModel(ScriptedEngine):
             )
             for at, chunk in enumerate(made)
         ]
-        return timed
 
     def _accepted(self) -> int:
         count = 0

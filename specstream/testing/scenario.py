@@ -142,10 +142,9 @@ def _problem(detail: Any) -> str:
     place = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"turns": TurnScript}
-        for name, info in Scenario.model_fields.items():
-            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-                tables[name] = info.annotation
-        table = tables.get(str(detail["loc"][0]), Scenario) if len(detail["loc"]) > 1 else Scenario
-        message = "there is no such key" + meant(str(detail["loc"][-1]), table.model_fields)
+        *outer, key = detail["loc"]
+        table: Any = Scenario
+        if outer:
+            table = TurnScript if outer[0] == "turns" else table.model_fields[outer[0]].annotation
+        message = "there is no such key" + meant(str(key), table.model_fields)
     return f"{place}: {message}" if place else message

@@ -17,42 +17,34 @@ __all__ = ["GgufArm"]
 
 
 class GgufArm:
-    """llama.cpp's plain generation from the target's token ids; the file's weights may be quantised."""
+    """llama.cpp's plain generation from the target's token ids; the file's weights may be quantised.
+
+    Made on the thread of ``models``, of a file that `check_gguf` has accepted.
+
+    Raises:
+        ConfigError: llama.cpp can't read it, or its vocabulary has another size than the target's.
+    """
 
     name = "llama.cpp"
 
-    def __init__(self, file: Path, models: PeerModels, llama: Any) -> None:
-        self.setting = file.stem
-        self._models = models
-        self._llama = llama
-
-    @classmethod
-    async def load(cls, file: str, models: PeerModels, threads: int) -> GgufArm:
-        """Load a file that `check_gguf` has accepted.
-
-        Raises:
-            ConfigError: llama.cpp can't read it, or its vocabulary has another size than the target's.
-        """
+    def __init__(self, file: str, models: PeerModels, threads: int) -> None:
         module: Any = importlib.import_module("llama_cpp")
         layers = 0 if models.target.device.type == "cpu" else -1
-
-        def read() -> Any:
-            return module.Llama(
+        try:
+            self._llama = module.Llama(
                 model_path=file, n_ctx=models.context, n_threads=threads, n_threads_batch=threads,
                 n_gpu_layers=layers, verbose=False,
             )  # fmt: skip
-
-        try:
-            llama = await models.thread.call(read)
         except Exception as error:
             raise ConfigError(f"--llama-cpp: {file} can't be read: {error}") from error
-        ours = models.target.config.vocab_size
-        if llama.n_vocab() != ours:
+        ours, theirs = models.target.config.vocab_size, self._llama.n_vocab()
+        if theirs != ours:
             raise ConfigError(
-                f"--llama-cpp: {file} has {llama.n_vocab()} tokens and the target {ours}: give a GGUF "
-                "file of the target itself"
+                f"--llama-cpp: {file} has {theirs} tokens and the target {ours}: give a GGUF file of "
+                "the target itself"
             )
-        return cls(Path(file), models, llama)
+        self.setting = Path(file).stem
+        self._models = models
 
     async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply."""

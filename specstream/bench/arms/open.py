@@ -106,5 +106,6 @@ async def _open_peers(wanted: Wanted, config: EngineConfig, thread: BenchThread)
             "llama.cpp was not measured: it needs a GGUF file of the target (--llama-cpp FILE)"
         )
     else:
-        arms.append(await GgufArm.load(wanted.gguf, models, config.threads or 1))
+        make = partial(GgufArm, wanted.gguf, models, config.threads or 1)
+        arms.append(await thread.call(make))
     return arms

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specstream.types import Chunk
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
-__all__ = ["FirstAudible", "Timings"]
+__all__ = ["FirstAudible", "Timings", "audible"]
 
 _AUDIBLE = 328  # 1 % of full scale (-40 dBFS)
+
+
+def audible(pcm: bytes) -> NDArray[np.int64]:
+    """The indices of the samples that are heard: those of at least 1 % of full scale."""
+    samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
+    return np.flatnonzero(np.abs(samples) >= _AUDIBLE)
 
 
 class FirstAudible:
@@ -34,8 +41,7 @@ class FirstAudible:
             return False
         if self.first_ms is None:
             self.first_ms = now_ms
-        samples = np.frombuffer(pcm, dtype="<i2").astype(np.int32)
-        loud = np.flatnonzero(np.abs(samples) >= _AUDIBLE)
+        loud = audible(pcm)
         if not loud.size:
             return False
         self.ttfa_ms = max(self.first_ms + (start + int(loud[0])) / rate * 1e3, now_ms)

@@ -35,8 +35,12 @@ async def models(
     thread.close()
 
 
+async def loaded(file: str, models: PeerModels, threads: int) -> GgufArm:
+    return await models.thread.call(lambda: GgufArm(file, models, threads))
+
+
 async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:
-    arm = await GgufArm.load("some/tiny-q8.gguf", models, 3)
+    arm = await loaded("some/tiny-q8.gguf", models, 3)
     run = await arm.run(MESSAGES, PARAMS)
     llama: FakeLlama = arm._llama
     (prompt,) = llama.prompts
@@ -54,7 +58,7 @@ async def test_it_ends_where_the_model_ends(
     models: PeerModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeLlama, "ends_after", 2)
-    run = await (await GgufArm.load("x.gguf", models, 1)).run(MESSAGES, PARAMS)
+    run = await (await loaded("x.gguf", models, 1)).run(MESSAGES, PARAMS)
     assert run.token_ids[-1] == EOS
     assert (len(run.token_ids), run.finish) == (3, "stop")
 
@@ -64,9 +68,9 @@ async def test_another_models_file_is_refused(
 ) -> None:
     monkeypatch.setattr(FakeLlama, "vocabulary", 32000)
     with pytest.raises(ConfigError, match="32000 tokens and the target 258"):
-        await GgufArm.load("x.gguf", models, 1)
+        await loaded("x.gguf", models, 1)
 
 
 async def test_a_file_that_cannot_be_read_is_a_typed_error(models: PeerModels) -> None:
     with pytest.raises(ConfigError, match=r"broken\.gguf can't be read: Failed to load"):
-        await GgufArm.load("broken.gguf", models, 1)
+        await loaded("broken.gguf", models, 1)
