@@ -14,11 +14,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds, monotonic."""
-        ...
 
     async def sleep_until(self, moment: float) -> None:
         """Return once ``now() >= moment``."""
-        ...
 
 
 class LoopClock:

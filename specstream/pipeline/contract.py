@@ -36,11 +36,9 @@ class Stage(Protocol[In, Out_co]):
     @property
     def name(self) -> str:
         """The ``source`` of the stage's events."""
-        ...
 
     def run(self, items: Inlet[In]) -> AsyncGenerator[Out_co | Control, None]:
         """Run one turn."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,6 @@ class SpeechSynthesizer(Protocol):
     @property
     def capabilities(self) -> VoiceCapabilities:
         """Fixed facts about this voice."""
-        ...
 
     def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of at most about 60 ms.
@@ -89,11 +88,9 @@ class SpeechSynthesizer(Protocol):
         Closing the generator early stops the voice within one buffer and leaves it ready for the
         next phrase. Raises AdapterFailed when the engine behind it breaks.
         """
-        ...
 
     async def aclose(self) -> None:
         """Release what the voice holds; idempotent."""
-        ...
 
 
 class _FunctionVoice:
@@ -171,11 +168,9 @@ class AvatarTrack(Protocol):
 
     def add(self, speech: Speech) -> Sequence[AvatarCue]:
         """Take the next piece of speech; return the cues that became certain, in time order."""
-        ...
 
     def close(self) -> Sequence[AvatarCue]:
         """The speech has ended (or was cancelled): return the cues that bring the face to rest."""
-        ...
 
 
 class AvatarScripter(Protocol):
@@ -187,7 +182,6 @@ class AvatarScripter(Protocol):
 
     def open(self, sample_rate: int) -> AvatarTrack:
         """Begin a turn whose audio has ``sample_rate`` samples a second."""
-        ...
 
 
 class Storyboard(Protocol):
@@ -199,11 +193,9 @@ class Storyboard(Protocol):
 
     async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
         """Take the next phrase; return the shots (or revisions of shots) that it completed."""
-        ...
 
     async def close(self) -> Sequence[ScenePrompt]:
         """The text has ended: return what was still open."""
-        ...
 
 
 @runtime_checkable
@@ -216,7 +208,6 @@ class RevocableStoryboard(Storyboard, Protocol):
         Return what is left of the shots that began before ``from_char``, as revisions that end at or
         before it. New text from ``from_char`` on may follow.
         """
-        ...
 
 
 class PromptRewriter(Protocol):
@@ -228,7 +219,6 @@ class PromptRewriter(Protocol):
 
     def open(self) -> Storyboard:
         """Begin a turn. Memory of subjects may live on from earlier turns."""
-        ...
 
 
 class TextGenerator(Protocol):
@@ -242,4 +232,3 @@ class TextGenerator(Protocol):
         ``reference`` is text that the reply is expected to repeat in part; an engine may use it as
         a draft. It never changes what is written, only how fast. Cancelling stops the generation.
         """
-        ...

@@ -72,14 +72,12 @@ class RecognizerStream(Protocol):
 
     def add(self, pcm: bytes) -> None:
         """Take the next audio, s16 little-endian mono, whole samples. Returns at once."""
-        ...
 
     async def partial(self) -> Transcript:
         """Return what was said so far, as far as it can be told; later audio may change any word.
 
         Cancelling gives up the wait; the stream stays usable. Raises AdapterFailed.
         """
-        ...
 
     async def finish(self) -> Transcript:
         """Return what was said in all of the audio; nothing is added afterwards.
@@ -88,11 +86,9 @@ class RecognizerStream(Protocol):
         a partial transcript in a pause, and finishes when the pause turns out to be the end.
         Cancelling gives up the wait. Raises AdapterFailed.
         """
-        ...
 
     async def aclose(self) -> None:
         """Release what the stream holds, finished or not; idempotent."""
-        ...
 
 
 class Recognizer(Protocol):
@@ -101,15 +97,12 @@ class Recognizer(Protocol):
     @property
     def capabilities(self) -> RecognizerCapabilities:
         """Fixed facts about this recogniser."""
-        ...
 
     def open(self, sample_rate: int, *, language: str | None = None) -> RecognizerStream:
         """Begin a turn. ``sample_rate`` is one of the capabilities'; ``language`` None: any."""
-        ...
 
     async def aclose(self) -> None:
         """Release the model; idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +140,6 @@ class TurnTrack(Protocol):
         of silence: whether it ends the turn is decided elsewhere. Runs on the event loop: it takes
         no longer than a small fraction of the audio. Raises AdapterFailed.
         """
-        ...
 
 
 class TurnDetector(Protocol):
@@ -156,8 +148,6 @@ class TurnDetector(Protocol):
     @property
     def capabilities(self) -> TurnCapabilities:
         """Fixed facts about this detector."""
-        ...
 
     def open(self, sample_rate: int, *, threshold: float = 0.5) -> TurnTrack:
         """Begin a stream. A higher ``threshold`` (0 to 1) needs a clearer voice to report speech."""
-        ...

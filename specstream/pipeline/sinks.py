@@ -25,15 +25,12 @@ class AudioSink(Protocol):
 
         It may wait, as long as it likes: play-out waits with it. Cancelled when play-out stops.
         """
-        ...
 
     def clear(self) -> None:
         """Discard what was written and can't be heard yet. Returns at once."""
-        ...
 
     async def aclose(self) -> None:
         """Release what the sink holds; idempotent."""
-        ...
 
 
 class _FunctionSink:
