@@ -13,8 +13,14 @@ from __future__ import annotations
 
 import re
 
-from specstream.pipeline import abbreviations as tables
-from specstream.pipeline.abbreviations import Stop, stop_after
+from specstream.pipeline.abbreviations import (
+    ORDINAL_LEADS,
+    ORDINAL_OPENERS,
+    TIME_WORDS,
+    WORDS,
+    Stop,
+    stop_after,
+)
 from specstream.pipeline.segment_marks import (
     CLAUSE_MARKS,
     CLOSERS,
@@ -167,7 +173,7 @@ def _is_name(text: str, at: int) -> bool:
 def _reported(text: str, at: int) -> bool:
     """Whether ``Tom asked`` or the like stands at ``at``."""
     space = at + len(_word(text, at))
-    return text[space] == " " and _word(text, space + 1).lower() in tables.REPORTING_VERBS
+    return text[space] == " " and _word(text, space + 1).lower() in WORDS["reporting_verbs"]
 
 
 def _dot_ends(text: str, at: int, after: int) -> bool:
@@ -200,10 +206,10 @@ def _number_ends(text: str, at: int, number: str, after: int) -> bool:
         return not (text[end] == "." and end - after <= 2)
     following = _word(text, after)
     if not ordinal:
-        return following.lower() not in tables.ORDINAL_NOUNS
+        return following.lower() not in WORDS["ordinal_nouns"]
     end = after + len(following)
-    if following.lower() in tables.ORDINAL_OPENERS or text[end] != " ":
-        return following.lower() in tables.ORDINAL_OPENERS
+    if following.lower() in ORDINAL_OPENERS or text[end] != " ":
+        return following.lower() in ORDINAL_OPENERS
     return _word(text, end + 1) in _AFTER_A_VERB
 
 
@@ -213,7 +219,7 @@ def _ordinal(text: str, at: int) -> bool:
     if before[-1:] in "([" or _ORDINAL_BEFORE.search(before):
         return True
     lead = word_before(before, len(before))
-    if lead.lower() not in tables.ORDINAL_LEADS:
+    if lead.lower() not in ORDINAL_LEADS:
         return False
     return not (lead == "am" and word_before(before, len(before) - 3) == "I")  # English
 
@@ -226,15 +232,13 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     if kind is Stop.NUMBERS:
         return not _ROMAN.fullmatch(following)
     if kind is Stop.MAY_END:
-        return low not in tables.TIME_WORDS and not (
-            then == "." and stop_after(following) is Stop.MAY_END
-        )
+        return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
     initial = then == "." and len(following) == 1
     if len(word) == 1 and text[at - 2].isspace():  # an initial, or the label of a noun before it
         noun = word_before(text, at - 2)
-        if noun in tables.LETTERED_NOUNS or (word == "I" and noun.islower()):
+        if noun in WORDS["lettered_nouns"] or (word == "I" and noun.islower()):
             return not initial  # "We need a plan B. Nobody has one, nor do I. Bob might."
-    return low in tables.SENTENCE_OPENERS and not initial
+    return low in WORDS["sentence_openers"] and not initial
 
 
 def _word(text: str, at: int) -> str:
@@ -246,7 +250,7 @@ def _ordinary(word: str) -> bool:
     """Whether a word ends its sentence even before a small letter."""
     if not _JOINED_LETTERS.fullmatch(word) or (word.isupper() and len(word) > 1):
         return False
-    return len(word) >= 4 or word.lower() in tables.SHORT_WORDS
+    return len(word) >= 4 or word.lower() in WORDS["short_words"]
 
 
 def _number_before(text: str, at: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from specstream.pipeline.abbreviations import WORDS
 from specstream.pipeline.segment_marks import Decision, end_of
 
 __all__ = ["word_break"]
@@ -24,21 +25,8 @@ _ENGLISH = re.compile(
     r"this|through|which|while|who|whose|with|without|would|you|your)\b",
     re.IGNORECASE,
 )
-_OPENERS = frozenset(
-    "and or but because that which who whose when while where if unless until although though with "
-    "without by from for to into onto through during between among before after under in on at".split()
-)
-# After these the sentence is open: articles, prepositions, auxiliaries, words that ask for the next one.
-_OPEN = _OPENERS | frozenset(
-    "a an the this these those some any no every each all both either neither another other such my "
-    "your his her its our their one two three four five six seven eight nine ten many much most more "
-    "less fewer several few of as than about like over per via upon within against toward towards "
-    "is are was were be been being am do does did has have had can could will would shall should may "
-    "might must not never also just only even very too so quite rather really still well up out off "
-    "down due according order able going want wants need needs used how what why whether then i you "
-    "he she it we they there it's that's there's you're they're let let's me us him "
-    "them go wish love hope try mr mrs ms dr st face hand piece side step word".split()
-)
+_OPENERS = WORDS["breaths"]
+_OPEN = _OPENERS | WORDS["open_words"]
 
 
 def word_break(text: str, at: int, before: str) -> Decision:

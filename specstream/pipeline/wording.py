@@ -11,12 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from specstream.pipeline.mapped import Edit, Mapped
-from specstream.pipeline.wording_de import german
+from specstream.pipeline.wording_de import GERMAN
 from specstream.pipeline.wording_en import english
-from specstream.pipeline.wording_rules import Rule, Vocabulary
+from specstream.pipeline.wording_rules import Row, Rule
 from specstream.types import Span
 
 __all__ = ["Wording", "wording_for"]
@@ -34,7 +35,7 @@ _MATH = re.compile(
 """LaTeX, which the library reads; prices in a sentence have words between them."""
 _LONGEST_FORM = 8
 """Most words of one written form, as in ``Monday, March 4th, 2025, 5 p.m.``"""
-_LANGUAGES: dict[str, Callable[[str], Vocabulary]] = {"en": english, "de": german}
+_LANGUAGES: dict[str, Callable[[str], Sequence[Row]]] = {"en": english, "de": lambda tag: GERMAN}
 _MAX_PIECE = 600
 """Characters that are read at once; a longer text is read in pieces."""
 
@@ -188,22 +189,16 @@ def wording_for(language: str) -> Wording | None:
     """
     tag = language.lower().replace("_", "-")
     base = tag.split("-")[0]
-    make = _LANGUAGES.get(base)
-    if make is None:
+    rows = _LANGUAGES.get(base)
+    if rows is None:
         return None
     try:
         from normt2s import Normalizer
     except ImportError:
         _log.warning("numbers and dates are left to the voice: install normt2s to have them read")
         return None
-    vocabulary = make(tag)
     library = Normalizer(base)
     library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
-    for short, long in vocabulary.abbreviations.items():
-        library.add_abbreviation(short, long)
-    for symbol, forms in vocabulary.units.items():
-        library.add_unit(symbol, *forms)
-    for symbol, (major, minor) in vocabulary.currencies.items():
-        library.add_currency(symbol, major, minor)
+    library.load_lexicon(Path(__file__).with_name(f"wording_{base}.toml"))
     library.ensure_compiled()
-    return Wording(library.normalize, [Rule.of(row) for row in vocabulary.rules])
+    return Wording(library.normalize, [Rule.of(row) for row in rows(tag)])

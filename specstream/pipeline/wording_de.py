@@ -9,7 +9,7 @@ from specstream.pipeline import wording_de_numbers as numbers
 from specstream.pipeline import wording_rules as rules
 from specstream.pipeline.mapped import Edit
 
-__all__ = ["german"]
+__all__ = ["GERMAN"]
 
 _SIGNS = {
     ".": "Punkt", "/": "Schrägstrich", "@": "at", "-": "minus", "_": "Unterstrich",
@@ -91,7 +91,7 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
 _century = rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert ")
 
 # fmt: off
-_ROWS: tuple[rules.Row, ...] = (
+GERMAN: tuple[rules.Row, ...] = (
     (rules.address("de|at|ch|com|org|net|eu"), rules.link(_SIGNS)),
     *rules.everywhere("de", " Uhr", " und {} Sekunden", "mal"),
     (_PHONE, rules.each_digit("de")),
@@ -168,20 +168,3 @@ _ROWS: tuple[rules.Row, ...] = (
     (rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", numbers.ruler),
 )
 # fmt: on
-
-
-def german(language: str) -> rules.Vocabulary:
-    """Return the vocabulary of German, which is the same for every region."""
-    return rules.Vocabulary(
-        _ROWS,
-        abbreviations={
-            "Str.": "Straße", "St.": "Sankt", "v. Chr.": "vor Christus", "n. Chr.": "nach Christus",
-            "v. u. Z.": "vor unserer Zeit", "Jh.": "Jahrhundert", "Jhd.": "Jahrhundert",
-            "Jhdt.": "Jahrhundert", "o. Ä.": "oder Ähnliches", "u. Ä.": "und Ähnliches",
-            "s. o.": "siehe oben", "s. u.": "siehe unten", "mind.": "mindestens",
-        },
-        units={
-            "Min": ("Minute", "Minuten", "f"), "Sek": ("Sekunde", "Sekunden", "f"),
-            "EL": ("Esslöffel", "Esslöffel", "m"), "TL": ("Teelöffel", "Teelöffel", "m"),
-        },
-    )  # fmt: skip

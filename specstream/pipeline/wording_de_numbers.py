@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from specstream.pipeline.abbreviations import GERMAN_OPENERS, ORDINAL_LEADS, ORDINAL_NOUNS
+from specstream.pipeline.abbreviations import ORDINAL_LEADS, WORDS
 from specstream.pipeline.mapped import Edit
 from specstream.pipeline.wording_rules import Row, numerals, value_of
 
@@ -95,7 +95,7 @@ def ordinal(found: re.Match[str]) -> Iterator[Edit]:
 
 def _opens(word: str) -> bool:
     """Whether a word with a capital opens a sentence."""
-    return word[:1].isupper() and word.lower() in GERMAN_OPENERS
+    return word[:1].isupper() and word.lower() in WORDS["german_openers"]
 
 
 def _ending(before: str, noun: str) -> str:
@@ -120,7 +120,7 @@ def _ending(before: str, noun: str) -> str:
     if noun[:1].isupper():  # a month in "1. Mai" is left to the library
         if not lead and noun.lower() in _VERBS:
             return ""
-        counted = noun.lower() in ORDINAL_NOUNS and noun not in MONTHS
+        counted = noun.lower() in WORDS["ordinal_nouns"] and noun not in MONTHS
         return "er" if counted or lead in ("in", "an") else ""
     agrees = _AGREES.search(noun) if lead.isalpha() else None
     return agrees[0] if agrees else ""

@@ -249,34 +249,7 @@ _ROWS: tuple[rules.Row, ...] = (
 # fmt: on
 
 
-def english(language: str) -> rules.Vocabulary:
-    """Return the vocabulary of English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
+def english(language: str) -> tuple[rules.Row, ...]:
+    """Return the rows for English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
-    date: rules.Row = (_SLASHED, partial(_date, day_first=day_first))
-    return rules.Vocabulary(
-        ((_ADDRESS, rules.link(_SIGNS)), date, *_ROWS),
-        abbreviations={
-            "Ave.": "Avenue", "Blvd.": "Boulevard", "Rd.": "Road", "Mt.": "Mount", "Gov.": "Governor",
-            "Sen.": "Senator", "Rep.": "Representative", "Gen.": "General", "Col.": "Colonel",
-            "Capt.": "Captain", "Sgt.": "Sergeant", "Lt.": "Lieutenant", "Rev.": "Reverend",
-            "Corp.": "Corporation", "ext.": "extension", "Ext.": "extension", "w/": "with",
-            "w/o": "without", "and/or": "and or", "he/she": "he or she", "his/her": "his or her",
-            "A/C": "A C", "N/A": "not applicable", "Ph.D.": "P H D",
-        },
-        units={
-            "hr": ("hour",), "hrs": ("hour",), "yrs": ("year",), "mins": ("minute",), "sec": ("second",),
-            "secs": ("second",), "gal": ("gallon",), "tbsp": ("tablespoon",), "Tbsp": ("tablespoon",),
-            "tsp": ("teaspoon",), "Tsp": ("teaspoon",), "fl oz": ("fluid ounce",), "ha": ("hectare",),
-            "sq mi": ("square mile",), "sq m": ("square meter",), "¢": ("cent",), "Kcal": ("calorie",),
-            "sq ft": ("square foot", "square feet"), "sqft": ("square foot", "square feet"),
-            "ft²": ("square foot", "square feet"), "psi": ("P S I", "P S I"),
-            "mph": ("mile per hour", "miles per hour"),
-            "kbps": ("kilobit per second", "kilobits per second"),
-            "Mbps": ("megabit per second", "megabits per second"),
-            "Gbps": ("gigabit per second", "gigabits per second"),
-        },
-        currencies={
-            "₹": (("rupee", "rupees"), ("paisa", "paise")), "CHF": (("franc", "francs"), None),
-            "A$": (("Australian dollar", "Australian dollars"), ("cent", "cents")),
-        },
-    )  # fmt: skip
+    return ((_ADDRESS, rules.link(_SIGNS)), (_SLASHED, partial(_date, day_first=day_first)), *_ROWS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,6 @@ __all__ = [
     "Row",
     "Rule",
     "Speak",
-    "Vocabulary",
     "address",
     "each_digit",
     "everywhere",
@@ -44,22 +43,6 @@ _TIMESTAMP = (
 Speak = Callable[[re.Match[str]], Iterator[Edit]]
 Row = tuple[str, str | Mapping[str, str] | Speak]
 """A pattern, and what is said for it: a template (`re.Match.expand`), or words for the only group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Rules for a language, and words that are added to the library's.
-
-    ``units``: symbol to singular, plural (if it isn't regular) and, in German, gender. ``currencies``:
-    symbol to the words for one and several of the large and of the small coin.
-    """
-
-    rules: Sequence[Row]
-    abbreviations: Mapping[str, str] = field(default_factory=dict)
-    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    currencies: Mapping[str, tuple[tuple[str, str], tuple[str, str] | None]] = field(
-        default_factory=dict
-    )
 
 
 @dataclass(frozen=True, slots=True)
