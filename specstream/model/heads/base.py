@@ -93,13 +93,7 @@ class FeatureHead(Head, Protocol):
         """Turn the target's hidden states ``[n, depths, hidden]`` into features ``[n, width]``."""
         ...
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        features: Tensor,
-        batch: Batch,
-        most: int = 1,
-    ) -> Level:
+    def __call__(self, tokens: Tensor, features: Tensor, batch: Batch, most: int = 1) -> Level:
         """Append rows to each sequence, and return the results of the kept rows.
 
         Args:

@@ -118,13 +118,7 @@ class EagleHead:
             joint = self._fc_norm(joint)
         return self._fc(joint)
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        features: Tensor,
-        batch: Batch,
-        most: int = 1,
-    ) -> Level:
+    def __call__(self, tokens: Tensor, features: Tensor, batch: Batch, most: int = 1) -> Level:
         """See `FeatureHead`."""
         if self._level is not None:
             most = min(most, self.shape.draft_vocab_size)
@@ -154,10 +148,10 @@ def _vocabulary(shape: EagleShape, tensors: Tensors, device: torch.device) -> Te
 
 def _embedding(take: Placed, lent: Tensor) -> Tensor:
     """The head's own embedding, or the target's if it has none or an equal one."""
-    size = take.tensors.size("embed_tokens.weight")
-    if size is not None and size[0] < lent.shape[0]:
+    own = take.own("embed_tokens.weight", lent, None)
+    if own.shape[0] < lent.shape[0]:
         raise ModelBroken(f"{take.tensors.folder}: embed_tokens.weight has too few rows")
-    return take.own("embed_tokens.weight", lent, None)
+    return own
 
 
 def _head(shape: EagleShape, take: Placed, lent: Tensor, ids: Tensor | None) -> Tensor:

@@ -86,13 +86,7 @@ class MtpHead:
         last = states[:, 0]
         return last if self._before_norm else self._decoder.normed(last)
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        features: Tensor,
-        batch: Batch,
-        most: int = 1,
-    ) -> Level:
+    def __call__(self, tokens: Tensor, features: Tensor, batch: Batch, most: int = 1) -> Level:
         """See `FeatureHead`."""
         read = self._enorm(F.embedding(tokens, self._embedding))
         x = self._project(torch.cat([read, self._hnorm(features)], -1))

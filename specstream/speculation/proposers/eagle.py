@@ -124,10 +124,8 @@ class EagleProposer(RowProposer):
         keeps = [1] * len(counts) if first else counts
         trees = [front.tree for front in fronts]
         batch = Batch(caches, counts, keeps, trees if any(trees) else None)
-        tokens, features, _ = fronts[0]
-        if len(fronts) > 1:
-            tokens = torch.cat([front.tokens for front in fronts])
-            features = torch.cat([front.features for front in fronts])
+        tokens = torch.cat([front.tokens for front in fronts])
+        features = torch.cat([front.features for front in fronts])
         level = self._head(tokens, features, batch, max(one.choices for one in active))
         told = None
         if self._looks or any(one.go_on is not None for one in active):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -27,10 +28,11 @@ fit to these figures, because with a fit trees get more nodes than pay.
 _MIN_REST = 1e-5  # of a row's mass: from less no further child is drawn
 
 
+@dataclass(slots=True, eq=False)
 class _Place:
     """A place where the tree can get a node: the next child of one parent.
 
-    Args:
+    Attributes:
         row: The parent's row in `Seen`.
         node: The parent.
         reached: Estimated probability that verification gets to this child.
@@ -38,26 +40,20 @@ class _Place:
             target's; 0 for children that were drawn before.
         square: Sum of the squares of ``probs``, which is the mean of q over the draw.
         law: (base, slope) of the child's acceptance; see `_FIRST`.
-
-    Attributes:
         hope: Estimated probability that the child is accepted, averaged over all tokens that may be
             drawn; NaN from damaged weights.
     """
 
-    __slots__ = ("_law", "hope", "node", "probs", "reached", "row", "square")
+    row: int
+    node: int
+    reached: float
+    probs: Tensor
+    square: float
+    law: tuple[float, float] = _FIRST
+    hope: float = field(init=False)
 
-    def __init__(
-        self,
-        row: int,
-        node: int,
-        reached: float,
-        probs: Tensor,
-        square: float,
-        law: tuple[float, float] = _FIRST,
-    ) -> None:
-        self.row, self.node, self.reached = row, node, reached
-        self.probs, self.square, self._law = probs, square, law
-        self.hope = reached * (law[0] + law[1] * square)
+    def __post_init__(self) -> None:
+        self.hope = self.reached * (self.law[0] + self.law[1] * self.square)
 
     def after(self, index: int, q: float) -> tuple[float, _Place | None]:
         """Account for a drawn child of probability q.
@@ -66,7 +62,7 @@ class _Place:
             The estimated probability that it is accepted, and the place of its next sibling; None: too
             little mass is left for one.
         """
-        accepted, left = self._law[0] + self._law[1] * q, 1.0 - q
+        accepted, left = self.law[0] + self.law[1] * q, 1.0 - q
         following = None
         if left > _MIN_REST:
             square = max(self.square - q * q, 0.0) / (left * left)
@@ -112,7 +108,7 @@ class DrawnTree(TreeGrowth):
         places, source = list(self._places(seen)), list[int]()
         position = len(self.request.token_ids) + self.level
         while places and len(source) < self.top_k and len(self.tokens) < self.size:
-            place = max(places, key=_hope)
+            place = max(places, key=attrgetter("hope"))
             if self.tokens and place.hope < self.least:
                 break
             index, token, q = self._draw(place.probs, position)
@@ -166,7 +162,3 @@ class DrawnTree(TreeGrowth):
         if self._ids is not None:
             probs = self.widened(probs, 0.0)
         return Proposal(tokens, probs, tuple(self.parents), source=self.head.kind)
-
-
-def _hope(place: _Place) -> float:
-    return place.hope

@@ -98,19 +98,15 @@ class ForeignDraftProposer(TaskProposer):
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains; those drafted in the same way run in lockstep."""
         results: list[Drafted] = [Drafted(Proposal.empty(self._device)) for _ in tasks]
+        chains: dict[Way, dict[int, Drafting]] = {way: {} for way in self._writers}
+        for number, task in enumerate(tasks):
+            way = self.way(task.request.params)
+            if task.count > 0 and (view := self._view(task.request, way)) is not None:
+                chains[way][number] = Drafting(view, task.count, task.go_on)
         passes = 0
-        for way, writer in self._writers.items():
-            chains: dict[int, Drafting] = {}
-            for number, task in enumerate(tasks):
-                if task.count < 1 or self.way(task.request.params) != way:
-                    continue
-                view = self._view(task.request, way)
-                if view is not None:
-                    chains[number] = Drafting(view, task.count, task.go_on)
-            if not chains:
-                continue
-            passes += writer.write(list(chains.values()))
-            for number, chain in chains.items():
+        for way, each in chains.items():
+            passes += self._writers[way].write(list(each.values()))
+            for number, chain in each.items():
                 proposal = self._proposal(tasks[number], chain, way)
                 told = chain.confidences if way == "intersection" else ()
                 results[number] = Drafted(proposal, told, passes, chain.read)

@@ -88,15 +88,11 @@ class MirrorProposer:
         """A new round, which begins with the tokens that were drafted during the last pass, if any."""
         most = min(budget, self._config.num_tokens)
         found, branch = Round(request, most), self._ready.pop(request.slot, None)
-        if (
-            branch is None
-            or branch.request_id != request.id
-            or branch.end != len(request.token_ids)
-        ):
-            return found
-        found.take(branch.chain)
-        if found.drafted and found.drafted[-1] in self._eos_ids:
-            found.count = len(found.drafted)
+        known = (request.id, len(request.token_ids))
+        if branch is not None and (branch.request_id, branch.end) == known:
+            found.take(branch.chain)
+            if found.drafted and found.drafted[-1] in self._eos_ids:
+                found.count = len(found.drafted)
         return found
 
     def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:

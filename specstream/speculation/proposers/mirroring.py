@@ -130,8 +130,7 @@ class MirrorCounts:
         accepted: Accepted tokens.
         first: Proposals whose first token was accepted.
         hidden: Proposed tokens that were drafted during the target pass before.
-        timed: Steps whose times were added below.
-        propose_ms: Time of proposing, in these steps.
+        propose_ms: Time of proposing, in the steps whose times are known.
         verify_ms: Time of target passes.
         total_ms: Time of the whole steps.
         plain_ms: Time that as many plain steps would have taken.
@@ -143,7 +142,6 @@ class MirrorCounts:
     accepted: int = 0
     first: int = 0
     hidden: int = 0
-    timed: int = 0
     propose_ms: float = 0.0
     verify_ms: float = 0.0
     total_ms: float = 0.0
@@ -164,7 +162,6 @@ class MirrorCounts:
         ``plain_ms`` is the time of a plain step for as many requests.
         """
         if times.rows and times.tokens > times.rows:
-            self.timed += 1
             self.propose_ms += times.propose_ms
             self.verify_ms += times.verify_ms
             self.total_ms += times.total_ms
@@ -175,7 +172,7 @@ class MirrorCounts:
         rounds, plain_ms = max(1, self.rounds), self.plain_ms or 1.0
         tau, mean = 1.0 + self.accepted / rounds, self.drafted / rounds
         draft, verify = self.propose_ms / plain_ms, self.verify_ms / plain_ms
-        cost = self.total_ms / plain_ms if self.timed else 1.0
+        cost = self.total_ms / plain_ms if self.plain_ms else 1.0
         hits, hidden = self.foretold / rounds, self.hidden / max(1, self.drafted)
         return Explanation(
             words=(
