@@ -155,13 +155,13 @@ class _BlockPlan(FleetingPlan):
         """See `FleetingPlan.mask`."""
         causal, window = self._kinds[layer]
         before, asked = self._ends[number], self.asked[number]
-        if not causal and (window is None or window >= before + self._size):
+        rows = before + self._size
+        reach = rows if window is None else window
+        if not causal and reach >= rows:
             return None
         queries = torch.arange(asked.start, asked.stop).unsqueeze(1) + before
-        gaps = queries - torch.arange(before + self._size)
-        seen = (
-            gaps.abs() < window if window is not None else torch.ones_like(gaps, dtype=torch.bool)
-        )
+        gaps = queries - torch.arange(rows)
+        seen = gaps.abs() < reach
         if causal:
             seen &= gaps >= 0
         like = self._layers[number][0]

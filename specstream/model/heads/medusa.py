@@ -48,12 +48,13 @@ class MedusaHead:
         self.shape, self._decoder = shape, target.decoder
         self.device, self.dtype = target.device, sizes.dtype
         take = Placed(tensors, sizes.embedding)
-        self._blocks = list[list[Product]]()
-        while len(self._blocks) < _MOST_HEADS and (
-            not self._blocks or f"blocks.{len(self._blocks)}.layers.0.weight" in tensors
-        ):
-            head = f"blocks.{len(self._blocks)}.layers"
-            self._blocks.append([self._block(take, f"{head}.{at}") for at in range(shape.layers)])
+        count = 1
+        while count < _MOST_HEADS and f"blocks.{count}.layers.0.weight" in tensors:
+            count += 1
+        self._blocks = [
+            [self._block(take, f"blocks.{head}.layers.{at}") for at in range(shape.layers)]
+            for head in range(count)
+        ]
         self.ids: Tensor | None = None
         pruned = shape.draft_vocab_size < shape.vocab_size and _FIRST_OUTPUT not in tensors
         if pruned or "token_map" in tensors:

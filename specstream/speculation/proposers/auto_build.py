@@ -35,9 +35,9 @@ def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
     made = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
     passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
     costs = calibrate(parts.target, parts.draft, passes)
-    told = [(one.candidate, parts.acceptance.get(one.candidate.name, ())) for one in made]
-    candidates = [replace(candidate, acceptance=found) for candidate, found in told]
-    policy = Policy(candidates, costs, max_tokens=config.max_tokens)
+    candidates = [one.candidate for one in made]
+    told = [replace(one, acceptance=parts.acceptance.get(one.name, ())) for one in candidates]
+    policy = Policy(told, costs, max_tokens=config.max_tokens)
     return AutoProposer(policy, made)
 
 
@@ -52,14 +52,11 @@ def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfi
         yield LookaheadProposerConfig()
     if parts.draft is not None:
         yield DraftProposerConfig(window=config.window, vocabulary=config.vocabulary)
-    # A new method with a head gets one line here.
-    if "eagle" in parts.heads:
-        yield EagleProposerConfig(depth=min(config.max_tokens, _MAX_DEPTH), top_k=config.top_k)
-    if "early-exit" in parts.heads:
-        yield EarlyExitProposerConfig()
-    if "medusa" in parts.heads:
-        yield MedusaProposerConfig()
-    if "mtp" in parts.heads:
-        yield MtpProposerConfig(num_tokens=min(config.max_tokens, 4))
-    if "block" in parts.heads:
-        yield BlockProposerConfig(num_tokens=config.max_tokens)
+    heads: tuple[ProposerConfig, ...] = (  # a new method with a head gets one line here
+        EagleProposerConfig(depth=min(config.max_tokens, _MAX_DEPTH), top_k=config.top_k),
+        EarlyExitProposerConfig(),
+        MedusaProposerConfig(),
+        MtpProposerConfig(num_tokens=min(config.max_tokens, 4)),
+        BlockProposerConfig(num_tokens=config.max_tokens),
+    )
+    yield from (one for one in heads if one.kind in parts.heads)
