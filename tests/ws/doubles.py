@@ -248,6 +248,11 @@ class Wire:
         await self.send("conversation.item.create", item=item)
         await self.send("response.create", response=response)
 
+    async def reply(self, text: str, **response: Any) -> dict[str, Any]:
+        """Have a message answered; returns the response's last event."""
+        await self.ask(text, **response)
+        return await self.until("response.done")
+
     async def refused(self, type: str, **fields: Any) -> dict[str, Any]:
         """Send a frame that is refused; returns the error's detail."""
         await self.send(type, **fields)

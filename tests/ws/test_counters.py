@@ -79,8 +79,7 @@ async def test_a_scraper_reads_what_happened(kind: str) -> None:
     stand = Stand(ScriptedEngine([reply]))
     async with stand.running(), stand.client() as wire:
         for modality in ("text", "audio"):
-            await wire.ask("Hi", output_modalities=[modality])
-            await wire.until("response.done")
+            await wire.reply("Hi", output_modalities=[modality])
         code, head, body = await get(stand.port, "/metrics", "GET", f"Accept: {kind}")
     assert code == 200
     assert f"content-type: {kind}" in head.lower()

@@ -287,8 +287,7 @@ async def test_the_plain_pages() -> None:
         code, _, body = await get(server.port, "/healthz")
         assert (code, json.loads(body)["status"], json.loads(body)["sessions"]) == (200, "ok", 0)
         async with server.client() as wire:
-            await wire.ask("Hi")
-            await wire.until("response.done")
+            await wire.reply("Hi")
             code, _, body = await get(server.port, "/metrics")
         assert code == 200
         assert "specstream_open_sessions 1\n" in body

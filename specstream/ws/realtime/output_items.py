@@ -38,10 +38,12 @@ class OutputItems:
         extra: Extra | None = None,
         **fields: Any,
     ) -> None:
-        """Send an event about the item at ``index``, which may not have begun yet."""
-        extra = extra.model_copy() if extra is not None else Extra()
-        fields |= {"response_id": self._response_id, "output_index": index, "specstream": extra}
-        await self._outbox.put(event(**fields))
+        """Send an event about the item at ``index``, which may not have begun yet.
+
+        The event's number and time are entered in ``extra``.
+        """
+        ids = {"response_id": self._response_id, "output_index": index}
+        await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
 
     async def begin(self, entry: Entry) -> None:
         """Append an item and announce it.
@@ -107,4 +109,4 @@ class OutputItems:
     ) -> None:
         entry = self.entries[place]
         ids = {"item_id": entry.id, "call_id": entry.call_id}
-        await self.put(event, place, extra, **ids, **fields)
+        await self.put(event, place, extra.model_copy(), **ids, **fields)

@@ -41,8 +41,7 @@ async def test_forty_megabytes_of_items_end_in_an_error_and_others_do_not_notice
         await hostile.until("response.done")
         asked = sum(len(m["content"]) for m in engine.requests[0][0])
         assert asked <= MAX_CHARS
-        await other.ask("Hi")
-        assert (await other.until("response.done"))["response"]["status"] == "completed"
+        assert (await other.reply("Hi"))["response"]["status"] == "completed"
 
 
 async def test_deleting_items_makes_room_again() -> None:
@@ -149,8 +148,7 @@ async def test_a_flood_of_small_frames_is_read_no_faster_than_is_allowed() -> No
             assert BURST - 2 <= await answered() <= BURST
             timer.advance(1.0)
             assert BURST + FRAMES_PER_S - 2 <= await answered() <= BURST + FRAMES_PER_S
-            await other.ask("Hi")
-            assert (await other.until("response.done"))["response"]["status"] == "completed"
+            assert (await other.reply("Hi"))["response"]["status"] == "completed"
             timer.advance(60.0)
             assert await answered() == BURST + 2 * FRAMES_PER_S
             group.cancel_scope.cancel()

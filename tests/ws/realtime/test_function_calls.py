@@ -57,8 +57,7 @@ async def agent(engine: ScriptedEngine, **session: Any) -> AsyncGenerator[Wire, 
 async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
     engine = calling(chunks_of("Let me see.", calls=[ROME]), "It is fine.")
     async with agent(engine) as wire:
-        await wire.ask("How is it?")
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("How is it?"))["response"]
         begin, end = BEGIN, END[:-1]
         expected = [*AROUND, *begin, "deltas", *CALL, *TEXT_DONE, *end, "response.done"]
         assert shape(wire.types()) == expected
@@ -102,8 +101,7 @@ async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
 async def test_a_reply_of_calls_has_no_message_and_each_call_its_place() -> None:
     engine = calling(chunks_of("", calls=[ROME, OSLO]))
     async with agent(engine) as wire:
-        await wire.ask("Both!")
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("Both!"))["response"]
     assert [item["call_id"] for item in done["output"]] == ["call00001", "call00002"]
     added = [e for e in wire.seen if e["type"] == "response.output_item.added"]
     assert [event["output_index"] for event in added] == [0, 1]
@@ -113,8 +111,7 @@ async def test_a_reply_of_calls_has_no_message_and_each_call_its_place() -> None
 async def test_nothing_of_a_call_is_spoken() -> None:
     engine = calling(chunks_of("One moment.", calls=[ROME]))
     async with agent(engine, output_modalities=["audio"]) as wire:
-        await wire.ask("How is it?")
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("How is it?"))["response"]
     said = [e for e in wire.seen if e["type"] == "response.output_audio_transcript.delta"]
     assert "".join(event["delta"] for event in said) == "One moment."
     audio = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
@@ -126,23 +123,20 @@ async def test_nothing_of_a_call_is_spoken() -> None:
 
 async def test_a_reply_that_calls_nothing_is_as_ever() -> None:
     async with agent(calling("It is fine.")) as wire:
-        await wire.ask("How is it?")
-        await wire.until("response.done")
+        await wire.reply("How is it?")
     assert shape(wire.types()) == [*AROUND, *BEGIN, "deltas", *TEXT_DONE, *END]
 
 
 async def test_an_empty_reply_still_has_its_item() -> None:
     async with agent(calling([*chunks_of("")])) as wire:
-        await wire.ask("How is it?")
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("How is it?"))["response"]
     assert [item["type"] for item in done["output"]] == ["message"]
 
 
 async def test_a_call_is_retrieved_and_deleted_with_what_the_model_reads_of_it() -> None:
     engine = calling(chunks_of("", calls=[ROME]), "Fine.")
     async with agent(engine) as wire:
-        await wire.ask("How is it?")
-        call = (await wire.until("response.done"))["response"]["output"][0]
+        call = (await wire.reply("How is it?"))["response"]["output"][0]
         output = {"type": "function_call_output", "call_id": "call00001", "output": "22 C"}
         await wire.send("conversation.item.create", item={**output, "id": "out"})
         await wire.until("conversation.item.done")
@@ -196,10 +190,8 @@ async def test_a_call_with_a_problem_says_so(problem: Any, status: str) -> None:
     call = ToolCall("call00001", "weather", '{"city": Ro', problem)
     engine = calling(chunks_of("", calls=[call], finish_reason="length"), "Fine.")
     async with agent(engine) as wire:
-        await wire.ask("How is it?")
-        done = await wire.until("response.done")
-        await wire.ask("And?")
-        await wire.until("response.done")
+        done = await wire.reply("How is it?")
+        await wire.reply("And?")
     (item,) = done["response"]["output"]
     assert (item["status"], item["arguments"]) == (status, '{"city": Ro')
     (event,) = [e for e in wire.seen if e["type"] == "response.function_call_arguments.done"]
@@ -240,8 +232,7 @@ async def test_the_choice_and_the_number_of_calls_reach_the_engine() -> None:
             {"tools": []},
         ]
         for response in responses:
-            await wire.ask("Hi", **response)
-            await wire.until("response.done")
+            await wire.reply("Hi", **response)
     weather = (Tool("weather"),)
     assert engine.tools == [
         Tools(weather, "none", False),
@@ -292,8 +283,7 @@ async def test_a_model_that_calls_no_tools_is_not_told_of_them() -> None:
         assert event["session"]["tools"] == []
         error = await wire.refused("response.create", response={"tools": [TOOL]})
         assert (error["code"], error["param"]) == ("invalid_value", "response.tools")
-        await wire.ask("Hi")
-        await wire.until("response.done")
+        await wire.reply("Hi")
     assert engine.tools == [None]
 
 

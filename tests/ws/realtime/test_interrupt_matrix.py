@@ -153,8 +153,7 @@ async def test_the_conversation_ends_at_the_last_word_heard_and_the_next_respons
         words = min(when.words, most)
         before = ["user: Hi"] + ([f"assistant: {first(words)}"] if words else [])
         on.gate.open()
-        await wire.ask("Next", output_modalities=["text"])
-        done = await wire.until("response.done")
+        done = await wire.reply("Next", output_modalities=["text"])
         assert on.asked == [*before, "user: Next"]
         assert done["response"]["output"][0]["content"][0]["text"] == TEXT
 

@@ -54,8 +54,7 @@ async def test_an_agent_with_tools_and_a_microphone_is_served_in_text(
         await wire.send("input_audio_buffer.commit")
         await wire.send("input_audio_buffer.clear")
         with caplog.at_level(logging.WARNING, "specstream.realtime"):
-            await wire.ask("Hi")
-            done = (await wire.until("response.done"))["response"]
+            done = (await wire.reply("Hi"))["response"]
     assert done["status"] == "completed"
     assert fatal(wire) == []
     ((messages, _),) = engine.requests

@@ -302,8 +302,7 @@ async def test_a_noise_interrupts_nothing_where_words_are_waited_for() -> None:
         assert done["status"] == "completed"
         assert done["output"][0]["content"][0]["text"] == "One two three four five six."
         assert not [kind for kind in wire.types() if kind.startswith("input_audio_buffer")]
-        await wire.ask("Again.")
-        await wire.until("response.done")
+        await wire.reply("Again.")
     roles = [message["role"] for message in ear.engine.requests[-1][0]]
     assert roles == ["user", "assistant", "user"]
 
@@ -384,8 +383,7 @@ async def test_a_recogniser_that_hangs_fails_one_item_and_typing_goes_on(
         failed = await wire.until("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["code"] == "adapter_failed"
         assert "longer than 0.1 s" in failed["error"]["message"]
-        await wire.ask("Are you there?")
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.reply("Are you there?"))["response"]["status"] == "completed"
 
 
 async def test_a_detector_that_breaks_is_one_error() -> None:
@@ -394,8 +392,7 @@ async def test_a_detector_that_breaks_is_one_error() -> None:
     async with ear.client() as wire:
         await speak(wire, voice(1))
         assert "ear drum" in (await wire.until("error"))["error"]["message"]
-        await wire.ask("Are you there?")
-        await wire.until("response.done")
+        await wire.reply("Are you there?")
         assert wire.types().count("error") == 1
 
 

@@ -52,8 +52,7 @@ async def reply(wire: Wire, events: list[str], mode: str) -> list[dict[str, Any]
     await wire.send("session.update", session=session)
     await wire.until("session.updated")
     wire.seen.clear()
-    await wire.ask("Count.", output_modalities=[mode])
-    await wire.until("response.done")
+    await wire.reply("Count.", output_modalities=[mode])
     return wire.seen
 
 
@@ -66,8 +65,7 @@ async def test_previews_change_nothing_else(monkeypatch: pytest.MonkeyPatch, mod
         stand = Stand(engine)
         async with stand.running(), stand.client() as wire:
             seen.append(await reply(wire, wanted, mode))
-            await wire.ask("And?", output_modalities=["text"])
-            await wire.until("response.done")
+            await wire.reply("And?", output_modalities=["text"])
         assert "DRAFT" not in str(engine.requests)
     plain, asked = seen
     assert not [event for event in plain if event["type"] == "specstream.preview"]

@@ -40,8 +40,7 @@ async def test_others_hear_nothing_of_it_and_the_conversation_does_not_keep_it()
     stand = Stand(engine)
     async with stand.running(), stand.client() as wire:
         for text in ("Is it?", "Sure?"):
-            await wire.ask(text, output_modalities=["text"])
-            await wire.until("response.done")
+            await wire.reply(text, output_modalities=["text"])
         assert not any(kind.startswith("specstream.") for kind in wire.types())
         assert "Hm" not in str(wire.seen)
     assert [message["content"] for message in engine.requests[1][0]] == [

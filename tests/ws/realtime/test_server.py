@@ -28,8 +28,9 @@ from tests.ws.doubles import (
 async def test_the_events_of_a_response_come_in_order(modality: str, middle: list[str]) -> None:
     stand = Stand(ScriptedEngine(["Hello [smile] there."]))
     async with stand.running(), stand.client() as wire:
-        await wire.ask("Hi", output_modalities=[modality], metadata={"client_event_id": "x1"})
-        done = (await wire.until("response.done"))["response"]
+        done = (
+            await wire.reply("Hi", output_modalities=[modality], metadata={"client_event_id": "x1"})
+        )["response"]
         assert shape(wire.types()[1:]) == [*AROUND, *BEGIN, "deltas", *middle, *END]
         assert [e["specstream"]["seq"] for e in wire.seen] == list(range(len(wire.seen)))
         assert len({e["event_id"] for e in wire.seen}) == len(wire.seen)
@@ -64,8 +65,7 @@ async def test_own_events_go_only_to_those_who_asked() -> None:
         await ours.send("session.update", session={"type": "realtime", **ALL_OWN})
         await ours.until("session.updated")
         for wire in (plain, ours):
-            await wire.ask("Hi")
-            await wire.until("response.done")
+            await wire.reply("Hi")
         own = {kind for kind in ours.types() if kind.startswith("specstream.")}
         assert own == {"specstream.avatar.delta", "specstream.prompt.delta", "specstream.report"}
         assert ours.types()[-2:] == ["specstream.report", "response.done"]
@@ -79,8 +79,7 @@ async def test_own_events_go_only_to_those_who_asked() -> None:
 async def test_a_round_is_told_with_its_text() -> None:
     stand = Stand(ScriptedEngine([chunks_of("one two three four five six", [1, 3, 2])]))
     async with stand.running(), stand.client() as wire:
-        await wire.ask("Hi", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("Hi", output_modalities=["text"])
         deltas = [e for e in wire.seen if e["type"] == "response.output_text.delta"]
         told = [
             (
@@ -102,8 +101,7 @@ async def test_settings_of_one_response_are_its_own() -> None:
     engine = ScriptedEngine(["one two three"])
     stand = Stand(engine, params=SamplingParams(max_tokens=77, temperature=0.3), system="Default.")
     async with stand.running(), stand.client() as wire:
-        await wire.ask("Hi", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("Hi", output_modalities=["text"])
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "B"}]}
         first = wire.seen[1]["item"]["id"]
         await wire.send(
@@ -133,8 +131,7 @@ async def test_settings_of_one_response_are_its_own() -> None:
 async def test_a_reply_that_hits_its_limit_is_incomplete() -> None:
     stand = Stand(ScriptedEngine([chunks_of("one two", finish_reason="length")]))
     async with stand.running(), stand.client() as wire:
-        await wire.ask("Hi", output_modalities=["text"])
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("Hi", output_modalities=["text"]))["response"]
         assert done["status"] == "incomplete"
         assert done["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
         assert done["output"][0]["status"] == "incomplete"
@@ -182,8 +179,9 @@ async def test_one_response_at_a_time_writes_to_the_conversation() -> None:
         ended = [(await wire.until("response.done"))["response"] for _ in range(4)]
         assert all(response["status"] == "completed" for response in ended)
         assert sum(response["conversation_id"] is None for response in ended) == 3
-        await wire.ask("Hi", output_modalities=["text"])
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.reply("Hi", output_modalities=["text"]))["response"][
+            "status"
+        ] == "completed"
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -225,8 +223,7 @@ async def test_refusals_are_answered_and_the_session_goes_on() -> None:
             assert error["type"] == "invalid_request_error"
         await wire.socket.send("not json")
         assert (await wire.next())["error"]["code"] == "invalid_json"
-        await wire.ask("Hi")
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.reply("Hi"))["response"]["status"] == "completed"
 
 
 @pytest.mark.parametrize(("frame", "code"), [(b"\x00", 1003), ("x" * 5000, 1009)])
@@ -246,8 +243,7 @@ async def test_without_a_voice_the_server_answers_in_text() -> None:
         assert wire.seen[0]["session"]["output_modalities"] == ["text"]
         error = await wire.refused("response.create", response={"output_modalities": ["audio"]})
         assert error["code"] == "audio_not_available"
-        await wire.ask("Hi")
-        assert (await wire.until("response.done"))["response"]["output_modalities"] == ["text"]
+        assert (await wire.reply("Hi"))["response"]["output_modalities"] == ["text"]
 
 
 async def test_items_of_a_conversation_are_told() -> None:
@@ -283,11 +279,9 @@ async def test_a_response_may_be_decoded_without_speculation_and_learning() -> N
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running(), stand.client() as wire:
         for own in ({}, {"speculate": False, "learn": False}):
-            await wire.ask("Hi", output_modalities=["text"], specstream=own)
-            await wire.until("response.done")
+            await wire.reply("Hi", output_modalities=["text"], specstream=own)
         session = {"type": "realtime", "specstream": {"learn": False}}
         await wire.send("session.update", session=session)
-        await wire.ask("Hi", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("Hi", output_modalities=["text"])
     assert stand.engine.speculated == [True, False, True]
     assert stand.engine.learnt == [True, False, False]

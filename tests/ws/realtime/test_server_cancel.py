@@ -56,8 +56,7 @@ async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
         assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
         assert wire.types()[-2:] == ["response.created", "response.done"]
         gate.open()
-        await wire.ask("Are you there?", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("Are you there?", output_modalities=["text"])
         assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "Are you there?"]
 
 
@@ -77,8 +76,7 @@ async def test_cancel_in_the_middle_of_the_text() -> None:
         assert done["output"][0]["status"] == "incomplete"
         assert engine.generations[0].report.finish_reason == "cancelled"
         gate.open()
-        await wire.ask("Go on.", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("Go on.", output_modalities=["text"])
         assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "one two", "Go on."]
 
 
@@ -117,8 +115,7 @@ async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
             "conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=700
         )
         await wire.until("conversation.item.truncated")
-        await wire.ask("And?", output_modalities=["text"])
-        await wire.until("response.done")
+        await wire.reply("And?", output_modalities=["text"])
         assert engine.requests[1][0][1] == {"role": "assistant", "content": "word0 word1 word2"}
 
 

@@ -53,8 +53,7 @@ async def test_a_killed_client_leaves_nothing_and_others_do_not_notice() -> None
         gate.open()
         assert stand.voices[1].closed  # voices[0] was made for a trial at the start
         assert stand.voices[1].speaking == 0
-        await other.ask("Hi")
-        done = (await other.until("response.done"))["response"]
+        done = (await other.reply("Hi"))["response"]
         assert done["output"][0]["content"][0]["transcript"] == "Still here."
 
 
@@ -71,8 +70,7 @@ async def test_a_client_that_does_not_read_stops_its_own_reply_only() -> None:
             now = len(engine.generations[0]._chunks)
             left, standing = now, standing + 1 if now == left else 0
         assert left > 5_000, "the model has stopped writing, far from the end"
-        await other.ask("Hi")
-        await other.until("response.done")
+        await other.reply("Hi")
         # The kernel's buffers may grow a little meanwhile.
         assert left - len(engine.generations[0]._chunks) < 100
         # Then it reads on, and has missed nothing.
@@ -156,8 +154,7 @@ async def test_a_broken_reply_fails_and_the_session_goes_on(
     stand = Stand(_FailingEngine(error, after))
     async with stand.running(), stand.client() as wire:
         for _ in range(2):
-            await wire.ask("Hi", output_modalities=["text"])
-            done = (await wire.until("response.done"))["response"]
+            done = (await wire.reply("Hi", output_modalities=["text"]))["response"]
             assert done["status"] == "failed"
             failure = done["status_details"]["error"]
             assert failure["code"] == code
@@ -171,8 +168,7 @@ async def test_a_broken_reply_fails_and_the_session_goes_on(
 async def test_a_broken_voice_fails_the_response_but_not_its_text() -> None:
     stand = Stand(ScriptedEngine(["one two three."]), voice=BrokenVoice)
     async with stand.running(), stand.client() as wire:
-        await wire.ask("Hi")
-        done = (await wire.until("response.done"))["response"]
+        done = (await wire.reply("Hi"))["response"]
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["code"] == "adapter_failed"
         assert done["output"][0]["content"][0]["transcript"] == "one two three."
@@ -194,8 +190,7 @@ async def test_a_broken_rewriter_is_told_and_the_response_completes() -> None:
 
 
 async def run_of(wire: Wire, text: str) -> str:
-    await wire.ask(text, output_modalities=["text"])
-    done = (await wire.until("response.done"))["response"]
+    done = (await wire.reply(text, output_modalities=["text"]))["response"]
     reply: str = done["output"][0]["content"][0]["text"]
     return reply
 

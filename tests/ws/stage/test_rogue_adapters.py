@@ -93,8 +93,7 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
         stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
         stand = Stand(ScriptedEngine([TEXT]), voice=lambda: stage)
         async with stand.running(), stand.client() as wire:
-            await wire.ask("Hi")
-            done = (await wire.until("response.done"))["response"]
+            done = (await wire.reply("Hi"))["response"]
             assert done["status"] == "failed"
             error = done["status_details"]["error"]
             assert error["code"] == code
@@ -102,8 +101,9 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             if code == "protocol_error":
                 assert f"the voice adapter at ws://127.0.0.1:{port}: " in error["message"]
             assert done["output"][0]["content"][0]["transcript"] == TEXT
-            await wire.ask("Hi", output_modalities=["text"])
-            assert (await wire.until("response.done"))["response"]["status"] == "completed"
+            assert (await wire.reply("Hi", output_modalities=["text"]))["response"][
+                "status"
+            ] == "completed"
 
 
 ITEMS: dict[str, list[tuple[dict[str, Any], str]]] = {
