@@ -27,6 +27,7 @@ class ReplyOptions(TypedDict, total=False):
     """Options of a reply, as in `Engine.generate`."""
 
     reference: str
+    speculate: bool
     chat_template_kwargs: Mapping[str, Any] | None
     tools: ToolList | None
     learn: bool
@@ -58,7 +59,6 @@ class _Engine(Protocol[R_co]):
         params: SamplingParams | None = None,
         *,
         session: str | None = None,
-        speculate: bool = True,
         **options: Unpack[ReplyOptions],
     ) -> AbstractAsyncContextManager[R_co]: ...
 
@@ -79,23 +79,17 @@ class Conversation(Generic[R]):
         if system:
             self.messages.append({"role": "system", "content": system})
 
-    @asynccontextmanager
-    async def reply(
+    def reply(
         self,
         messages: Sequence[Message] | str,
         params: SamplingParams | None = None,
-        *,
-        speculate: bool = True,
         **options: Unpack[ReplyOptions],
-    ) -> AsyncGenerator[R, None]:
+    ) -> AbstractAsyncContextManager[R]:
         """Write a reply to any messages, with the conversation's KV cache but without its history.
 
-        Leaving the block ends the reply, as in `Engine.generate`.
+        Options and errors are those of `Engine.generate`; leaving the block ends the reply as there.
         """
-        async with self._engine.generate(
-            messages, params, session=self._key, speculate=speculate, **options
-        ) as generation:
-            yield generation
+        return self._engine.generate(messages, params, session=self._key, **options)
 
     @asynccontextmanager
     async def generate(
@@ -110,8 +104,8 @@ class Conversation(Generic[R]):
 
         Both turns enter the history; of the reply, the text that the iteration returned. With
         ``text=None`` no user turn is added: the reply is to the history as it is, for example to the
-        results of tool calls (see `add_result`). Reasoning doesn't enter the history. Leaving the block
-        ends the reply, as in `Engine.generate`.
+        results of tool calls (see `add_result`). Reasoning doesn't enter the history. Options are those
+        of `Engine.generate`; leaving the block ends the reply as there.
 
         A turn that was interrupted before its first chunk stays in the history: the next prompt has two
         user turns in a row (joined by a newline where the model's chat template refuses that). A turn
