@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
+from specstream.pipeline.hold import Hold
 from specstream.pipeline.interfaces import SpeechSynthesizer, VoiceCapabilities
 from specstream.types import Phrase, Span, SpeechBuffer
 
@@ -15,18 +16,19 @@ __all__ = ["FirstPhrase"]
 class FirstPhrase:
     """A voice around another one that doesn't synthesize the first phrase of an answer twice.
 
-    The speech of one first phrase is kept, if it was synthesized completely while ``ahead`` was set. The
-    next answer is given that speech if its first phrase has the very same text, else it is discarded.
+    The speech of one first phrase is kept, if it was synthesized completely while its answer was held
+    back. The next answer is given that speech if its first phrase has the very same text, else it is
+    discarded.
 
     Attributes:
-        ahead: Whether the answer that is spoken now is pre-emptive, so that it may be dropped.
+        hold: Holds back the answer that is spoken now, so that it may be dropped; None: it is wanted.
         reused_s: Seconds of kept speech that were given to later answers.
     """
 
     def __init__(self, voice: SpeechSynthesizer) -> None:
         self._voice = voice
         self._kept: tuple[Phrase, list[SpeechBuffer]] | None = None
-        self.ahead = False
+        self.hold: Hold | None = None
         self.reused_s = 0.0
 
     @property
@@ -36,7 +38,11 @@ class FirstPhrase:
 
     def forget(self) -> None:
         """Keep nothing: the answer being spoken is wanted, so its first phrase won't be needed again."""
-        self.ahead, self._kept = False, None
+        self._kept = None
+
+    @property
+    def _ahead(self) -> bool:
+        return self.hold is not None and not self.hold.released
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """See `SpeechSynthesizer`."""
@@ -53,10 +59,10 @@ class FirstPhrase:
         else:
             async with aclosing(self._voice.synthesize(phrase)) as spoken:
                 async for buffer in spoken:
-                    if first and self.ahead:
+                    if first and self._ahead:
                         buffers.append(buffer)
                     yield buffer
-        if first and self.ahead:
+        if first and self._ahead:
             self._kept = same, buffers
 
     async def aclose(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -93,7 +93,7 @@ class Talking:
         """
         hold, again, turn = Hold(self._ledger.settings.max_tokens), None, None
         prompt = copy.deepcopy(self._session.messages)
-        with turn_span(self._replies) as attributes, self._ahead():
+        with turn_span(self._replies) as attributes:
             async with self._errors_told(hold):
                 async with self._turn(guess, hold) as turn:
                     again = await self._judge(guess, turn, hold, prompt)
@@ -109,6 +109,8 @@ class Talking:
     def _turn(
         self, asked: Question | Guess, hold: Hold | None = None
     ) -> AbstractAsyncContextManager[Turn[Any]]:
+        if self._voice is not None:
+            self._voice.hold = hold
         self._draft = self._dropped.text if asked.turn == self._dropped.turn else ""
         return self._session.turn(asked.text, *self._made_with, hold=hold, reference=self._draft)
 
@@ -126,18 +128,6 @@ class Talking:
                 await self._tell("agent", ReplyFailed(number, error))
             else:
                 raise
-
-    @contextmanager
-    def _ahead(self) -> Iterator[None]:
-        """Let the voice keep the first phrase spoken in this block, since the answer may be dropped."""
-        if self._voice is None:
-            yield
-            return
-        self._voice.ahead = True
-        try:
-            yield
-        finally:
-            self._voice.ahead = False
 
     async def _judge(
         self, guess: Guess, turn: Turn[Any], hold: Hold, prompt: list[Message]
@@ -158,10 +148,10 @@ class Talking:
         if self._session.messages != prompt:  # somebody has edited the history
             return asked
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
-        if self._voice is not None:
-            self._voice.forget()
         await self._tell("agent", ReplyStarted(self._replies, guess.text))
         hold.release()
+        if self._voice is not None:
+            self._voice.forget()
         return None
 
     def _abandoned(self, guess: Guess, turn: Turn[Any] | None) -> None:
