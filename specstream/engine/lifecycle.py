@@ -60,9 +60,7 @@ class Lifecycle:
             target, config.max_sessions, lambda slot: self.proposing.release(slot), free_bytes
         )
         self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
-        self.scheduler = Scheduler(
-            config.max_running, config.max_waiting, config.max_parked, config.max_parked_s, now
-        )
+        self.scheduler = Scheduler(config, now)
         self.prefill = PrefillBudget()
         self.learner: Learner | None = None  # set by `build_engine`
         self.draft_weights = DraftWeights()  # for reports; set by `build_engine`

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
 
+from specstream.config import EngineConfig
 from specstream.engine.request import Request
 from specstream.errors import EngineBusy
 
@@ -21,22 +21,12 @@ class Scheduler:
     keeps others from starting and its consumer reads nothing for ``max_parked_s``, it is `stalled`. A
     waiting request whose session is busy, or whose prompt is still being encoded, is overtaken.
 
-    ``now`` is a clock in seconds. ``short`` is set by the caller while the oldest waiting request waits
-    for memory: no request starts meanwhile.
+    The bounds are those of ``config``; ``now`` is a clock in seconds. ``short`` is set by the caller
+    while the oldest waiting request waits for memory: no request starts meanwhile.
     """
 
-    def __init__(
-        self,
-        max_running: int,
-        max_waiting: int,
-        max_parked: int = 0,
-        max_parked_s: float = math.inf,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_running = max_running
-        self._max_waiting = max_waiting
-        self._max_parked = max_parked
-        self._max_parked_s = max_parked_s
+    def __init__(self, config: EngineConfig, now: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
         self._now = now
         self._parked: dict[Request, tuple[int, float]] = {}  # chunks read, and since when no more
         self.short = False
@@ -49,7 +39,7 @@ class Scheduler:
         Raises:
             EngineBusy: ``max_running`` requests run and the queue is full.
         """
-        if len(self.waiting) >= self._max_waiting + self._free():
+        if len(self.waiting) >= self._config.max_waiting + self._free():
             raise EngineBusy(
                 f"{len(self.running)} requests run and {len(self.waiting)} wait; try again later"
             )
@@ -87,8 +77,8 @@ class Scheduler:
 
     def _free(self) -> int:
         active = sum(not request.delivery.parked for request in self.running)
-        bound = self._max_running + self._max_parked - len(self.running)
-        return 0 if self.short else min(self._max_running - active, bound)
+        bound = self._config.max_running + self._config.max_parked - len(self.running)
+        return 0 if self.short else min(self._config.max_running - active, bound)
 
     def _watch(self) -> None:
         """Record for each parked request since when its consumer has read nothing."""
@@ -106,7 +96,7 @@ class Scheduler:
         if not wanted or not self._parked:
             return None
         active = len(self.running) - len(self._parked)
-        full = self._free() <= 0 and active < self._max_running  # by parked ones
+        full = self._free() <= 0 and active < self._config.max_running  # by parked ones
         busy = {request.session for request in self.running}
         placeless = full and bool(wanted - busy or None in wanted)
         wanted.discard(None)
@@ -118,7 +108,7 @@ class Scheduler:
         request = self._blocking()
         if request is None or request.delivery.read != self._parked[request][0]:
             return None
-        late = self._now() - self._parked[request][1] >= self._max_parked_s
+        late = self._now() - self._parked[request][1] >= self._config.max_parked_s
         return request if late else None
 
     def patience(self) -> float | None:
@@ -126,4 +116,4 @@ class Scheduler:
         request = self._blocking()
         if request is None:
             return None
-        return max(0.0, self._parked[request][1] + self._max_parked_s - self._now())
+        return max(0.0, self._parked[request][1] + self._config.max_parked_s - self._now())

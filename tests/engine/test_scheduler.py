@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
+from specstream.config import EngineConfig
 from specstream.engine.request import Delivery, Request
 from specstream.engine.scheduler import Scheduler
 from specstream.errors import EngineBusy
@@ -16,6 +20,15 @@ def park(request: Request, parked: bool = True) -> None:
     request.delivery.sent = request.delivery.read + parked
 
 
+def scheduling(
+    running: int, waiting: int, parked: int = 0, now: Callable[[], float] = time.monotonic
+) -> Scheduler:
+    config = EngineConfig(
+        max_running=running, max_waiting=waiting, max_parked=parked, max_parked_s=10.0
+    )
+    return Scheduler(config, now)
+
+
 def admit(scheduler: Scheduler) -> list[Request]:
     """Start all that can start."""
     started = []
@@ -26,7 +39,7 @@ def admit(scheduler: Scheduler) -> list[Request]:
 
 
 def test_places_go_to_the_oldest_and_the_line_is_bounded() -> None:
-    scheduler = Scheduler(max_running=2, max_waiting=1)
+    scheduler = scheduling(2, 1)
     first, second, third = asked(), asked(), asked()
     for request in (first, second, third):
         scheduler.submit(request)
@@ -40,7 +53,7 @@ def test_places_go_to_the_oldest_and_the_line_is_bounded() -> None:
 
 
 def test_a_parked_request_keeps_its_place_but_costs_no_step() -> None:
-    scheduler = Scheduler(2, 2)
+    scheduler = scheduling(2, 2)
     slow, quick = asked(), asked()
     scheduler.submit(slow)
     scheduler.submit(quick)
@@ -52,7 +65,7 @@ def test_a_parked_request_keeps_its_place_but_costs_no_step() -> None:
 
 
 def test_a_session_is_served_in_order_and_lets_others_pass() -> None:
-    scheduler = Scheduler(3, 3)
+    scheduler = scheduling(3, 3)
     turn, next_turn, other = asked("a"), asked("a"), asked("b")
     for request in (turn, next_turn, other):
         scheduler.submit(request)
@@ -71,7 +84,7 @@ class Clock:
 
 def crowd(clock: Clock, running: int, parked: int, waiting: int) -> Scheduler:
     """Two places, and two more for parked ones, for which nobody waits longer than 10 s."""
-    scheduler = Scheduler(2, 8, 2, 10.0, clock)
+    scheduler = scheduling(2, 8, 2, clock)
     for _ in range(parked):
         slow = asked()
         scheduler.submit(slow)
@@ -118,7 +131,7 @@ def test_who_keeps_nobody_out_may_be_read_whenever_its_consumer_likes(
 
 def test_an_unread_turn_holds_up_the_next_one_only() -> None:
     clock = Clock()
-    scheduler = Scheduler(4, 8, 4, 10.0, clock)
+    scheduler = scheduling(4, 8, 4, clock)
     other, turn, next_turn = asked("b"), asked("a"), asked("a")
     for request in (other, turn, next_turn):
         scheduler.submit(request)
