@@ -71,6 +71,7 @@ _CALLED = re.compile(  # "a shy baker called"; a second article only after "of"
 )
 _APPOSITION = re.compile(r", an? (?:[\w’'-]+ ){0,5}?[\w’'-]+(?=[,.;:!?—–]|$)")
 _VERB = re.compile(r"['’]s\b| (?:was|had|is|has|did|[a-z]+ed)\b")
+_HIMSELF = re.compile(r"\b(?:he|she|his|her)\b")
 _OBLIQUE = re.compile(  # what follows is most likely no subject
     r"\b(?:in|on|at|from|to|of|near|for|by|through|over|into|like|than|as)(?: the)? $", re.I
 )
@@ -145,7 +146,7 @@ def pronouns(text: str) -> list[str]:
         else:
             named = any(m.start() or _acts(m) for m in _NAME.finditer(text, 0, match.start()))
             inside = named or any(map(is_someone, re.findall(r"[\w’-]+", before)))
-            if match[0].lower() == "him" and not _CLAUSE.search(before):
+            if not _OWN.match(text, match.start()) and not _CLAUSE.search(before):
                 inside = False  # "The dog lay beside him"
         if not inside:
             found.append(match[0])
@@ -161,9 +162,11 @@ def _acts(name: re.Match[str]) -> bool:
     text = name.string
     word = re.compile(r" ([a-z]+)").match(text, name.end())
     doing = word is not None and kind(word[1]) == "doing"
-    # "Hope was a strange thing": a capital proves nothing where a sentence begins.
+    if doing or not _VERB.match(text, name.end()):
+        return doing
+    # A capital proves nothing where a sentence begins: "Hope was a strange thing".
     inside = re.search(r"[\w,;:] $", text[: name.start()]) is not None
-    return doing or (inside and _VERB.match(text, name.end()) is not None)
+    return inside or (name.start() == 0 and _HIMSELF.search(text, name.end()) is not None)
 
 
 def _named(text: str) -> Iterator[Subject]:
