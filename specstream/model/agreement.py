@@ -1,4 +1,4 @@
-"""Checks that a decoder's logits equal those of the transformers model that it replaces."""
+"""Compares logits, up to rounding: a decoder's with those of the transformers model that it replaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-__all__ = ["agrees", "trial_tokens"]
+__all__ = ["agrees", "off_by", "rounding", "trial_tokens"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -22,6 +22,22 @@ def trial_tokens(count: int, vocab_size: int, device: torch.device) -> Tensor:
     """
     spread = torch.arange(1, count + 1, device=device) * vocab_size // (count + 1)
     return spread.clamp_max(vocab_size - 1)
+
+
+def off_by(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference of logits, relative to the largest wanted one (at least 1); inf for NaN.
+
+    Tokens whose wanted logit isn't finite don't count.
+    """
+    finite = wanted.isfinite()
+    found, wanted = found.float().where(finite, 0.0), wanted.float().where(finite, 0.0)
+    off = (found - wanted).abs().amax() / wanted.abs().amax().clamp_min(1.0)
+    return float(off.nan_to_num(torch.inf))
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """The largest `off_by` that sums in another order may cause: 64 units in the last place."""
+    return 64 * torch.finfo(dtype).eps
 
 
 @torch.inference_mode()
@@ -39,13 +55,11 @@ def agrees(model: PreTrainedModel, logits_of: Callable[[Tensor], Tensor], *, nat
     wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
     if bool(wanted.isnan().any()):
         return False  # damaged weights: reported by `check_decoding`
-    off = (logits_of(tokens).float() - wanted).abs().amax()
-    # 64 units in the last place of the largest logit: room for another order of summation.
-    allowed = 64 * torch.finfo(model.dtype).eps * wanted.abs().amax().clamp_min(1.0)
-    if bool(off <= allowed):
+    off = off_by(logits_of(tokens), wanted)
+    if off <= rounding(model.dtype):
         return True
-    words = "native code's logits of %s are off by %.3g; torch runs its passes"
+    words = "native code's logits of %s are off by %.3g of the largest; torch runs its passes"
     if not native:
-        words = "the decoder's logits of %s are off by %.3g; its own is used"
-    _log.warning(words, type(model).__name__, float(off))
+        words = "the decoder's logits of %s are off by %.3g of the largest; its own is used"
+    _log.warning(words, type(model).__name__, off)
     return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from specstream.errors import ModelUnsupported
-from specstream.model.agreement import trial_tokens
+from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
@@ -35,14 +36,16 @@ def check_trees(runner: ModelRunner) -> None:
             "proposer of chains"
         )
     try:
-        off, allowed = _error(runner)
+        off = _difference(runner)
     except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
         raise ModelUnsupported(
             f"{name} can't verify trees ({error}); choose a proposer of chains"
         ) from error
     finally:
         runner.forwards = 0
-    if not off <= allowed:
+    # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
+    dtype = torch.bfloat16 if getattr(runner, "quantised", False) else runner.dtype
+    if off > rounding(dtype):
         raise ModelUnsupported(
             f"{name} can't verify trees (its positions or masks work in another way; off by "
             f"{off:.2g}); choose a proposer of chains"
@@ -59,18 +62,14 @@ def _windowed(runner: ModelRunner) -> bool:
     return window is not None and getattr(text, "use_sliding_window", True)
 
 
-def _error(runner: ModelRunner) -> tuple[float, float]:
-    """The largest difference of a small tree's logits from its paths', and the largest allowed."""
+def _difference(runner: ModelRunner) -> float:
+    """The largest difference of a small tree's logits from its paths', see `off_by`."""
     cache, size = runner.new_cache(), len(_TREE.parents)
     tokens = trial_tokens(_PROMPT + size, runner.model_vocab_size, runner.device)
     (found,) = runner.forward([ForwardInput(tokens, cache, 1 + size, _TREE)]).logits
-    off, scale = 0.0, 1.0
-    for node, path in enumerate(_TREE.paths):
+    wanted = list[Tensor]()
+    for path in _TREE.paths:
         cache.rollback_to(0)
         ids = tokens[[*range(_PROMPT), *(_PROMPT + step for step in path)]]
-        wanted = runner.forward([ForwardInput(ids, cache)]).logits[0][-1].float()
-        off = max(off, float((found[node + 1].float() - wanted).abs().max()))
-        scale = max(scale, float(wanted.abs().max()))
-    # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
-    dtype = torch.bfloat16 if getattr(runner, "quantised", False) else runner.dtype
-    return off, 64 * torch.finfo(dtype).eps * scale
+        wanted += runner.forward([ForwardInput(ids, cache)]).logits
+    return off_by(found[1:], torch.cat(wanted))

@@ -121,6 +121,23 @@ def test_a_model_that_takes_positions_in_another_way_is_refused_by_name() -> Non
 
 
 @torch.inference_mode()
+def test_a_model_whose_logits_of_trees_are_no_numbers_is_refused() -> None:
+    """As those of a mask that hides everything from a node."""
+    runner = ModelRunner(gpt2())
+    forward = runner.forward
+
+    def broken(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        found = forward(inputs, extras)
+        if inputs[0].tree is not None:
+            found.logits[0][3, 5] = torch.nan
+        return found
+
+    runner.forward = broken  # type: ignore[method-assign]
+    with pytest.raises(ModelUnsupported, match="can't verify trees"):
+        check_trees(runner)
+
+
+@torch.inference_mode()
 def test_trees_are_tried_on_tokens_of_text() -> None:
     """The first ids are often control tokens; those of SmolLM2 magnify rounding beyond the bound."""
     runner, read = ModelRunner(build("llama")), set[int]()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ConfigError
+from specstream.model.agreement import off_by, rounding
 from specstream.model.decoder import Decoder
 from specstream.model.graphs.cudagraphs import (
     DRAFT,
@@ -24,7 +25,6 @@ __all__ = ["DRAFT", "TARGET", "CapturePlan", "GraphedPasses", "compile_passes"]
 _log = logging.getLogger("specstream.model")
 
 _BEFORE = 6  # tokens in the cache before a trial pass
-_UNITS = 64  # allowed difference in units of the dtype's epsilon, relative to the largest logit
 
 
 def compile_passes(
@@ -60,7 +60,7 @@ def compile_passes(
 
 def _drop_what_differs(decoder: Decoder, made: GraphedPasses, vocab: int) -> None:
     """Compare every captured pass with the eager one, and drop those that differ."""
-    allowed = _UNITS * torch.finfo(decoder.weights.dtype).eps
+    allowed = rounding(decoder.weights.dtype)
     for width in made.widths:
         off = max(_pass_is_off(decoder, made, width, batch) for batch in made.batches)
         if off > allowed:
@@ -83,8 +83,8 @@ def _pass_is_off(decoder: Decoder, made: GraphedPasses, width: int, batch: int) 
     wanted = decoder.logits(decoder(tokens, caches[:1], [width]))
     # A second pass reads the cache rows that the first one wrote.
     more = [decoder.logits(decoder(tokens[:1], [cache], [1])) for cache in caches]
-    later = [_off(logits, more[0]) for logits in more[1:]]
-    return max([_off(logits, wanted) for logits in found] + later)
+    later = [off_by(logits, more[0]) for logits in more[1:]]
+    return max([off_by(logits, wanted) for logits in found] + later)
 
 
 @torch.inference_mode()
@@ -102,7 +102,7 @@ def _chain_is_off(decoder: Decoder, made: GraphedPasses, width: int, vocab: int)
     implied = confidences.log().unsqueeze(1) + logits.logsumexp(-1, keepdim=True)
     more = [decoder.logits(decoder(choices[-1:], [cache], [1])) for cache in caches]
     best = logits.amax(-1, keepdim=True)
-    return max(_off(chosen, best), _off(implied, best), _off(more[1], more[0]))
+    return max(off_by(chosen, best), off_by(implied, best), off_by(more[1], more[0]))
 
 
 def _begun(decoder: Decoder, width: int, count: int) -> tuple[Tensor, list[RowCache]]:
@@ -113,8 +113,3 @@ def _begun(decoder: Decoder, width: int, count: int) -> tuple[Tensor, list[RowCa
     for cache in caches:
         decoder(tokens[:_BEFORE], [cache], [_BEFORE])
     return tokens[_BEFORE:], caches
-
-
-def _off(found: Tensor, wanted: Tensor) -> float:
-    off = (found.float() - wanted.float()).abs().amax() / wanted.float().abs().amax().clamp_min(1.0)
-    return float(off.nan_to_num(torch.inf))
