@@ -8,6 +8,7 @@ from torch import Tensor
 from specstream.errors import ModelUnsupported
 from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.forward import ForwardInput
+from specstream.model.places import first_line
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 
@@ -29,27 +30,29 @@ def check_trees(runner: ModelRunner) -> None:
         raise ModelUnsupported(
             "reproducible mode verifies chains only; choose a proposer of chains"
         )
-    name = type(getattr(runner, "model", runner)).__name__
-    if not getattr(runner, "lean", True) and _windowed(runner):
-        raise ModelUnsupported(
-            f"{name} can't verify trees: its attention sees a sliding window of the text only; choose a "
-            "proposer of chains"
-        )
+    cause: Exception | None = None
     try:
-        off = _difference(runner)
+        why = _trouble(runner)
     except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
-        raise ModelUnsupported(
-            f"{name} can't verify trees ({error}); choose a proposer of chains"
-        ) from error
+        why, cause = first_line(error), error
     finally:
         runner.forwards = 0
+    if why:
+        name = type(getattr(runner, "model", runner)).__name__
+        raise ModelUnsupported(
+            f"{name} can't verify trees ({why}); choose a proposer of chains"
+        ) from cause
+
+
+def _trouble(runner: ModelRunner) -> str:
+    """Why the model can't verify trees; empty if nothing is wrong."""
+    if not getattr(runner, "lean", True) and _windowed(runner):
+        return "its attention sees a sliding window of the text only"
+    off = _difference(runner)
     # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
     dtype = torch.bfloat16 if getattr(runner, "quantised", False) else runner.dtype
-    if off > rounding(dtype):
-        raise ModelUnsupported(
-            f"{name} can't verify trees (its positions or masks work in another way; off by "
-            f"{off:.2g}); choose a proposer of chains"
-        )
+    fits = off <= rounding(dtype)
+    return "" if fits else f"its positions or masks work in another way; off by {off:.2g}"
 
 
 def _windowed(runner: ModelRunner) -> bool:
