@@ -25,7 +25,7 @@ from specstream.model.attention.pooled import PooledAttention
 from specstream.model.entry import Entered, common_depth, entered_states
 from specstream.model.forward import Taps
 from specstream.model.kv.base import RowCache
-from specstream.model.layers import Layer, layer_of, select
+from specstream.model.layers import layer_of, select
 from specstream.model.native.chain import MOST_BYTES, NativeChain
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
@@ -54,6 +54,11 @@ class Decoder:
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
         quantize: Multiply by `quantised_products`; the layers' unquantised matrices are not kept.
         native: Native code, which runs every pass of a model that it can compute.
+
+    Attributes:
+        layers: The layers in torch's operations, first to last.
+        normed: Applies the final norm to states ``[n, hidden]`` of any depth.
+        logits: Gives ``[n, V]`` of normed states ``[n, hidden]``.
     """
 
     def __init__(
@@ -73,10 +78,10 @@ class Decoder:
             multiply, head = quantised_products(quantize, weights.device)
         matrix = multiply if isinstance(multiply, Quantised) else None
         self._whole = NativeLayers.of(native, weights, matrix)
-        self._head = head(weights.head, None)
-        self._norm = rms_norm(weights.norm, weights.eps)
+        self.logits = head(weights.head, None)
+        self.normed = rms_norm(weights.norm, weights.eps)
         norms = partial(rms_norm, eps=weights.eps)
-        self._layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
+        self.layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
         if quantize is not None:
             weights = weights.without_matrices()
         self.weights, self.rotary = weights, rotary
@@ -85,9 +90,9 @@ class Decoder:
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
         self._chain: NativeChain | None = None
-        if self._whole is not None and isinstance(self._head, NativeMatrix):
+        if self._whole is not None and isinstance(self.logits, NativeMatrix):
             if weights.nbytes <= MOST_BYTES:
-                self._chain = NativeChain(self._whole, self._head, weights, rotary)
+                self._chain = NativeChain(self._whole, self.logits, weights, rotary)
 
     @classmethod
     def of(
@@ -230,7 +235,7 @@ class Decoder:
                 which are overwritten. Default: start from the embeddings.
             stop: See `__call__`.
         """
-        end = len(self._layers) if stop is None else stop
+        end = len(self.layers) if stop is None else stop
         wanted = taps.depths if taps is not None else ()
         last = end - 1 if narrow and end not in wanted else None
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
@@ -238,11 +243,11 @@ class Decoder:
             if taps is not None and index in wanted:
                 taps.take(index, x.clone())
             rows = plan.narrow() if index == last else None
-            x = self._layers[index](x, cos, sin, plan, index, rows)
+            x = self.layers[index](x, cos, sin, plan, index, rows)
         if taps is not None and end in wanted:
             taps.take(end, x)
             x = select(x, plan.narrow()) if narrow else x
-        return self._norm(x) if stop is None else x
+        return self.normed(x) if stop is None else x
 
     def chain(
         self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
@@ -265,7 +270,7 @@ class Decoder:
         stop: int | None,
     ) -> Tensor:
         """As `run`, in native code: states are float32 between the layers and for a native head."""
-        end = len(self._layers) if stop is None else stop
+        end = len(self.layers) if stop is None else stop
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
         # A pass that stops early may be continued: rounding its states would change the last bits.
         dtype = self.weights.dtype if stop is None else torch.float32
@@ -277,26 +282,13 @@ class Decoder:
             native.run_tapped(ready, x, first, end, taps, dtype)
         if stop is not None:
             return x.to(dtype)
-        final = self._norm(batch.kept(x))
-        return final if isinstance(self._head, NativeMatrix) else final.to(dtype)
+        final = self.normed(batch.kept(x))
+        return final if isinstance(self.logits, NativeMatrix) else final.to(dtype)
 
     @property
     def whole(self) -> bool:
         """Whether native code runs both the layers and the output head."""
-        return self._whole is not None and isinstance(self._head, NativeMatrix)
-
-    @property
-    def layers(self) -> Sequence[Layer]:
-        """The layers, first to last."""
-        return self._layers
-
-    def normed(self, states: Tensor) -> Tensor:
-        """Apply the final norm to states ``[n, hidden]`` of any depth."""
-        return self._norm(states)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[n, V]`` of hidden states ``[n, hidden]``."""
-        return self._head(hidden)
+        return self._whole is not None and isinstance(self.logits, NativeMatrix)
 
 
 def _packs(weights: DecoderWeights) -> bool:

@@ -25,9 +25,7 @@ def decoder_forward(
     """See `ModelRunner.forward`; ``fit`` brings logits to their width."""
     counts = [item.token_ids.shape[0] for item in inputs]
     keeps = [item.keep for item in inputs]
-    tokens = inputs[0].token_ids
-    if len(inputs) > 1:
-        tokens = torch.cat([item.token_ids for item in inputs])
+    tokens = torch.cat([item.token_ids for item in inputs])
     caches = [cast(RowCache, item.cache) for item in inputs]
     taps = None if extras is PLAIN else Taps(extras, counts)
     if extras.rider is not None:
@@ -48,5 +46,4 @@ def decoder_forward(
     if not extras.logits:
         return ForwardOutput(states=states)
     logits = fit(decoder.logits(hidden))
-    each = [logits] if len(keeps) == 1 else list(logits.split_with_sizes(keeps))
-    return ForwardOutput(each, states)
+    return ForwardOutput(list(logits.split_with_sizes(keeps)), states)
