@@ -67,17 +67,15 @@ class RealtimeConnection:
 
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every response is stopped at once."""
+        ears, timer = self._service.ears, self._service.timer
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                if self._service.ears is not None:
-                    self._microphone = Microphone(
-                        self._service.ears, self._session, self._outbox.put, self, group
-                    )
+                if ears is not None:
+                    put = self._outbox.put
+                    self._microphone = Microphone(ears, self._session, put, self, group)
                 group.start_soon(self._write)
-                group.start_soon(
-                    drop_slow_reader, self._socket, lambda: self._written, self._service.timer
-                )
+                group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)
                 await self._outbox.put(self._session.created())
                 await self._read()
                 group.cancel_scope.cancel()
@@ -167,18 +165,19 @@ class RealtimeConnection:
         await self._outbox.put(ev.ErrorEvent(error=detail))
 
     async def _handle(self, event: pr.ClientEvent) -> None:
+        microphone = self._microphone
         match event:
             case pr.AudioAppend() | pr.AudioCommit() | pr.AudioClear():
-                await self._hear(event)
+                assert microphone is not None
+                await microphone.take(event)
                 return
             case pr.ResponseCreate():
                 asked = event.response or ResponseSettings()
-                microphone = self._microphone
                 if microphone is None or not microphone.defer(asked, event.event_id):
                     await self._start(asked)
                 return
             case pr.ResponseCancel(response_id=None):
-                if self._microphone is not None and (waiting := self._microphone.take_deferred()):
+                if microphone is not None and (waiting := microphone.take_deferred()):
                     await self.respond(*waiting)  # so that its end is reported
                 await self._cancel(self._speaking())
                 return
@@ -196,18 +195,8 @@ class RealtimeConnection:
             size = await self._outbox.put(answer)
             if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
                 await self._rate.take(cost(size))  # a small frame may ask for a large answer
-        if isinstance(event, pr.SessionUpdate) and self._microphone is not None:
-            await self._microphone.reconfigure()
-
-    async def _hear(self, event: pr.ClientEvent) -> None:
-        assert self._microphone is not None
-        match event:
-            case pr.AudioAppend():
-                await self._microphone.append(event)
-            case pr.AudioCommit():
-                await self._microphone.commit()
-            case pr.AudioClear():
-                await self._microphone.clear()
+        if isinstance(event, pr.SessionUpdate) and microphone is not None:
+            await microphone.reconfigure()
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
         """Start a response; an error or refusal becomes an ``error`` event."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anyio.abc import TaskGroup
@@ -77,13 +77,14 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
     )
 
 
+@dataclass(slots=True, eq=False)
 class Microphone:
     """The input audio buffer. After a change of settings the next turn gets a new listener.
 
     A frame that can't be used is refused once for each reason; later ones are dropped silently, since
     a microphone sends fifty frames a second and some clients end the session at the first ``error``.
 
-    Args:
+    Attributes:
         ears: The recogniser and turn detector.
         session: The session's settings and conversation.
         put: Sends an event.
@@ -91,32 +92,45 @@ class Microphone:
         group: Where the listeners' tasks run.
     """
 
-    def __init__(
-        self,
-        ears: Ears,
-        session: RealtimeSession,
-        put: Callable[[ev.ServerEvent], Awaitable[object]],
-        responder: Responder,
-        group: TaskGroup,
-    ) -> None:
-        self._ears, self._session, self._put = ears, session, put
-        self._responder, self._group = responder, group
-        self._settings = self._wanted
-        self._hearing: Hearing | None = None
-        self._all: list[Hearing] = []
-        self._since_ms = 0.0  # audio of the session before the current listener's
-        self._refused: set[str] = set()  # messages sent since the last commit or clear
-        self._deferred: tuple[ResponseSettings, str | None] | None = None
+    ears: Ears
+    session: RealtimeSession
+    put: Callable[[ev.ServerEvent], Awaitable[object]]
+    responder: Responder
+    group: TaskGroup
+    _settings: tuple[AudioInput, bool] = field(init=False)
+    _hearing: Hearing | None = None
+    _all: list[Hearing] = field(default_factory=list)
+    _since_ms: float = 0.0  # audio of the session before the current listener's
+    _refused: set[str] = field(default_factory=set)  # messages since the last commit or clear
+    _deferred: tuple[ResponseSettings, str | None] | None = None
 
-    async def append(self, event: pr.AudioAppend) -> None:
-        """Take audio. Waits while too many turns wait for their transcripts.
+    def __post_init__(self) -> None:
+        self._settings = self._wanted
+
+    async def take(self, event: pr.AudioAppend | pr.AudioCommit | pr.AudioClear) -> None:
+        """Take audio, end the turn by hand, or discard the audio in the buffer.
+
+        Waits while too many turns wait for their transcripts.
 
         Raises:
-            Refused: the data is no audio, or the buffer is full; the first time only.
+            Refused: the data is no audio, or the buffer is full (the first time only); at a commit
+                there is too little audio, or with turn detection, nobody spoke.
         """
+        match event:
+            case pr.AudioAppend(audio=audio):
+                await self._append(audio)
+            case pr.AudioCommit():
+                self._commit()
+            case pr.AudioClear():
+                if self._hearing is not None:
+                    self._hearing.listener.clear()
+                self._refused.clear()
+                await self.put(ev.InputCleared())
+
+    async def _append(self, audio: str) -> None:
         await self.reconfigure()
         try:
-            pcm = self._decoded(event.audio)
+            pcm = self._decoded(audio)
             listener = self._listener().listener
             most = listener.settings.max_turn_s
             if listener.settings.manual and listener.held_ms >= most * 1e3:
@@ -129,24 +143,12 @@ class Microphone:
             raise
         await listener.add(pcm)
 
-    async def commit(self) -> None:
-        """End the turn by hand.
-
-        Raises:
-            Refused: there is too little audio, or with turn detection, nobody spoke.
-        """
+    def _commit(self) -> None:
         listener = self._hearing.listener if self._hearing is not None else None
         held = listener.held_ms if listener is not None else 0.0
         if listener is None or held < LEAST_MS or not listener.commit():
             raise Refused("input_audio_buffer_commit_empty", _EMPTY.format(held))
         self._refused.clear()
-
-    async def clear(self) -> None:
-        """Discard the audio in the buffer."""
-        if self._hearing is not None:
-            self._hearing.listener.clear()
-        self._refused.clear()
-        await self._put(ev.InputCleared())
 
     async def reconfigure(self) -> None:
         """Apply changed settings of audio input, but not to the turn in progress.
@@ -166,7 +168,7 @@ class Microphone:
             hearing.listener.clear()
             hearing.listener.finish()
         if in_turn:
-            await self._put(ev.InputCleared())
+            await self.put(ev.InputCleared())
 
     def defer(self, asked: ResponseSettings, event_id: str | None) -> bool:
         """Hold a response back until ended turns have transcripts; False if there are none to wait for.
@@ -192,7 +194,7 @@ class Microphone:
     @property
     def _wanted(self) -> tuple[AudioInput, bool]:
         """The session's settings now, and whether a turn is announced by its words (see `Hearing`)."""
-        settings = self._session.settings
+        settings = self.session.settings
         return settings.audio.input, settings.specstream.interrupt == "words"
 
     @property
@@ -216,12 +218,12 @@ class Microphone:
             heard, by_words = self._settings
             settings = listener_settings(heard, by_words=by_words)
             rate = sample_rate(self._format)
-            listener = Listener(self._ears, sample_rate=rate, settings=settings)
+            listener = Listener(self.ears, sample_rate=rate, settings=settings)
             self._hearing = Hearing(
-                listener, self._session, self._put, self._begun, self._since_ms, by_words=by_words
+                listener, self.session, self.put, self._begun, self._since_ms, by_words=by_words
             )
             self._all.append(self._hearing)
-            self._group.start_soon(self._hear, self._hearing)
+            self.group.start_soon(self._hear, self._hearing)
         return self._hearing
 
     async def _hear(self, hearing: Hearing) -> None:
@@ -231,27 +233,27 @@ class Microphone:
                     try:
                         await self._follow(hearing, event)
                     except SpecstreamError as error:  # such as a full conversation
-                        await self._responder.report(error)
+                        await self.responder.report(error)
         finally:
             self._all.remove(hearing)
             await self._settle()
 
     async def _begun(self) -> None:
-        turns = self._session.settings.audio.input.turn_detection
+        turns = self.session.settings.audio.input.turn_detection
         if turns is not None and turns.interrupt_response:
-            await self._responder.interrupt()
+            await self.responder.interrupt()
 
     async def _follow(self, hearing: Hearing, event: object) -> None:
         await hearing.take(event)
-        turns = self._session.settings.audio.input.turn_detection
+        turns = self.session.settings.audio.input.turn_detection
         if hearing.owed and turns is not None and turns.create_response:
             if not (hearing.speaking and turns.interrupt_response):
                 hearing.owed = False
-                await self._responder.respond(ResponseSettings())
+                await self.responder.respond(ResponseSettings())
         await self._settle()
 
     async def _settle(self) -> None:
         if self._deferred is None or any(hearing.unsettled for hearing in self._all):
             return
         (asked, event_id), self._deferred = self._deferred, None
-        await self._responder.respond(asked, event_id)
+        await self.responder.respond(asked, event_id)
