@@ -248,6 +248,11 @@ class Wire:
         await self.send("conversation.item.create", item=item)
         await self.send("response.create", response=response)
 
+    async def configure(self, **session: Any) -> dict[str, Any]:
+        """Change settings of the session; returns the answer."""
+        await self.send("session.update", session={"type": "realtime", **session})
+        return await self.until("session.updated")
+
     async def reply(self, text: str, **response: Any) -> dict[str, Any]:
         """Have a message answered; returns the response's last event."""
         await self.ask(text, **response)

@@ -77,7 +77,29 @@ class ItemWriter:
 
     async def chunk(self, chunk: Chunk) -> None:
         """Send a chunk's text (in an audio response: the part that is certain to contain no tag)."""
-        await self._chunk(chunk)
+        self._timings.chunk(chunk)
+        if self.entry is None and self._due(chunk):
+            await self._open()
+        if self.entry is not None:
+            self.entry.text += chunk.text
+        if chunk.reasoning and "reasoning" in self._request.wants:
+            extra = Extra(tokens=chunk.tokens, round=chunk.round)
+            delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
+            await self._put(ev.TextDelta, extra, **delta)
+        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
+        if chunk.text:
+            extra = Extra(
+                tokens=Span(self._tokens_from, chunk.tokens.end),
+                chars=chunk.chars,
+                round=chunk.round,
+                drafted=chunk.drafted,
+                accepted=chunk.accepted,
+            )
+            self._tokens_from = chunk.tokens.end
+            if self._track is None:
+                await self._say([(chunk.text, chunk.chars, extra)])
+            else:
+                await self._say(self._spoken.add(chunk.text, extra))
         self._read = chunk.tokens.end
         self._show()
 
@@ -109,32 +131,6 @@ class ItemWriter:
                 specstream=Extra(tokens=preview.tokens, chars=preview.chars, round=preview.round),
             )
         )
-
-    async def _chunk(self, chunk: Chunk) -> None:
-        self._timings.chunk(chunk)
-        if self.entry is None and self._due(chunk):
-            await self._open()
-        if self.entry is not None:
-            self.entry.text += chunk.text
-        if chunk.reasoning and "reasoning" in self._request.wants:
-            extra = Extra(tokens=chunk.tokens, round=chunk.round)
-            delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
-            await self._put(ev.TextDelta, extra, **delta)
-        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
-        if not chunk.text:
-            return
-        extra = Extra(
-            tokens=Span(self._tokens_from, chunk.tokens.end),
-            chars=chunk.chars,
-            round=chunk.round,
-            drafted=chunk.drafted,
-            accepted=chunk.accepted,
-        )
-        self._tokens_from = chunk.tokens.end
-        if self._track is None:
-            await self._say([(chunk.text, chunk.chars, extra)])
-        else:
-            await self._say(self._spoken.add(chunk.text, extra))
 
     def _due(self, chunk: Chunk) -> bool:
         """Whether to begin the item: with tools, a reply may consist of calls only and need none."""

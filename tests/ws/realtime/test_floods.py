@@ -66,8 +66,7 @@ async def test_settings_are_bounded_and_a_refused_update_changes_nothing() -> No
         assert error["code"] == "settings_too_large"
         assert str(MAX_SETTINGS) in error["message"]
         most = {"instructions": "x" * (MAX_SETTINGS * 3 // 4)}
-        await wire.send("session.update", session={"type": "realtime", **most})
-        await wire.until("session.updated")
+        await wire.configure(**most)
         more = {"specstream": {"chat_template_kwargs": {"a": "x" * (MAX_SETTINGS // 3)}}}
         error = await wire.refused("session.update", session={"type": "realtime", **more})
         assert error["code"] == "settings_too_large", "together they are too large"

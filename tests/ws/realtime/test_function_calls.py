@@ -47,8 +47,7 @@ async def agent(engine: ScriptedEngine, **session: Any) -> AsyncGenerator[Wire, 
     stand = Stand(engine)
     async with stand.running(), stand.client() as wire:
         settings = {"output_modalities": ["text"], "tools": [TOOL], **session}
-        await wire.send("session.update", session={"type": "realtime", **settings})
-        event = await wire.until("session.updated")
+        event = await wire.configure(**settings)
         assert event["session"]["tools"][0]["name"] == "weather"
         wire.seen.clear()
         yield wire
@@ -265,8 +264,7 @@ async def test_settings_of_tools_are_checked(
 async def test_hosted_tools_are_ignored_and_named() -> None:
     async with agent(calling("Fine.")) as wire:
         tools = [TOOL, {"type": "mcp", "server_label": "x"}]
-        await wire.send("session.update", session={"type": "realtime", "tools": tools})
-        event = await wire.until("session.updated")
+        event = await wire.configure(tools=tools)
     assert [tool["name"] for tool in event["session"]["tools"]] == ["weather"]
     assert [i["param"] for i in event["specstream"]["ignored"]] == ["session.tools[1]"]
 
@@ -276,8 +274,7 @@ async def test_a_model_that_calls_no_tools_is_not_told_of_them() -> None:
     stand = Stand(engine)
     async with stand.running(), stand.client() as wire:
         settings = {"output_modalities": ["text"], "tools": [TOOL], "tool_choice": "required"}
-        await wire.send("session.update", session={"type": "realtime", **settings})
-        event = await wire.until("session.updated")
+        event = await wire.configure(**settings)
         names = [ignored["param"] for ignored in event["specstream"]["ignored"]]
         assert names == ["session.tools", "session.tool_choice"]
         assert event["session"]["tools"] == []

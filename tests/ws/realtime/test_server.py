@@ -62,8 +62,7 @@ async def test_the_events_of_a_response_come_in_order(modality: str, middle: lis
 async def test_own_events_go_only_to_those_who_asked() -> None:
     stand = Stand(ScriptedEngine(["Hello there. Bye."]))
     async with stand.running(), stand.client() as plain, stand.client() as ours:
-        await ours.send("session.update", session={"type": "realtime", **ALL_OWN})
-        await ours.until("session.updated")
+        await ours.configure(**ALL_OWN)
         for wire in (plain, ours):
             await wire.reply("Hi")
         own = {kind for kind in ours.types() if kind.startswith("specstream.")}
