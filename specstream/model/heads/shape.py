@@ -14,10 +14,10 @@ __all__ = ["LayerShape", "check_made_for", "number", "reading"]
 
 @contextmanager
 def reading(title: str) -> Iterator[None]:
-    """Read the ``config.json`` of a head, which is called ``title`` in messages.
+    """Within this context the ``config.json`` of a head is read, which messages call ``title``.
 
     Raises:
-        ModelBroken: a field is missing, or the block could not compute with it.
+        ModelBroken: a field is missing, of another type or out of range.
     """
     try:
         yield

@@ -142,20 +142,17 @@ class Streams:
 
     def _prune(self, states: Tensor, firsts: Sequence[int]) -> None:
         """Reduce each input's nodes to those that the early exit finds likely enough."""
-        asked = [
-            first + i
-            for first, tokens in zip(firsts, self._proposed, strict=True)
-            for i in range(tokens.shape[0])
-        ]
+        sizes = [tokens.shape[0] for tokens in self._proposed]
+        each = zip(firsts, sizes, strict=True)
+        asked = [row for first, size in each for row in range(first, first + size)]
         if not asked:
             return
         target = self._head.target
         normed = target.decoder.normed(states.index_select(0, to_device(asked, states.device)))
         probs = target.head_logits(normed).float().softmax(-1)
         told = probs.gather(1, torch.cat(list(self._proposed)).unsqueeze(1)).squeeze(1)
-        sizes = [tokens.shape[0] for tokens in self._proposed]
-        for number, each in enumerate(told.split_with_sizes(sizes)):
-            likely = each.cumprod(0) >= self._least
+        for number, chances in enumerate(told.split_with_sizes(sizes)):
+            likely = chances.cumprod(0) >= self._least
             self._nodes[number] = 1 + int(likely.sum())
 
 

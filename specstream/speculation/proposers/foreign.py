@@ -116,7 +116,11 @@ class ForeignDraftProposer(TaskProposer):
         drafted = torch.cat(chain.tokens).tolist() if chain.tokens else []
         if chain.state is not None and drafted:
             # Their rows are in the cache; the next round compares them with the committed tokens.
-            read = self._read_as(drafted) if way == "intersection" else drafted
+            if way == "intersection":  # as `IntersectionRunner` names the draft's own tokens
+                own = self._translation.to_draft
+                read = [self._common.shift + own.get(token, 0) for token in drafted]
+            else:
+                read = drafted
             chain.state.rows.extend(read)
         if way == "intersection":
             return chain.proposal(self._device)
@@ -124,10 +128,6 @@ class ForeignDraftProposer(TaskProposer):
         half = self._renderings[request.slot].half
         ids = retokenised(self._translation, request.token_ids, half, drafted)[: task.count]
         return Proposal(to_device(ids, self._device), source="draft")
-
-    def _read_as(self, ids: Sequence[int]) -> list[int]:
-        """The ids by which `IntersectionRunner` names the draft's own tokens for common ``ids``."""
-        return [self._common.shift + self._translation.to_draft.get(i, 0) for i in ids]
 
     def _view(self, request: SpecRequest, way: Way) -> Rendered | None:
         """The request in the draft's tokens; None if its text is empty or can't be spelled."""
