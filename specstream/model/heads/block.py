@@ -187,8 +187,7 @@ def _check(shape: BlockShape, target: ModelRunner) -> None:
     )
     if layers in shape.depths:
         raise ModelUnsupported(
-            f"the block head reads the target's last layer ({layers - 1}), behind its final norm; only "
-            "layers before the last can be read"
+            f"the block head reads the target's last layer ({layers - 1}), which can't be read"
         )
     if not 0 <= shape.mask_token_id < vocabulary:
         raise ModelUnsupported(

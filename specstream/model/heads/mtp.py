@@ -19,7 +19,7 @@ from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.attention.base import Batch
 from specstream.model.heads.base import Level, likeliest
 from specstream.model.heads.layer import FeatureLayer, layer_weights
-from specstream.model.heads.mtp_format import MtpTensors, read_modules
+from specstream.model.heads.mtp_format import MtpTensors, foreign, read_modules
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.norms import rms_norm
@@ -73,8 +73,7 @@ class MtpHead:
         self.parameters, self.nbytes = take.parameters, take.nbytes
         if tensors.left:
             raise ModelBroken(
-                f"{tensors.folder}: these tensors of the multi-token prediction module are not known: "
-                f"{tensors.left}"
+                f"{tensors.folder}: these tensors belong to no known module: {tensors.left}"
             )
 
     def new_cache(self) -> ContiguousCache:
@@ -92,7 +91,7 @@ class MtpHead:
         x = self._project(torch.cat([read, self._hnorm(features)], -1))
         final = self._norm(self._layer(x, batch))
         logits = self._output(final)
-        return Level(logits, final, *likeliest(logits, most))
+        return Level(logits, final, *likeliest(logits, most, self.ids))
 
 
 def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:
@@ -105,15 +104,9 @@ def _refuse(tensors: Tensors, gated: int, hidden: int) -> None:
     """
     for name, dtype in tensors.dtypes.items():
         if not dtype.is_floating_point or dtype.itemsize < 2:
-            raise ModelUnsupported(
-                f"{tensors.folder}: {name} of the multi-token prediction module holds {dtype}; "
-                "quantised modules are not computed here, so choose another proposer"
-            )
+            raise foreign(tensors.folder, f"quantised weights ({name} holds {dtype})")
     if tensors.size("self_attn.q_proj.weight") == (gated, hidden):
-        raise ModelUnsupported(
-            f"the multi-token prediction module of {tensors.folder} has gated attention, which is not "
-            "computed here; choose another proposer"
-        )
+        raise foreign(tensors.folder, "gated attention")
 
 
 def load(name: str, target: ModelRunner) -> MtpHead:

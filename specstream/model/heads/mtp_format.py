@@ -25,7 +25,7 @@ from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.heads.tensors import Tensors
 from specstream.model.places import first_line, gguf_file
 
-__all__ = ["MtpTensors", "read_modules"]
+__all__ = ["MtpTensors", "foreign", "read_modules"]
 
 _DEEPSEEK = {
     "enorm.": "enorm.",
@@ -116,10 +116,15 @@ def _renamed(key: str, renamed: Mapping[str, str]) -> str | None:
 def _refuse(name: str, found: Mapping[str, str]) -> None:
     for what, marks in _FOREIGN.items():
         if any(mark in f".{new}" for new in found.values() for mark in marks):
-            raise ModelUnsupported(
-                f"the multi-token prediction module of {name} has {what}; only dense layers like those "
-                "of Llama and Qwen are computed here, so choose another proposer"
-            )
+            raise foreign(name, what)
+
+
+def foreign(name: str | Path, what: str) -> ModelUnsupported:
+    """The error for a module that has ``what``, in the target's folder ``name``."""
+    return ModelUnsupported(
+        f"the multi-token prediction module of {name} has {what}; only dense layers like those of Llama "
+        "and Qwen are computed here, so choose another proposer"
+    )
 
 
 def _files(name: str) -> Iterator[Path]:

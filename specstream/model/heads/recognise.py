@@ -20,22 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADS", "kind_of", "load_head", "read_head_config", "told_acceptance"]
 
-HEADS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
-    "eagle": (is_eagle, "specstream.model.heads.eagle:load"),
-    "early-exit": (
-        lambda config: config.get("model_type") == "specstream-early-exit",
-        "specstream.model.heads.early_exit:load",
-    ),
-    "block": (BlockShape.fits, "specstream.model.heads.block:load"),
-    "medusa": (is_medusa, "specstream.model.heads.medusa:load"),
-    "streaming": (StreamingShape.fits, "specstream.model.heads.streaming:load"),
+HEADS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "eagle": is_eagle,
+    "early-exit": lambda config: config.get("model_type") == "specstream-early-exit",
+    "block": BlockShape.fits,
+    "medusa": is_medusa,
+    "streaming": StreamingShape.fits,
 }
-"""By method: a test whether a ``config.json`` is of such a head, and its loader, ``module:function``."""
+"""By method: a test whether a ``config.json`` is of such a head, which the module of that name loads."""
 
 
 def kind_of(config: Mapping[str, Any]) -> str | None:
     """The method whose head ``config`` describes; None: it describes an ordinary model."""
-    return next((kind for kind, (fits, _) in HEADS.items() if fits(config)), None)
+    return next((kind for kind, fits in HEADS.items() if fits(config)), None)
 
 
 def read_head_config(folder: str | Path) -> dict[str, Any]:
@@ -80,5 +77,5 @@ def load_head(folder: str | Path, target: ModelRunner) -> Head:
     kind = kind_of(read_head_config(folder))
     if kind is None:
         raise ModelUnsupported(f"{folder} holds no drafting head that is known here")
-    module, name = HEADS[kind][1].split(":")
-    return cast("Head", getattr(importlib.import_module(module), name)(Path(folder), target))
+    module = importlib.import_module(f"specstream.model.heads.{kind.replace('-', '_')}")
+    return cast("Head", module.load(Path(folder), target))
