@@ -14,6 +14,7 @@ from specstream.bench.records import Record
 
 __all__ = ["PAIRS", "Results", "middle_half"]
 
+RatioOf = Callable[[str, str, str], float | None]  # of a domain and two arms
 PAIRS = (
     ("auto", "own"),
     ("own", "generate"),
@@ -97,9 +98,10 @@ class Results:
         found = {domain: self.ratio(domain, arm, other) for domain in self.domains}
         return {domain: ratio for domain, ratio in found.items() if ratio is not None}
 
-    def mean_ratio(self, arm: str, other: str) -> float | None:
-        """Geometric mean of `ratio` over `mean_domains`."""
-        return geometric_mean(self.ratio(domain, arm, other) for domain in self.mean_domains)
+    def mean_ratio(self, arm: str, other: str, ratio: RatioOf | None = None) -> float | None:
+        """Geometric mean of ``ratio`` (default: `ratio`) over `mean_domains`."""
+        of = ratio or self.ratio
+        return geometric_mean(of(domain, arm, other) for domain in self.mean_domains)
 
     def end_to_end_ratio(self, domain: str, arm: str, other: str) -> float | None:
         """`ratio` over whole requests, each arm at the setting that decodes fastest."""
@@ -175,10 +177,6 @@ class Results:
         any domain. ``best_peer`` is the faster of assisted generation and prompt lookup in each domain.
         """
         peers = {domain: self.faster_peer(domain) for domain in self.mean_domains}
-
-        def mean(ratio: Callable[[str, str, str], float | None]) -> float | None:
-            return geometric_mean(ratio(domain, "auto", "own") for domain in self.mean_domains)
-
         return {
             "ar_vs_generate": self.mean_ratio("own", "generate"),
             "speculation_vs_own": self.mean_ratio("auto", "own"),
@@ -191,8 +189,10 @@ class Results:
             "speculation_vs_lookup": self.mean_ratio("auto", "lookup"),
             "speculation_vs_llama_cpp": self.mean_ratio("auto", "llama.cpp"),
             "ar_vs_llama_cpp": self.mean_ratio("own", "llama.cpp"),
-            "speculation_vs_own_end_to_end": mean(self.end_to_end_ratio),
-            "speculation_vs_own_median_of_prompts": mean(self.median_ratio),
+            "speculation_vs_own_end_to_end": self.mean_ratio("auto", "own", self.end_to_end_ratio),
+            "speculation_vs_own_median_of_prompts": self.mean_ratio(
+                "auto", "own", self.median_ratio
+            ),
         }
 
     def figures_by_domain(self) -> dict[str, Any]:

@@ -91,10 +91,10 @@ def _ratio_rows(results: Results) -> list[list[str]]:
             if any(halves):
                 cells = [f"{half[0]:.2f}-{half[1]:.2f}x" if half else "- " for half in halves]
                 rows.append([f"  {name}, middle half of prompts", *cells])
-    ends = {d: results.end_to_end_ratio(d, "auto", "own") for d in results.domains}
-    if any(ends.values()):
-        mean = geometric_mean(ends[domain] for domain in results.mean_domains)
-        rows.append(["  auto / own, whole requests", *map(_ratio, ends.values()), _ratio(mean)])
+    ends = [results.end_to_end_ratio(domain, "auto", "own") for domain in results.domains]
+    if any(ends):
+        mean = results.mean_ratio("auto", "own", results.end_to_end_ratio)
+        rows.append(["  auto / own, whole requests", *map(_ratio, ends), _ratio(mean)])
     return rows
 
 
@@ -195,7 +195,7 @@ def _method_cells(results: Results, arm: str) -> list[str]:
     drafted, accepted = sum(f.drafted or 0 for f in known), sum(f.accepted for f in known)
     rounds = sum(f.rounds for f in known)
     return [
-        *(_ratio(ratio).strip() for ratio in (*ratios, geometric_mean(ratios))),
+        *(_ratio(ratio).strip() for ratio in (*ratios, results.mean_ratio(arm, "own"))),
         f"{accepted / drafted:.0%}" if drafted else "-",
         f"{1 + accepted / rounds:.2f}" if rounds else "-",
     ]

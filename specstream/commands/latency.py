@@ -28,6 +28,8 @@ from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["run"]
 
+_SHOWN = {"p50": 50, "p95": 95, "slowest": 100}  # turns in the picture, by percentile
+
 
 async def run(args: argparse.Namespace) -> None:
     """Run the scenario, print the report and write it to ``--out``."""
@@ -82,11 +84,8 @@ def _write(folder: Path, report: LatencyReport, document: dict[str, Any]) -> Non
 
 def _rows(report: LatencyReport) -> list[Row]:
     """The waterfalls of three turns: median, 95th percentile and slowest."""
-    shown = {f"p{percent}" if percent < 100 else "slowest": percent for percent in (50, 95, 100)}
-    found = {label: report.slow(percent) for label, percent in shown.items()}
-    return [
-        Row(f"{label}, {turn.wait_ms:.0f} ms", _bars(turn)) for label, turn in found.items() if turn
-    ]
+    found = [(label, report.slow(percent)) for label, percent in _SHOWN.items()]
+    return [Row(f"{label}, {turn.wait_ms:.0f} ms", _bars(turn)) for label, turn in found if turn]
 
 
 def _bars(turn: TurnLatency) -> list[Bar]:

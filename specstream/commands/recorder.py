@@ -55,7 +55,10 @@ class Recorder:
     def _writing(self, name: str) -> Iterator[None]:
         try:
             with writing(self._out / name):
-                yield
+                try:
+                    yield
+                except soundfile.LibsndfileError as error:
+                    raise OSError(f"{error} (is the disk full?)") from error
         except OutputError:
             self._broken.add(name)
             raise
@@ -103,13 +106,10 @@ class Recorder:
         if not speech.pcm:
             return
         with self._writing("speech.wav"):
-            try:
-                if self._wave is None:
-                    path, rate = self._out / "speech.wav", speech.sample_rate
-                    self._wave = soundfile.SoundFile(path, "w", rate, channels=1, subtype="PCM_16")
-                self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
-            except soundfile.LibsndfileError as error:
-                raise OSError(f"{error} (is the disk full?)") from error
+            if self._wave is None:
+                path, rate = self._out / "speech.wav", speech.sample_rate
+                self._wave = soundfile.SoundFile(path, "w", rate, channels=1, subtype="PCM_16")
+            self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
 
     def _write_line(self, name: str, item: AvatarCue | ScenePrompt) -> None:
         with self._writing(name):
@@ -121,7 +121,9 @@ class Recorder:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Complete the files; raise the first failure, unless the block was left by an exception."""
         failed: OutputError | None = None
-        closing: dict[str, Callable[[], None]] = {"speech.wav": self._close_wave}
+        closing: dict[str, Callable[[], None]] = {}
+        if self._wave is not None:
+            closing["speech.wav"] = self._wave.close
         closing |= {name: file.close for name, file in self._lines.items()}
         for name, close in {**closing, "trace.json": self._write_trace}.items():
             try:
@@ -139,13 +141,6 @@ class Recorder:
             with suppress(OSError):  # an error is being raised already
                 if name in self._broken or not (self._out / name).stat().st_size:
                     (self._out / name).unlink()
-
-    def _close_wave(self) -> None:
-        if self._wave is not None:
-            try:
-                self._wave.close()
-            except soundfile.LibsndfileError as error:
-                raise OSError(str(error)) from error
 
     def _write_trace(self) -> None:
         """Write all events in order, with the turn's report and the machine."""

@@ -9,16 +9,18 @@ from anyio import to_thread
 
 from specstream.commands.chain import open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
-from specstream.commands.hearing import load_ears
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
+from specstream.errors import AdapterUnavailable
+from specstream.listening.ears import Ears
+from specstream.pipeline.adapters import load_adapter
 from specstream.ws.listen import check_address, location
 from specstream.ws.server import RealtimeServer
 from specstream.ws.stage.server import AdapterServer
 
-__all__ = ["PORT", "run_adapter", "run_server"]
+__all__ = ["PORT", "load_ears", "run_adapter", "run_server"]
 
 PORT = 8765
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
@@ -82,3 +84,30 @@ async def run_adapter(args: argparse.Namespace) -> int:
         async with loaded(engine_of(args)) as engine:
             return await serve(partial(stage_or_adapter, args.kind, name, engine))
     return await serve(partial(stage_or_adapter, args.kind, name))
+
+
+def load_ears(name: str) -> Ears | None:
+    """Load ears by the value of ``--ears``: None for ``off``, and for ``auto`` if unavailable.
+
+    ``NAME=MODEL`` gives the recogniser ``NAME`` a model: a folder, or a name that it knows.
+
+    Raises:
+        AdapterUnavailable: the named recogniser, or the turn detector for it, is unavailable.
+        ConfigError: recogniser and turn detector share no sample rate.
+    """
+    if name == "off":
+        return None
+    adapter, _, model = name.partition("=")
+    options = {"model": model} if model else {}
+    try:
+        ears = Ears(
+            load_adapter("recognizer", "whisper" if name == "auto" else adapter, **options),
+            load_adapter("turns", "silero"),
+        )
+    except AdapterUnavailable as error:
+        if name != "auto":
+            raise
+        note(f"no speech recognition ({error}); --ears off hides this line")
+        return None
+    _ = ears.sample_rate  # raises if they share none
+    return ears

@@ -150,7 +150,7 @@ class _AgentTalk(Talk):
         words = max(1, len(script.user.split()))
         count = max(1, round(words * script.word_ms / frame_ms))
         samples = _RATE * frame_ms // 1000
-        return Utterance([b"\x28\x23" * samples] * count, bytes(2 * samples), 0, count - 1)
+        return Utterance([b"\x28\x23" * samples] * count, 0, count - 1)
 
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(self._uplink.arrival(due))

@@ -50,38 +50,34 @@ def chunks_of(
     their arguments in pieces; the finish reason ``"stop"`` then becomes ``"tool_calls"``.
     """
     pieces = _PIECE.findall(text)
+    ends = list(accumulate(map(len, pieces), initial=0))  # of what is written before each token
     chunks: list[Chunk] = []
-    at = start = 0
-    wanted = iter(sizes)
+    at, wanted = 0, iter(sizes)
     while at < len(pieces):
-        count = max(1, next(wanted, 1))
-        taken = pieces[at : at + count]
-        ends = list(accumulate(map(len, taken), initial=start))[1:]
-        end = ends[-1]
+        to = min(at + max(1, next(wanted, 1)), len(pieces))
         chunks.append(
             Chunk(
-                text=text[start:end],
-                token_ids=tuple(range(at, at + len(taken))),
-                tokens=Span(at, at + len(taken)),
-                chars=Span(start, end),
-                ends=tuple(ends),
+                text=text[ends[at] : ends[to]],
+                token_ids=tuple(range(at, to)),
+                tokens=Span(at, to),
+                chars=Span(ends[at], ends[to]),
+                ends=tuple(ends[at + 1 : to + 1]),
                 round=len(chunks),
-                drafted=len(taken) - 1,
-                accepted=len(taken) - 1,
+                drafted=to - at - 1,
+                accepted=to - at - 1,
                 t_ms=10.0 * len(chunks),
             )
         )
-        at, start = at + len(taken), end
+        at = to
+    after = Span(len(text), len(text))
     for index, call in enumerate(calls):
         for delta in _deltas(index, call):
-            tokens = Span(at, at + 1)
+            aside: dict[str, Any] = {"reasoning_end": at + 1, "tool_calls": (delta,)}
+            chunks.append(Chunk("", (at,), Span(at, at + 1), after, round=len(chunks), **aside))
             at += 1
-            aside: dict[str, Any] = {"reasoning_end": at, "tool_calls": (delta,)}
-            same = Span(start, start)
-            chunks.append(Chunk("", (tokens.start,), tokens, same, round=len(chunks), **aside))
     if calls and finish_reason == "stop":
         finish_reason = "tool_calls"
-    nothing = ("", (), Span(at, at), Span(start, start))
+    nothing = ("", (), Span(at, at), after)
     return [*chunks, Chunk(*nothing, round=len(chunks), finish_reason=finish_reason)]
 
 

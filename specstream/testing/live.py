@@ -167,7 +167,7 @@ class _ServerTalk(Talk):
         loud = [at for at, frame in enumerate(frames) if audible(frame).size]
         if not loud:
             raise EngineError(f"the voice says nothing audible for {script.user!r}")
-        return Utterance(frames, bytes(size), loud[0], loud[-1])
+        return Utterance(frames, loud[0], loud[-1])
 
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(due)

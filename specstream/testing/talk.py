@@ -23,10 +23,9 @@ _SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """What the user says, as frames of audio; ``quiet`` is a frame of silence."""
+    """What the user says, as frames of audio of one length."""
 
     frames: list[bytes]
-    quiet: bytes
     first: int  # index of the first audible frame
     last: int  # index of the last audible frame
 
@@ -198,11 +197,11 @@ class Talk(ABC):
         start = anyio.current_time()
         turn.onset = start + sound.first * length
         turn.began = start + (sound.last + 1) * length
-        most = len(sound.frames) + int(_SILENCE_S / length)
+        quiet, most = bytes(len(sound.frames[0])), len(sound.frames) + int(_SILENCE_S / length)
         frame = 0
         while frame <= sound.last or turn.seen.get("turn_end", -math.inf) < turn.began:
             if frame > most:
                 raise EngineError(f"the agent never saw the end of {turn.measured.user!r}")
-            pcm = sound.frames[frame] if frame < len(sound.frames) else sound.quiet
+            pcm = sound.frames[frame] if frame < len(sound.frames) else quiet
             frame += 1
             await self.send(pcm, start + frame * length)

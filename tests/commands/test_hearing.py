@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specstream.commands import hearing
-from specstream.commands.hearing import load_ears
+from specstream.commands import serve
+from specstream.commands.serve import load_ears
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.pipeline.listening_interfaces import TurnCapabilities
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any
             raise AdapterUnavailable(f"no {kind} adapter is called {name!r}")
         return ScriptedRecognizer([""]) if kind == "recognizer" else ScriptedTurnDetector()
 
-    monkeypatch.setattr(hearing, "load_adapter", load)
+    monkeypatch.setattr(serve, "load_adapter", load)
     return calls
 
 
@@ -49,14 +49,14 @@ def test_auto_without_ears_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) 
     def load(kind: str, name: str) -> object:
         raise AdapterUnavailable("faster-whisper is needed")
 
-    monkeypatch.setattr(hearing, "load_adapter", load)
-    monkeypatch.setattr(hearing, "note", said.append)
+    monkeypatch.setattr(serve, "load_adapter", load)
+    monkeypatch.setattr(serve, "note", said.append)
     assert load_ears("auto") is None
     assert "faster-whisper is needed" in said[0]
 
 
 def test_a_pair_without_a_common_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"recognizer": ScriptedRecognizer([""]), "turns": Whistles()}
-    monkeypatch.setattr(hearing, "load_adapter", lambda kind, name: made[kind])
+    monkeypatch.setattr(serve, "load_adapter", lambda kind, name: made[kind])
     with pytest.raises(ConfigError, match="share no rate"):
         load_ears("auto")
