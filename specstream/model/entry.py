@@ -63,25 +63,24 @@ def entered_states(
         entered: Per sequence the known states of its first tokens, or None.
         enter: `Decoder.__call__` stopped at that depth; gets tokens, caches, counts, keeps and trees.
     """
-    parts = list[Tensor]()
-    for one, part in zip(entered, tokens.split_with_sizes(list(batch.counts)), strict=True):
-        parts.append(part if one is None else part[one.states.shape[0] :])
-    fresh = [number for number, part in enumerate(parts) if part.shape[0]]
-    starts = [cache.length for cache in batch.caches]
+    caches, lengths = batch.caches, [cache.length for cache in batch.caches]
+    known = [0 if one is None else one.states.shape[0] for one in entered]
+    each = zip(tokens.split_with_sizes(list(batch.counts)), known, strict=True)
+    rest = [part[count:] for part, count in each]
+    fresh = [number for number, part in enumerate(rest) if part.shape[0]]
     found = dict[int, Tensor]()
     try:
-        for cache, one in zip(batch.caches, entered, strict=True):
-            cache.append_to(cache.length + (0 if one is None else one.states.shape[0]))
+        for cache, length, count in zip(caches, lengths, known, strict=True):
+            cache.append_to(length + count)
         if fresh:
-            sizes = [parts[number].shape[0] for number in fresh]
+            sizes = [rest[number].shape[0] for number in fresh]
             trees = None if batch.trees is None else [batch.trees[number] for number in fresh]
-            ids = torch.cat([parts[number] for number in fresh])
-            caches = [batch.caches[number] for number in fresh]
-            states = enter(ids, caches, sizes, None, trees)
+            ids = torch.cat([rest[number] for number in fresh])
+            states = enter(ids, [caches[number] for number in fresh], sizes, None, trees)
             found = dict(zip(fresh, states.split_with_sizes(sizes), strict=True))
     finally:
-        for cache, start in zip(batch.caches, starts, strict=True):
-            cache.rollback_to(start)
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.rollback_to(length)
     joined = list[Tensor]()
     for number, one in enumerate(entered):
         joined += [] if one is None else [one.states]

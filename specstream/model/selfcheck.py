@@ -45,6 +45,7 @@ def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenize
         ModelError: the model doesn't fit into the device's memory.
     """
     ids = torch.tensor(ordinary_ids(tokenizer, runner.model_vocab_size, _ALL), device=runner.device)
+    cause: Exception | None = None
     try:
         why = _find_trouble(name, runner, ids)
     except SpecstreamError:
@@ -52,16 +53,12 @@ def check_decoding(name: str, runner: ModelRunner, tokenizer: PreTrainedTokenize
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
-        raise _unsupported(name, runner, f"it broke: {first_line(error)}") from error
+        why, cause = f"it broke: {first_line(error)}", error
     if why:
-        raise _unsupported(name, runner, why)
-
-
-def _unsupported(name: str, runner: ModelRunner, why: str) -> ModelUnsupported:
-    return ModelUnsupported(
-        f"{name}: {type(runner.model).__name__} can't be decoded token by token with a cache ({why}); "
-        "choose a decoder-only model whose layers are all attention"
-    )
+        raise ModelUnsupported(
+            f"{name}: {type(runner.model).__name__} can't be decoded token by token with a cache "
+            f"({why}); choose a decoder-only model whose layers are all attention"
+        ) from cause
 
 
 def _find_trouble(name: str, runner: ModelRunner, ids: Tensor) -> str:

@@ -15,7 +15,7 @@ from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["PooledAttention", "PooledPlan"]
+__all__ = ["PooledAttention", "PooledPlan", "padded_rows"]
 
 
 class PooledAttention(AttentionBackend):
@@ -119,7 +119,7 @@ class _TreeBatch(_ChainBatch):
 
     def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
         super().__init__(backend, written, batch)
-        self._own = _places(batch.counts, written.device)
+        self._own = to_device(padded_rows(batch.counts, max(batch.counts)), written.device)
 
     def _prepare(self, keeps: Sequence[int], device: torch.device) -> Ragged:
         """As in `_ChainBatch`, and make the mask."""
@@ -133,7 +133,7 @@ class _TreeBatch(_ChainBatch):
             seen[i, :keep] = shape.seen_behind(count - keep, keep, max(counts), host)
             seen[i, keep:, 0] = True  # padding attends to some key, so that its softmax is not NaN
         self._seen = seen.to(device, non_blocking=True)[:, None, None]
-        self._asked = _places(keeps, device)
+        self._asked = to_device(padded_rows(keeps, width), device)
         flat = [i * width + step for i, keep in enumerate(keeps) for step in range(keep)]
         self._flat = to_device(flat, device)
         no_rows = [
@@ -183,11 +183,10 @@ def _ragged(
     return Ragged(parts[0], parts[1], parts[2], max(queries), max(keys))
 
 
-def _places(counts: Sequence[int], device: torch.device) -> Tensor:
-    """``[N, max(counts)]``: rows of each sequence's tokens in the pass, padded with its last row."""
-    width, first = max(counts), 0
-    places: list[list[int]] = []
+def padded_rows(counts: Sequence[int], width: int) -> list[list[int]]:
+    """Return ``width`` rows of a pass for each sequence: its own, the last of which is repeated."""
+    first, places = 0, list[list[int]]()
     for count in counts:
         places.append([first + min(step, count - 1) for step in range(width)])
         first += count
-    return to_device(places, device)
+    return places

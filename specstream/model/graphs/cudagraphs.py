@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.attention.kernels import Ragged, flash
-from specstream.model.attention.pooled import PooledAttention, PooledPlan
+from specstream.model.attention.pooled import PooledAttention, PooledPlan, padded_rows
 from specstream.model.decoder import Decoder
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
@@ -174,14 +174,10 @@ class GraphedPasses:
             [cache.slot.start for cache in pooled] + [self._scratch.slot.start] * spare,
             [cache.length for cache in pooled] + [0] * spare,
         ]
-        first, picks = 0, list[int]()
-        for count in counts:
-            picks += [first + min(step, count - 1) for step in range(width)]
-            first += count
-        picks += [0] * (spare * width)
+        picks = padded_rows(counts, width) + [[0] * width] * spare
         device = graph.tokens.device
         graph.places.copy_(to_device(places, device))
-        torch.index_select(tokens, 0, to_device(picks, device), out=graph.tokens)
+        torch.index_select(tokens, 0, to_device(picks, device).view(-1), out=graph.tokens)
 
     def _graph(self, batch: int, width: int, chain: bool) -> _Graph:
         key = batch, width, chain

@@ -25,7 +25,8 @@ from specstream.model.heads.recognise import read_head_config
 from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.kv.contiguous import ContiguousCache
-from specstream.model.native.level import LevelWeights, NativeLevel
+from specstream.model.native.level import NativeLevel
+from specstream.model.native.matrix import NativeMatrix
 from specstream.model.norms import Norm, rms_norm
 from specstream.model.runner import ModelRunner
 
@@ -82,15 +83,18 @@ class EagleHead:
         )
         weights = head_weights(s, like, [layer])
         self._layer = FeatureLayer(weights, norms, target.decoder, rotary_of(s, like.embedding))
-        around = LevelWeights(
-            self._embedding,
-            embedding_norm,
-            layer.norm,
-            norm,
-            s.norm_before_residual,
-            s.norm_output,
-        )
-        self._level = NativeLevel.of(self._layer.native, self._output, around, self._layer.rotary)
+        native, alike = self._layer.native, self._embedding.dtype is weights.dtype
+        self._level: NativeLevel | None = None
+        if native is not None and isinstance(self._output, NativeMatrix) and alike:
+            self._level = NativeLevel(
+                native,
+                self._output,
+                self._layer.rotary,
+                self._embedding,
+                (embedding_norm, layer.norm, norm),
+                residual_normed=s.norm_before_residual,
+                output_normed=s.norm_output,
+            )
         self.parameters, self.nbytes = take.parameters, take.nbytes
 
     def adopt(self, weights: Mapping[str, Tensor]) -> None:

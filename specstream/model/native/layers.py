@@ -52,7 +52,6 @@ class NativeLayers:
             _ACTIVATIONS[w.activation_name],
             _KINDS[w.dtype],
         )
-        self.dtype = w.dtype
         self._scratch_row = 2 * (w.heads + w.kv_heads) * w.head_dim + w.intermediate
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,66 +13,38 @@ from specstream.model.native.layers import NativeLayers
 from specstream.model.native.matrix import NativeMatrix
 from specstream.model.weights import RotaryTable
 
-__all__ = ["LevelWeights", "NativeLevel"]
-
-
-class LevelWeights(NamedTuple):
-    """The weights and variants around the layer of an EAGLE head.
-
-    Attributes:
-        embedding: ``[V, hidden]``.
-        embedding_norm: ``[hidden]``: norm of the token's embedding.
-        feature_norm: ``[hidden]``: norm of the feature.
-        norm: ``[hidden]``: norm before the output head.
-        residual_normed: Whether the layer adds its results to the normed feature, not to the feature.
-        output_normed: Whether the next level reads the normed state as its feature.
-    """
-
-    embedding: Tensor
-    embedding_norm: Tensor
-    feature_norm: Tensor
-    norm: Tensor
-    residual_normed: bool
-    output_normed: bool
+__all__ = ["NativeLevel"]
 
 
 class NativeLevel:
-    """Computes levels of an EAGLE head; made by `of`.
+    """Computes levels of an EAGLE head.
 
     Args:
         layers: The head's one layer.
         output: Its output head.
-        weights: The weights around the layer.
         rotary: The layer's rotary table.
+        embedding: ``[V, hidden]``, of the dtype of the layer.
+        norms: The norms' weights, ``[hidden]`` each: of a token's embedding, of the feature, and before
+            the output head.
+        residual_normed: Whether the layer adds its results to the normed feature, not to the feature.
+        output_normed: Whether the next level reads the normed state as its feature.
     """
 
     def __init__(
         self,
         layers: NativeLayers,
         output: NativeMatrix,
-        weights: LevelWeights,
         rotary: RotaryTable,
+        embedding: Tensor,
+        norms: tuple[Tensor, Tensor, Tensor],
+        *,
+        residual_normed: bool,
+        output_normed: bool,
     ) -> None:
         self._layers, self._output, self._rotary = layers, output, rotary
-        self._embedding = weights.embedding.contiguous()
-        norms = weights.embedding_norm, weights.feature_norm, weights.norm
+        self._embedding = embedding.contiguous()
         self._norms = [norm.float().contiguous() for norm in norms]
-        self._flags = weights.residual_normed, weights.output_normed
-
-    @classmethod
-    def of(
-        cls,
-        layers: NativeLayers | None,
-        output: object,
-        weights: LevelWeights,
-        rotary: RotaryTable,
-    ) -> NativeLevel | None:
-        """Make it; None if the layer or output head isn't native, or the embedding's dtype differs."""
-        if layers is None or not isinstance(output, NativeMatrix):
-            return None
-        if weights.embedding.dtype is not layers.dtype:
-            return None
-        return cls(layers, output, weights, rotary)
+        self._flags = residual_normed, output_normed
 
     def __call__(
         self, tokens: Tensor, features: Tensor, batch: Batch, most: int
