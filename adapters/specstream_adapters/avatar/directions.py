@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specstream_adapters.avatar.visemes import both_sides
+from specstream_adapters.words import stems
 
 __all__ = ["DIRECTIONS", "NEUTRAL", "Direction", "direct"]
 
@@ -94,28 +95,13 @@ _SAME = {
 _SCALES = dict.fromkeys("slightly softly gently faintly small little weakly quietly".split(), 0.6)
 _SCALES |= dict.fromkeys("very big broadly widely brightly strongly really extremely".split(), 1.25)
 _FILLERS = frozenset("a an the his her its their my your with again slowly quickly once".split())
-_ENDINGS = (
-    ("ing", ""), ("ing", "e"), ("ied", "y"), ("ies", "y"), ("es", ""), ("ed", ""), ("d", ""), ("s", ""),
-)  # fmt: skip
-
-
-def _stems(word: str) -> list[str]:
-    """The word and the words that it may be a form of: "nodding", "nods" and "nodded" give "nod"."""
-    stems = [word]
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 2:
-            stem = word.removesuffix(ending)
-            stems.append(stem + instead)
-            if len(stem) > 2 and stem[-1] == stem[-2]:
-                stems.append(stem[:-1])
-    return stems
 
 
 def _look_up(words: list[str]) -> Direction | None:
     if not words:
         return None
     rest = " ".join(words[1:])
-    for stem in _stems(words[0]):
+    for stem in stems(words[0]):
         name = f"{stem} {rest}".strip()
         name = _SAME.get(name, name)
         if name in DIRECTIONS:

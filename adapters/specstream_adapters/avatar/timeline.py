@@ -33,12 +33,9 @@ class Timeline:
         self._rounding = sample_rate * _ROUNDING_MS // 1000
         self._loudness = Loudness(sample_rate)
         self._pcm = bytearray()  # the audio from `_pcm_from` to `heard`
-        self._pcm_from = 0
         self._marks: list[Mark] = []
-        self._forget()
         self._out: list[Segment] = []
-        self.covered = 0
-        self.heard = 0
+        self.rewind(0)
 
     def rewind(self, sample: int) -> None:
         """Go on at ``sample``: speech from there on was revoked."""

@@ -7,7 +7,6 @@ import ctypes
 import logging
 import re
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
@@ -89,7 +88,7 @@ class WhisperRecognizer:
         known = self.capabilities.languages or self._model.supported_languages
         if language is not None and language not in known:
             raise AdapterFailed(f"this model doesn't know the language {language!r}")
-        return WhisperStream(self._read, self._thread, language)
+        return WhisperStream(self, language)
 
     async def aclose(self) -> None:
         """Take no more work; a pass under way runs to its end. Idempotent."""
@@ -142,13 +141,8 @@ class WhisperRecognizer:
 class WhisperStream:
     """The audio of one turn; every transcript reads it from its beginning."""
 
-    def __init__(
-        self,
-        read: Callable[[npt.NDArray[Any], str | None], Transcript],
-        thread: ThreadPoolExecutor,
-        language: str | None,
-    ) -> None:
-        self._read, self._thread, self._language = read, thread, language
+    def __init__(self, recognizer: WhisperRecognizer, language: str | None) -> None:
+        self._recognizer, self._language = recognizer, language
         self._pcm = bytearray()
         self._known = Transcript("")
         self._known_for = 0  # bytes of audio that the known transcript was made from
@@ -172,7 +166,7 @@ class WhisperStream:
         audio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
         try:
             known = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._read, audio, self._language
+                self._recognizer._thread, self._recognizer._read, audio, self._language
             )
         except Exception as error:
             raise AdapterFailed(f"whisper broke: {error}") from error
@@ -187,7 +181,7 @@ class WhisperStream:
         """Release the audio; idempotent."""
         if not self._closed and self._known_for:
             with suppress(RuntimeError):  # the recogniser was closed before
-                self._thread.submit(_give_back)
+                self._recognizer._thread.submit(_give_back)
         self._closed = True
         self._pcm.clear()
 

@@ -6,6 +6,8 @@ import re
 from functools import cache, lru_cache
 from importlib.resources import files
 
+from specstream_adapters.words import stems
+
 __all__ = ["gender", "is_someone", "is_something", "kind", "language_of", "sight", "stem"]
 
 _FUNCTION_WORDS = {  # by language
@@ -23,10 +25,6 @@ _NOT = frozenset(  # words by which something is denied, wished or thought: it c
 )
 # A question, or words between speaker and listener.
 _TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
-_SUFFIXES = (
-    ("ies", "y"), ("es", ""), ("s", ""), ("ied", "y"), ("ed", ""), ("ed", "e"),
-    ("ing", ""), ("ing", "e"),
-)  # fmt: skip
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
 _WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
@@ -51,17 +49,7 @@ def _kinds() -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def stem(word: str) -> str:
     """The listed word of which an English word (lower case) is a form; without one, the word itself."""
-    kinds = _kinds()
-    if word in kinds or word in _NOT:
-        return word
-    for suffix, end in _SUFFIXES:
-        root = word.removesuffix(suffix)
-        if root != word and len(root) > 2:
-            if root + end in kinds:
-                return root + end
-            if suffix in ("ed", "ing") and root[-1] == root[-2] and root[:-1] in kinds:
-                return root[:-1]
-    return word
+    return next((stem for stem in stems(word) if stem in _kinds()), word)
 
 
 def kind(word: str) -> str:
