@@ -49,7 +49,9 @@ def _kinds() -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def stem(word: str) -> str:
     """The listed word of which an English word (lower case) is a form; without one, the word itself."""
-    return next((stem for stem in stems(word) if stem in _kinds()), word)
+    if word in _NOT:  # "hopes" is no form of "hop"
+        return word
+    return next((root for root in stems(word) if root in _kinds()), word)
 
 
 def kind(word: str) -> str:
