@@ -85,10 +85,10 @@ def random_eagle(
     *,
     vocabulary: Tensor | None = None,
     scale: float = 1.0,
-    variants: Mapping[str, bool] | None = None,
+    variants: Mapping[str, Any] | None = None,
 ) -> EagleTrainee:
     """A head that knows nothing."""
-    trainee = EagleTrainee(model, vocabulary=vocabulary, variants=variants)
+    trainee = EagleTrainee(model, vocabulary=vocabulary, **variants or {})
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in trainee.module.parameters():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,7 @@ def trainee(
     given = settings_of(options, known, kept=("steps", "places"))
     if (before := read_written(options, target)) is not None:
         return _going_on(before, target, **given)
-    prune = pruned_size(given, size)
-    variants = {name: given.pop(name) for name in _VARIANTS if name in given}
-    return EagleTrainee(target.model, variants=variants, prune=prune, **given)
+    return EagleTrainee(target.model, prune=pruned_size(given, size), **given)
 
 
 def _sizes(target: PreTrainedModel) -> dict[str, Any]:
@@ -83,12 +81,10 @@ def _going_on(before: Written, target: ModelRunner, **given: Any) -> EagleTraine
     return EagleTrainee(
         target.model,
         vocabulary=_vocabulary(before, shape),
-        depths=shape.depths,
         own_head="lm_head.weight" in before.tensors,
-        kv_heads=shape.kv_heads,
-        variants={name: getattr(shape, name) for name in _VARIANTS},
         before=before,
         **given,
+        **{name: getattr(shape, name) for name in ("depths", "kv_heads", *_VARIANTS)},
     )
 
 
@@ -112,17 +108,15 @@ class EagleTrainee:
         target: The model for which the head drafts, of the Llama family; not trained.
         vocabulary: Ids of the tokens that can be drafted, ascending; None: all.
         steps: Unrolled draft steps.
-        depths: The depths (numbers of target layers) whose hidden states the head reads. Default: those
-            of `default_depths`.
         own_head: Whether to train an output head, initialised with the target's rows. Otherwise those
             rows are used as they are and are not saved.
-        kv_heads: Key-value heads of the layer, a multiple of the target's; None: as many. The embedding
-            reaches the output only through the values, whose size this determines.
-        variants: Fields of `EagleShape` that turn variants on.
         places: Origins of each sequence in a training step; more while fewer steps are unrolled, so that
             a step's work stays the same.
         prune: How many tokens can be drafted once `choose` has selected them; 0: all of ``vocabulary``.
         before: A saved head whose weights are taken instead of the target's last layer.
+        shape: Fields of `EagleShape`: ``depths``, by default those of `default_depths`; ``kv_heads``, a
+            multiple of the target's and by default as many (the embedding reaches the output only
+            through the values, whose size this determines); variants, by default off.
     """
 
     def __init__(
@@ -131,30 +125,24 @@ class EagleTrainee:
         *,
         vocabulary: Tensor | None = None,
         steps: int = 4,
-        depths: Sequence[int] | None = None,
         own_head: bool = False,
-        kv_heads: int | None = None,
-        variants: Mapping[str, bool] | None = None,
         prune: int = 0,
         places: int = 64,
         before: Written | None = None,
+        **shape: Any,
     ) -> None:
         inner: Any = target.model
-        self.depths = tuple(depths or default_depths(len(inner.layers)))
         self.steps = self._now = steps
         self._places, self.begun = places, before is not None
         self._embedding = inner.embed_tokens.weight.detach().float()
         output: Any = target.get_output_embeddings()  # type: ignore[no-untyped-call]
         self.vocabulary = DraftVocabulary(output.weight, vocabulary, prune)
         self.chooses = self.vocabulary.chooses
-        sizes = _sizes(target) | dict(variants or {})
-        shape = EagleShape(
-            **sizes | {"kv_heads": kv_heads or sizes["kv_heads"]},
-            draft_vocab_size=len(self.vocabulary.ids),
-            depths=self.depths,
-        )
-        self._rotary = RotaryTable.of(target, shape.head_dim)
-        self.module: EagleModule = EagleModule(shape, self.vocabulary.rows if own_head else None)
+        fields = {"depths": default_depths(len(inner.layers))} | _sizes(target) | shape
+        made = EagleShape(**fields, draft_vocab_size=len(self.vocabulary.ids))
+        self.depths = made.depths
+        self._rotary = RotaryTable.of(target, made.head_dim)
+        self.module: EagleModule = EagleModule(made, self.vocabulary.rows if own_head else None)
         if before is None:
             begin_like(self.module, inner)
         else:

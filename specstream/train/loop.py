@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from pathlib import Path
 
 import torch
 
@@ -14,6 +13,7 @@ from specstream.errors import OutputError
 from specstream.train.batches import Batches, Position
 from specstream.train.files import read_tensors, write_tensors
 from specstream.train.optim import Optimizers, acceptance_weight, rate
+from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch, Losses, Trainee, Unrolls
 
 __all__ = ["Loop", "Measured", "Progress", "add_gradients", "measure"]
@@ -71,25 +71,24 @@ class Loop:
 
     Attributes:
         trainee: The draft or head to train.
-        optimizers: The trainee's optimisers.
+        options: The options of the training.
         batches: The source of training batches.
         held: Returns a fresh iterator over the held-out batches.
-        checkpoint: The checkpoint's path.
-        every: Seconds between checkpoints.
-        steps: The length of the training in steps.
-        budget: The length in seconds of steps and measurements, if ``steps`` is None.
+        budget: The length in seconds of steps and measurements, if ``options.steps`` is None.
         progress: How far the training has come.
     """
 
     trainee: Trainee
-    optimizers: Optimizers
+    options: TrainOptions
     batches: Batches
     held: Callable[[], Iterator[Batch]]
-    checkpoint: Path
-    every: float
-    steps: int | None
     budget: float
     progress: Progress = field(default_factory=Progress, init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self._checkpoint = options.work / "checkpoint.pt"
+        self._optimizers = Optimizers(self.trainee.module, options.optimizer, options.lr)
 
     def resume(self) -> None:
         """Restore the state of the checkpoint, if there is one.
@@ -97,16 +96,16 @@ class Loop:
         Raises:
             OutputError: the checkpoint is damaged.
         """
-        if not self.checkpoint.exists():
+        if not self._checkpoint.exists():
             return
         try:
-            saved = read_tensors(self.checkpoint)
+            saved = read_tensors(self._checkpoint)
         except OutputError as error:
             raise OutputError(
                 f"{error}; remove this file to begin the steps again with the replies that were written"
             ) from error
         self.trainee.module.load_state_dict(saved["module"])
-        self.optimizers.load(saved["optimizers"])
+        self._optimizers.load(saved["optimizers"])
         torch.set_rng_state(saved["rng"])
         kept = saved["state"]
         self.progress = Progress(**kept | {"position": Position(*kept["position"])})
@@ -118,10 +117,10 @@ class Loop:
             OutputError: the checkpoint can't be written; the previous one is kept.
         """
         write_tensors(
-            self.checkpoint,
+            self._checkpoint,
             {
                 "module": self.trainee.module.state_dict(),
-                "optimizers": self.optimizers.state(),
+                "optimizers": self._optimizers.state(),
                 "rng": torch.get_rng_state(),
                 "state": asdict(self.progress) | {"position": tuple(self.progress.position)},
             },
@@ -152,7 +151,7 @@ class Loop:
             if isinstance(self.trainee, Unrolls):
                 self.trainee.unroll(done)
             made = add_gradients(self.trainee, batch, acceptance_weight(done))
-            self.optimizers.step(rate(done, now.step))
+            self._optimizers.step(rate(done, now.step))
             now.step, now.position = now.step + 1, position
             now.tokens += int(batch.present.sum())
             now.seconds += time.perf_counter() - began
@@ -161,7 +160,7 @@ class Loop:
             due = int(before * _MEASURED) < int(done * _MEASURED)
             if due and now.measuring <= _MEASURING * now.seconds:
                 self._measure()
-            if time.perf_counter() - saved >= self.every:
+            if time.perf_counter() - saved >= self.options.checkpoint_s:
                 self.save()
                 saved = time.perf_counter()
         module.eval()
@@ -170,8 +169,8 @@ class Loop:
 
     def _done(self) -> float:
         """Return the part of the training that is done, 1 or more at its end."""
-        if self.steps is not None:
-            return self.progress.step / self.steps
+        if self.options.steps is not None:
+            return self.progress.step / self.options.steps
         return self.progress.seconds / self.budget if self.budget > 0 else 1.0
 
     def _measure(self) -> None:

@@ -22,7 +22,6 @@ from specstream.train.data import Prompts, digest, hold_out, read_data
 from specstream.train.files import read_tensors, tell_acceptance, write_tensors
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Loop, measure
-from specstream.train.optim import Optimizers
 from specstream.train.options import TrainOptions
 from specstream.train.output import check_out, facts_of, locked, open_work, output_folder
 from specstream.train.replies import ON_POLICY, Writing, write_replies
@@ -94,7 +93,6 @@ class _Training:
         torch.manual_seed(options.seed)
         self._trainee: Trainee = trainee_of(self._target, self._tokenizer, options)
         self._depths = tuple(sorted({*self._trainee.depths, self._layers}))
-        self._optimizers = Optimizers(self._trainee.module, options.optimizer, options.lr)
 
     def run(self) -> Trained:
         options = self._options
@@ -111,16 +109,7 @@ class _Training:
         spent = replies.seconds if options.replies is None else 0.0
         left = max(0.0, options.minutes * 60 - spent - held.seconds) * _FOR_TRAINING
         measured = held if skip == 0 else replies
-        loop = Loop(
-            self._trainee,
-            self._optimizers,
-            batches,
-            lambda: self._held(measured, skip),
-            options.work / "checkpoint.pt",
-            options.checkpoint_s,
-            options.steps,
-            left,
-        )
+        loop = Loop(self._trainee, options, batches, lambda: self._held(measured, skip), left)
         loop.resume()
         if not loop.run(self._tell_step, self._stop):
             raise self._stopped(f"step {loop.progress.step}")

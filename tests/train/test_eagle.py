@@ -102,7 +102,7 @@ def test_training_raises_the_acceptance_at_every_position() -> None:
 
 
 def test_every_weight_is_learned() -> None:
-    trainee = EagleTrainee(MODEL, steps=2, own_head=True, variants={"fc_norm": True})
+    trainee = EagleTrainee(MODEL, steps=2, own_head=True, fc_norm=True)
     optimizer = torch.optim.SGD(trainee.module.parameters(), lr=1e-3)
     for _ in range(
         2
