@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from specstream.errors import OutputError
+from specstream.model.places import first_line
 
 __all__ = [
     "new_folder",
@@ -67,8 +68,7 @@ def read_tensors(path: Path, *, lazily: bool = False) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OutputError(f"{path} can't be read: {first:.200}") from error
+        raise OutputError(f"{path} can't be read: {first_line(error)}") from error
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

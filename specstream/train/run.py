@@ -126,7 +126,7 @@ class _Training:
         with output_folder(options) as folder:
             self._trainee.save(folder, facts)
             tell_acceptance(folder, found.positions)
-            speed = predict(options.target, folder, options.kind, found.positions, self._engine)
+            speed = predict(folder, options.kind, found.positions, self._engine)
         return replace(result, speed=speed)
 
     def _choose_tokens(self, replies: Replies, skip: int) -> None:

@@ -58,18 +58,16 @@ def expected_speed(
 
 
 def predict(
-    target: str, folder: Path, kind: str, positions: Sequence[float], options: EngineConfig
+    folder: Path, kind: str, positions: Sequence[float], config: EngineConfig
 ) -> Speed | str:
     """Load the pair as ``--draft`` does and predict its speedup by timed passes; or return why not."""
-    proposer = AutoProposerConfig()
-    update = {"target": target, "draft": str(folder), "proposer": proposer}
+    pair = {"draft": str(folder), "proposer": AutoProposerConfig()}
     try:
-        core = build_engine(options.model_copy(update=update))
+        core = build_engine(config.model_copy(update=pair))
     except SpecstreamError as error:
         return str(error)
     auto = core.proposer
-    candidate = auto.candidate(kind) if isinstance(auto, AutoProposer) else None
-    if not isinstance(auto, AutoProposer) or candidate is None:
+    if not isinstance(auto, AutoProposer) or (candidate := auto.candidate(kind)) is None:
         return f"the passes of {kind} can't be timed by themselves"
     widths = {width: auto.costs.verify(width) for width in _WIDTHS}
     step_ms = auto.costs.draft(kind).step

@@ -18,7 +18,7 @@ of their names. A folder that was written elsewhere needs ``{"depths": [2, 15, 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Reply:
         return replace(self, ids=self.ids[start:end], prompt=prompt, states=states)
 
 
+@dataclass
 class Replies:
     """A folder of replies. Use `create` or `open`.
 
@@ -63,13 +64,15 @@ class Replies:
         folder: The folder.
         depths: The depths of the states, in the order of their second axis.
         hidden: Size of a state.
+        shards: For each shard its name and, if the trainer wrote it, tokens and sources.
         seconds: How long writing the replies took.
     """
 
-    def __init__(self, folder: Path, depths: Sequence[int], hidden: int) -> None:
-        self.folder, self.depths, self.hidden = folder, tuple(depths), hidden
-        self._listed: list[dict[str, Any]] | None = None
-        self.seconds = 0.0
+    folder: Path
+    depths: tuple[int, ...]
+    hidden: int
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
 
     @classmethod
     def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
@@ -79,16 +82,14 @@ class Replies:
             ConfigError: the earlier run's replies have states of other depths or of another size.
             OutputError: the index can't be written.
         """
-        made, found = cls(folder, depths, hidden), read_json(folder / _INDEX)
-        if found is None:
+        if (found := read_json(folder / _INDEX)) is None:
             folder.mkdir(parents=True, exist_ok=True)
-            made._listed = []
+            made = cls(folder, tuple(depths), hidden)
             made._write_index()
             return made
         if list(found["depths"]) != list(depths) or found["hidden"] != hidden:
             raise ConfigError(f"{folder} holds replies with other states; --force starts anew")
-        made._listed, made.seconds = list(found["shards"]), float(found["seconds"])
-        return made
+        return cls(folder, tuple(depths), hidden, found["shards"], float(found["seconds"]))
 
     @classmethod
     def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
@@ -111,10 +112,10 @@ class Replies:
             raise ConfigError(
                 f"{folder} has no states after layer {missing[0]}, which are needed here; it has {have}"
             )
-        made = cls(folder, have, hidden)
-        if isinstance(listed := found.get("shards"), list):
-            made._listed = listed
-        if not made.names:
+        if not isinstance(shards := found.get("shards"), list):
+            shards = [{"name": path.name} for path in sorted(folder.glob("*.pt"))]
+        made = cls(folder, tuple(have), hidden, shards)
+        if not shards:
             raise ConfigError(f"{folder} holds no shards (*.pt)")
         made.read(made.names[0])
         return made
@@ -122,19 +123,17 @@ class Replies:
     @property
     def names(self) -> list[str]:
         """File names of the shards, in order."""
-        if self._listed is not None:
-            return [str(one["name"]) for one in self._listed]
-        return sorted(path.name for path in self.folder.glob("*.pt"))
+        return [str(one["name"]) for one in self.shards]
 
     @property
     def sources(self) -> set[int]:
         """Numbers of the prompts whose replies are in the folder."""
-        return {number for one in self._listed or [] for number in one["sources"]}
+        return {number for one in self.shards for number in one["sources"]}
 
     @property
     def tokens(self) -> int:
         """Tokens of all listed replies, prompts not counted; 0 for a folder written elsewhere."""
-        return sum(int(one["tokens"]) for one in self._listed or [])
+        return sum(int(one.get("tokens", 0)) for one in self.shards)
 
     def size(self, name: str) -> int:
         """Return the size of a shard in bytes."""
@@ -146,8 +145,7 @@ class Replies:
         Raises:
             OutputError: the shard or the index can't be written.
         """
-        assert self._listed is not None, "made by create"
-        name = f"{len(self._listed):05}.pt"
+        name = f"{len(self.shards):05}.pt"
         values = [
             {"ids": r.ids, "prompt": r.prompt, "states": r.states, "source": r.source}
             for r in replies
@@ -155,7 +153,7 @@ class Replies:
         write_tensors(self.folder / name, values)
         tokens = sum(r.ids.shape[0] - r.prompt for r in replies)
         entry = {"name": name, "tokens": tokens, "sources": [r.source for r in replies]}
-        self._listed.append(entry)
+        self.shards.append(entry)
         self.seconds += seconds
         self._write_index()
 
@@ -212,5 +210,5 @@ class Replies:
             yield Reply(ids.to(torch.int32), prompt, states, int(value.get("source", -1)))
 
     def _write_index(self) -> None:
-        values = {"depths": list(self.depths), "hidden": self.hidden, "shards": self._listed}
+        values = {"depths": list(self.depths), "hidden": self.hidden, "shards": self.shards}
         write_json(self.folder / _INDEX, values | {"seconds": self.seconds})
