@@ -19,7 +19,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable
 from specstream.train.eagle_module import EagleModule, Rows, begin_like
 from specstream.train.folders import Written, read_written, write_head
-from specstream.train.loss import distance
+from specstream.train.loss import distance, joined
 from specstream.train.options import TrainOptions
 from specstream.train.settings import depths, flag, number, settings_of, whole
 from specstream.train.trainee import Batch, Losses
@@ -185,8 +185,7 @@ class EagleTrainee:
         after = torch.arange(true) > origins.unsqueeze(-1)
         seen = torch.zeros(after.shape).masked_fill_(after, -torch.inf)[:, :, None, None]
         x, own, rows = features[each, origins], None, list[Rows]()
-        total, weight = torch.zeros(()), 0.0
-        accepted, counted = list[float](), list[float]()
+        parts = list[tuple[Tensor, Tensor]]()
         for step in range(steps):
             at = origins + step
             read = (at + 1).clamp_max(true - 1)
@@ -197,13 +196,9 @@ class EagleTrainee:
             states = module.norm(x[valid])
             head = self.vocabulary.rows if module.lm_head is None else module.lm_head.weight
             logits = F.linear(states, head)
-            loss, overlap = distance(logits, log_p[row_of[each, read][valid]], acceptance)
-            total = total + _DECAY**step * loss.sum()
-            weight += _DECAY**step * loss.shape[0]
-            accepted.append(float(overlap.sum()))
-            counted.append(float(overlap.shape[0]))
+            parts.append(distance(logits, log_p[row_of[each, read][valid]], acceptance))
             x, own = module.fed_back(x), rows
-        return Losses(total / max(weight, 1.0), accepted, counted)
+        return joined(parts, _DECAY)
 
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, in the layout of the original repository and of SpecForge."""

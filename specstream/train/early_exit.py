@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.model.heads.early_exit import MODEL_TYPE
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import read_written, write_head
-from specstream.train.loss import distance
+from specstream.train.loss import distance, joined
 from specstream.train.options import TrainOptions
 from specstream.train.settings import layers_of, settings_of, whole
 from specstream.train.trainee import Batch, Losses
@@ -105,8 +105,7 @@ class EarlyExitTrainee:
         logits = F.linear(self.module(batch.states[:, :-1, 0][counts].float()), self._head)
         with torch.no_grad():
             wanted = F.linear(batch.final[:, :-1][counts].float(), self._head).log_softmax(-1)
-        loss, overlap = distance(logits, wanted, acceptance)
-        return Losses(loss.mean(), [float(overlap.sum())], [float(overlap.shape[0])])
+        return joined([distance(logits, wanted, acceptance)], 1.0)
 
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`."""

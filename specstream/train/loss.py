@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.train.trainee import Batch, Losses
 
-__all__ = ["distance", "losses_at", "random_places"]
+__all__ = ["distance", "joined", "losses_at", "random_places"]
 
 _FLOOR = 1e-6  # least acceptance in the logarithm, which keeps it finite
 
@@ -36,6 +38,20 @@ def distance(
     if acceptance > 0.0:
         loss = loss - acceptance * overlap.clamp_min(_FLOOR).log()
     return loss, overlap.detach()
+
+
+def joined(parts: Sequence[tuple[Tensor, Tensor]], decay: float) -> Losses:
+    """Join results of `distance` by draft position; each weighs ``decay`` times the one before."""
+    total, weight = torch.zeros(()), 0.0
+    for position, (loss, _) in enumerate(parts):
+        total = total + decay**position * loss.sum()
+        weight += decay**position * loss.shape[0]
+    overlaps = [overlap for _, overlap in parts]
+    accepted, counted = (
+        [float(one.sum()) for one in overlaps],
+        [float(len(one)) for one in overlaps],
+    )
+    return Losses(total / max(weight, 1.0), accepted, counted)
 
 
 def random_places(able: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.heads.medusa_format import MedusaShape
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import read_written, write_head
-from specstream.train.loss import distance
+from specstream.train.loss import distance, joined
 from specstream.train.settings import settings_of, whole
 from specstream.train.trainee import Batch, Losses
 from specstream.train.vocabulary import DraftVocabulary, pruned_size
@@ -143,25 +143,20 @@ class MedusaTrainee:
         given = wanted[:, 1:]  # [b, t]: token t + 1 is the reply's
         exact = not torch.is_grad_enabled()
         log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], given, exact=exact)
-        total, weight = batch.final.new_zeros((), dtype=torch.float32), 0.0
-        accepted, counted = list[float](), list[int]()
+        none = log_p.new_zeros(0)
+        parts = list[tuple[Tensor, Tensor]]()
         reached = given.clone()
         for head in range(self.heads):
             ahead = head + 1
             reached = reached[:, : max(length - 1 - ahead, 0)] & given[:, ahead:]
-            count = int(reached.sum())
-            accepted.append(0.0)
-            counted.append(count)
-            if not count:
+            if not reached.any():
+                parts.append((none, none))
                 continue
             states = batch.final[:, : reached.shape[1]][reached].float()
             logits = F.linear(self.module(states, head), self.vocabulary.rows)
             rows = row_of[:, ahead : ahead + reached.shape[1]][reached]
-            loss, overlap = distance(logits, log_p[rows], acceptance)
-            total = total + _DECAY**head * loss.sum()
-            weight += _DECAY**head * count
-            accepted[-1] = float(overlap.sum())
-        return Losses(total / max(weight, 1.0), accepted, counted)
+            parts.append(distance(logits, log_p[rows], acceptance))
+        return joined(parts, _DECAY)
 
     def save(self, folder: Path, card: Mapping[str, str]) -> None:
         """See `Trainee.save`: bfloat16, vLLM's layout without output heads, which are the target's."""
