@@ -14,6 +14,7 @@ from specstream.engine.build import build_engine
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import MtpProposerConfig
+from specstream.model.heads.base import Level
 from specstream.model.heads.mtp import MtpHead
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import build_proposer
@@ -71,10 +72,17 @@ def test_a_module_that_lies_costs_only_speed(scale: float) -> None:
 
 
 @pytest.mark.broken_proposer
-def test_ids_outside_the_vocabulary_cost_only_the_modules_help() -> None:
-    head = mtp_head(trained_module(MODEL), RUNNER)
-    head.ids = torch.full((len(TOKENIZER),), len(TOKENIZER) + 7)
-    core = engine(head)
+def test_ids_outside_the_vocabulary_cost_only_the_modules_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = MtpHead.__call__
+
+    def astray(*given: Any) -> Level:
+        level = sound(*given)
+        return level._replace(choices=level.choices + len(TOKENIZER) + 7)
+
+    monkeypatch.setattr(MtpHead, "__call__", astray)
+    core = engine(mtp_head(trained_module(MODEL), RUNNER))
     request, inbox = ask(core, PROMPTS[1], GREEDY)
     run_until_idle(core)
     assert inbox.token_ids == plain_greedy(PROMPTS[1], 40)
