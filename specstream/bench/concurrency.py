@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from specstream.bench.arms.base import Arm
-from specstream.bench.figures import percentile, rounded
+from specstream.bench.figures import grouped, percentile, rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
 from specstream.types import SamplingParams
@@ -136,9 +136,7 @@ async def measure_crowd(
 def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
     """Interleave the domains' prompts; the grammar's are left out unless there are no others."""
     usual = [prompt for prompt in prompts if prompt.domain != GRAMMAR_DOMAIN] or prompts
-    of: dict[str, list[Prompt]] = {}
-    for prompt in usual:
-        of.setdefault(prompt.domain, []).append(prompt)
+    of = grouped((prompt.domain, prompt) for prompt in usual)
     return [prompt for turn in zip_longest(*of.values()) for prompt in turn if prompt is not None]
 
 

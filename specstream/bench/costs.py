@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from specstream.bench.figures import grouped
 from specstream.bench.records import Emission, Run
 
 __all__ = ["Ceiling", "Costs", "best_speedup", "ceiling_of", "costs_of", "expected_tokens"]
@@ -87,7 +88,7 @@ class _Domain:
     @property
     def step_ms(self) -> float:
         """Milliseconds a drafted token: the median for each number of drafts, weighted by frequency."""
-        by_length = _grouped((emission.drafted, emission.draft_ms) for _, emission in self.drafting)
+        by_length = grouped((emission.drafted, emission.draft_ms) for _, emission in self.drafting)
         spent = sum(statistics.median(times) * len(times) for times in by_length.values())
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
@@ -103,8 +104,8 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
     if not domains:
         return {}
     each = [(d.unit_ms, gap, e) for d in domains.values() for gap, e in (*d.plain, *d.drafting)]
-    widths = _grouped((e.drafted + 1, e.verify_ms / unit) for unit, _, e in each)
-    rests = _grouped(
+    widths = grouped((e.drafted + 1, e.verify_ms / unit) for unit, _, e in each)
+    rests = grouped(
         (e.drafted > 0, (gap - e.verify_ms - (e.draft_ms if e.drafted else 0.0)) / unit)
         for unit, gap, e in each
     )
@@ -116,13 +117,6 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
         step, unit = d.step_ms, d.unit_ms
         first = statistics.median(e.draft_ms - step * e.drafted for _, e in d.firsts)
         found[name] = Costs(unit, step / unit, v, o, plain_o, max(0.0, first), len(d.drafting))
-    return found
-
-
-def _grouped(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
     return found
 
 

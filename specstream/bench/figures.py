@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from specstream.bench.records import Record, Run
 
-__all__ = ["Figures", "geometric_mean", "percentile", "rounded"]
+__all__ = ["Figures", "geometric_mean", "grouped", "percentile", "rounded"]
 
 T = TypeVar("T", int, float)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the values lie, interpolated; NaN if there are none."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    """The value below which ``share`` (whole percents) of the values lie, interpolated; NaN if none."""
+    if len(values) < 2:
+        return values[0] if values else math.nan
+    return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in order."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

@@ -85,8 +85,7 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
     except UnicodeDecodeError as error:
         at = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{name}, line {at}: not UTF-8 text: {error.reason}") from None
-    prompts: list[Prompt] = []
-    seen: set[str] = set()
+    prompts: dict[str, Prompt] = {}
     for number, line in enumerate(text.split("\n"), 1):  # texts may hold other separators
         if not line.strip():
             continue
@@ -96,13 +95,11 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
             raise ConfigError(f"{name}, line {number}: not JSON: {error}") from None
         except (ConfigError, PromptError) as error:
             raise ConfigError(f"{name}, line {number}: {error}") from None
-        if prompt.id in seen:
+        if prompts.setdefault(prompt.id, prompt) is not prompt:
             raise ConfigError(f"{name}, line {number}: the id {prompt.id!r} is there twice")
-        seen.add(prompt.id)
-        prompts.append(prompt)
     if not prompts:
         raise ConfigError(f"{name} holds no prompts: it must have a line of JSON for each")
-    return PromptSet(tuple(prompts), name, hashlib.sha256(raw).hexdigest())
+    return PromptSet(tuple(prompts.values()), name, hashlib.sha256(raw).hexdigest())
 
 
 def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:

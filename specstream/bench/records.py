@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -82,15 +82,13 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data: one line of ``runs.jsonl``."""
         run = self.run
-        timed = [(e.t_ms, e.tokens, e.drafted, e.accepted, e.draft_ms, e.verify_ms)
-                 for e in run.emissions]  # fmt: skip
         where = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "run"}
         return where | {
             "token_ids": list(run.token_ids),
             "finish": run.finish,
             "ttft_ms": round(run.ttft_ms, 3),
             "total_ms": round(run.total_ms, 3),
-            "emissions": [[round(value, 3) for value in values] for values in timed],
+            "emissions": [[round(value, 3) for value in astuple(e)] for e in run.emissions],
             "spent_ms": {name: round(ms, 3) for name, ms in run.spent_ms.items()},
             "predicted_speedup": run.predicted_speedup,
             "proposer_rounds": dict(run.proposer_rounds),

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from specstream.bench.arms.base import label
-from specstream.bench.figures import Figures, geometric_mean, percentile
+from specstream.bench.figures import Figures, geometric_mean, grouped, percentile
 from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
 from specstream.bench.records import Record
 
@@ -41,10 +41,7 @@ class Results:
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str], list[Record]]:
-        groups: dict[tuple[str, str, str], list[Record]] = {}
-        for record in self.records:
-            groups.setdefault((record.domain, record.arm, record.setting), []).append(record)
-        return groups
+        return grouped(((r.domain, r.arm, r.setting), r) for r in self.records)
 
     @cached_property
     def figures(self) -> dict[tuple[str, str, str], Figures]:
@@ -113,9 +110,8 @@ class Results:
     def prompt_speeds(self, domain: str, arm: str) -> dict[str, float]:
         """Tokens a second in the decode phase, by prompt."""
         best = self.best(domain, arm)
-        by_prompt: dict[str, list[Record]] = {}
-        for record in self.runs(domain, arm, best[0]) if best else ():
-            by_prompt.setdefault(record.prompt, []).append(record)
+        records = self.runs(domain, arm, best[0]) if best else []
+        by_prompt = grouped((record.prompt, record) for record in records)
         speeds = {p: Figures(found).decode_tokens_per_second for p, found in by_prompt.items()}
         return {prompt: speed for prompt, speed in speeds.items() if speed > 0}
 
