@@ -9,16 +9,6 @@ from pydantic import Field, PlainValidator, StringConstraints, model_validator
 from specstream.ws.realtime.resources import ItemStatus
 from specstream.ws.realtime.wire import Strict, validate
 
-__all__ = [
-    "AnyItemInput",
-    "FunctionCallInput",
-    "FunctionOutputInput",
-    "ItemInput",
-    "ItemReference",
-    "NewItem",
-    "parse_input",
-]
-
 _PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]
 

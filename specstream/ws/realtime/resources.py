@@ -58,36 +58,34 @@ class Part(Sparse):
     transcript: str | None = None
 
 
-class Item(Sparse):
-    """A message of the conversation."""
-
+class _AnyItem(Sparse):
     id: str
     object: Literal["realtime.item"] = "realtime.item"
-    type: Literal["message"] = "message"
+    type: str
     status: ItemStatus
+
+
+class Item(_AnyItem):
+    """A message of the conversation."""
+
+    type: Literal["message"] = "message"
     role: Literal["system", "user", "assistant"]
     content: list[Part]
 
 
-class FunctionCallItem(Sparse):
+class FunctionCallItem(_AnyItem):
     """A call that the model made. ``incomplete``: it was cut off, or names no function."""
 
-    id: str
-    object: Literal["realtime.item"] = "realtime.item"
     type: Literal["function_call"] = "function_call"
-    status: ItemStatus
     call_id: str
     name: str
     arguments: str
 
 
-class FunctionOutputItem(Sparse):
+class FunctionOutputItem(_AnyItem):
     """The result of a call."""
 
-    id: str
-    object: Literal["realtime.item"] = "realtime.item"
     type: Literal["function_call_output"] = "function_call_output"
-    status: ItemStatus
     call_id: str
     output: str
 
