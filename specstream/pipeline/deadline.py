@@ -49,8 +49,8 @@ def letters(text: str) -> int:
 class Deadlines:
     """Tracks one turn's unheard audio, and says how long the next phrase may be and when it is due.
 
-    There are no limits before `follow` tells what was heard, before the first phrase was released, and
-    after `stop`. The clock is the event loop's.
+    There are no limits before `follow` tells what was heard (as the turn begins), before the first
+    phrase was released, and after `stop`. The clock is the event loop's.
 
     Args:
         pace: The voice's pace, which is measured here.
@@ -104,6 +104,8 @@ class Deadlines:
     def released(self, phrase: Phrase) -> None:
         """Note a phrase that was cut and goes to the voice."""
         self._begun = True
+        if self._heard is None:
+            return
         now = anyio.current_time()
         if not self._queue:
             self._last_news = now

@@ -50,7 +50,8 @@ class Segmenter(Window):
 
     Attributes:
         pace: Bounds the size of phrases; it is told of each that is cut. A boundary where a phrase would
-            have the wrong size is passed over. None: every boundary ends a phrase.
+            have the wrong size is passed over. Where it doesn't know what was heard, every boundary ends
+            a phrase.
 
     Raises:
         ConfigError: an option is out of range.
@@ -72,7 +73,7 @@ class Segmenter(Window):
         super().__init__(max_chars)
         self._first_clause_chars = first_clause_chars
         self._first_words_chars = first_words_chars
-        self.pace: Deadlines | None = None
+        self.pace = Deadlines()
 
     def add(self, chunk: Chunk) -> list[Phrase]:
         """Take the next chunk; return the phrases that it completed.
@@ -100,7 +101,7 @@ class Segmenter(Window):
         self._text = self._text[:-1]
         self._seen = min(self._seen, len(self._text))
         size = self._weight(len(self._text))
-        if self.pending and (self.pace is None or size <= self.pace.bounds().most):
+        if self.pending and size <= self.pace.bounds().most:
             phrases.append(self._emit(len(self._text), "end"))
         return phrases
 
@@ -115,12 +116,10 @@ class Segmenter(Window):
 
     def due(self, waited_s: float) -> float:
         """Return in how many seconds the text that waits must be released (`Deadlines.due_s`)."""
-        assert self.pace is not None
         return self.pace.due_s(self._weight(self._quiet_cut()), waited_s)
 
     def release(self) -> list[Phrase]:
         """As `flush`, at the best boundary that the bounds of ``pace`` allow."""
-        assert self.pace is not None
         cut, reason = self._paced_cut(self.pace.bounds())
         return [self._emit(cut, reason)] if cut > self._head else []
 
@@ -140,7 +139,7 @@ class Segmenter(Window):
         twin = copy(self)
         twin._tokens = self._tokens.fork()
         twin._wholes, twin._fences = list(self._wholes), list(self._fences)
-        twin._passed, twin.pace = [], None
+        twin._passed, twin.pace = [], Deadlines()
         return twin
 
     def look(self, drafted: str) -> list[Phrase]:
@@ -193,7 +192,7 @@ class Segmenter(Window):
 
     def close(self) -> list[Phrase]:
         """The reply has ended: return everything that is left."""
-        self.pace = None
+        self.pace = Deadlines()
         return self.again(ended=True)
 
     def _fitting_cut(self) -> tuple[int, Reason] | None:
@@ -203,8 +202,6 @@ class Segmenter(Window):
         return found
 
     def _fits(self, cut: int) -> bool:
-        if self.pace is None:
-            return True
         least, most = self.pace.bounds()
         return least <= self._weight(cut) <= most
 
@@ -264,7 +261,6 @@ class Segmenter(Window):
         cut = self._stretch().length_break()
         if self._fits(cut):
             return cut, "length"
-        assert self.pace is not None
         if self.pace.busy:
             return None
         paced = self._paced_cut(self.pace.bounds())
@@ -272,6 +268,5 @@ class Segmenter(Window):
 
     def _emit(self, cut: int, reason: Reason) -> Phrase:
         phrase = self._take(cut, reason)
-        if self.pace is not None:
-            self.pace.released(phrase)
+        self.pace.released(phrase)
         return phrase

@@ -102,7 +102,8 @@ class Window:
 
     def _weight(self, end: int) -> int:
         """Estimate how long the text up to ``end`` sounds, in Latin letters."""
-        silent = sum(whole.end - whole.start for whole in self._wholes if whole.tag is not None)
+        tags = (whole for whole in self._wholes if whole.tag is not None and whole.end <= end)
+        silent = sum(tag.end - tag.start for tag in tags)
         return end - self._head - silent + 2 * len(WIDE.findall(self._text, self._head, end))
 
     def _stretch(self) -> Stretch:

@@ -238,3 +238,17 @@ async def test_nothing_is_limited_before_the_play_out_tells() -> None:
     assert limits.on
     limits.stop()
     assert limits.bounds() == (0.0, math.inf)
+
+
+async def test_a_direction_behind_a_boundary_makes_the_text_before_it_no_shorter() -> None:
+    class Fixed(Deadlines):
+        sizes = Bounds(math.inf, 0.0)
+
+        def bounds(self) -> Bounds:
+            return self.sizes
+
+    segmenter, text = Segmenter(), "One two three. [look around] And many more words follow here "
+    segmenter.pace = pace = Fixed()
+    assert not segmenter.add(Chunk(text, (), Span(0, 1), Span(0, len(text))))
+    pace.sizes = Bounds(10.0, 20.0)
+    assert [phrase.text for phrase in segmenter.release()] == ["One two three. "]
