@@ -14,7 +14,7 @@ from specstream.cue_order import cues_first
 from specstream.errors import RequestError, SpecstreamError
 from specstream.interruption import Interruption
 from specstream.pipeline.heard import HeardTrack
-from specstream.pipeline.hold import Hold
+from specstream.pipeline.hold import HeldChunks, Hold
 from specstream.pipeline.playout import Playback, Playout
 from specstream.pipeline.rest import Rest
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
@@ -275,7 +275,7 @@ async def speaking(
     reply: R, pipeline: Pipeline, playout: Playout | None, hold: Hold | None = None
 ) -> AsyncGenerator[Turn[R], None]:
     """Run ``reply`` through ``pipeline`` as a turn. Leaving the block early interrupts the turn."""
-    chunks = reply if hold is None else hold.over(reply)
+    chunks = reply if hold is None else HeldChunks(reply, hold)
     async with AsyncExitStack() as stack:
         playback = None
         if playout is not None:

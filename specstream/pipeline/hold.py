@@ -9,7 +9,7 @@ import anyio
 
 from specstream.types import Chunk
 
-__all__ = ["Hold"]
+__all__ = ["HeldChunks", "Hold"]
 
 
 class Hold:
@@ -42,13 +42,9 @@ class Hold:
                 call()
             self.wanted.set()
 
-    def over(self, chunks: Any) -> HeldChunks:
-        """Wrap a generation, so that it is read no further than allowed."""
-        return HeldChunks(chunks, self)
-
 
 class HeldChunks:
-    """A generation that is held (see `Hold.over`). Cancelling an iteration that waits loses nothing."""
+    """A generation that is held. Cancelling an iteration that waits loses nothing."""
 
     def __init__(self, chunks: Any, hold: Hold) -> None:
         self._chunks = chunks

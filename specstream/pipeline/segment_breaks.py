@@ -7,9 +7,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from specstream.pipeline.abbreviations import Stop, stop_after
 from specstream.pipeline.segment_marks import CLOSERS, OPENERS, WIDE_CLAUSE_MARKS
-from specstream.pipeline.segment_stops import STOPS, word_before
+from specstream.pipeline.segment_stops import STOPS, may_end
 
 __all__ = ["Stretch", "Whole"]
 
@@ -138,7 +137,7 @@ def _belongs_to_next(text: str, head: int, end: int) -> bool:
     if not words:
         return False
     word = words[-1]
-    if word[-1] == "." and stop_after(word_before(text, end - 1)) not in (Stop.PLAIN, Stop.MAY_END):
+    if word[-1] == "." and not may_end(text, end - 1):
         return True
     bare = not _WORD.search(word) and word[-1] not in STOPS + CLOSERS
     return bare or _NUMBER.fullmatch(word) is not None
@@ -150,7 +149,7 @@ def _finished(text: str) -> bool:
     if not words or text[-1].isspace() or not _FINISHED.fullmatch(words[-1]):
         return False
     dot = words[-1].find(".")
-    return dot < 0 or stop_after(word_before(words[-1], dot)) in (Stop.PLAIN, Stop.MAY_END)
+    return dot < 0 or may_end(words[-1], dot)
 
 
 def _modifies(char: str) -> bool:

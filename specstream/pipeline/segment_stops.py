@@ -37,7 +37,7 @@ from specstream.pipeline.segment_marks import (
     opens_line,
 )
 
-__all__ = ["FIRST_MARKS", "MARKS", "STOPS", "is_stop", "stop", "word_before"]
+__all__ = ["FIRST_MARKS", "MARKS", "STOPS", "is_stop", "may_end", "stop"]
 
 _FULL_STOPS = "。！？｡．؟۔।॥።။។։\u037e"  # they need no white space after them
 STOPS = ".!?…‥" + _FULL_STOPS
@@ -69,6 +69,11 @@ def word_before(text: str, at: int) -> str:
             break
         start -= 1
     return text[start:at]
+
+
+def may_end(text: str, at: int) -> bool:
+    """Whether a sentence may end with the stop at ``at``, as far as the word before it tells."""
+    return stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
 
 
 def is_stop(text: str, at: int) -> bool:
@@ -124,7 +129,7 @@ def _glued(text: str, at: int, end: int) -> bool:
     if WIDE.match(follow):
         return not (dots and (end - at > 1 or text[at] == "…" or text[at - 1].isdigit()))
     if follow == "[":
-        return _tag_follows(text, at, end)
+        return bracket(text, end).tag is not None and may_end(text, at)
     words = text[max(0, at - LOOK_BACK) : at].rsplit(None, 1)
     word = words[-1].lstrip("\"'“‘(*_") if words and not text[at - 1].isspace() else ""
     if (
@@ -137,11 +142,6 @@ def _glued(text: str, at: int, end: int) -> bool:
     next_word = _word(text, end)
     then = text[end + len(next_word)]
     return (next_word[1:].islower() or len(next_word) == 1) and (then.isspace() or then in "'’,;!?")
-
-
-def _tag_follows(text: str, at: int, end: int) -> bool:
-    tag = bracket(text, end).tag
-    return tag is not None and stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
 
 
 def _ends_sentence(text: str, at: int, run: str, after: int) -> bool:

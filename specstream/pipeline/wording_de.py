@@ -11,33 +11,13 @@ from specstream.pipeline.mapped import Edit
 
 __all__ = ["GERMAN"]
 
-_SIGNS = {
-    ".": "Punkt", "/": "Schrägstrich", "@": "at", "-": "minus", "_": "Unterstrich",
-    ":": "Doppelpunkt", "?": "Fragezeichen", "=": "gleich", "#": "Raute", "&": "und",
-}  # fmt: skip
+_WORDS = rules.words("de")
+_SHORT_MONTHS, _DAYS, _PLACES = _WORDS["short_months"], _WORDS["days"], _WORDS["places"]
+_COINS, _SCALES = _WORDS["coins"], _WORDS["scales"]
+_SHORT_MONTH, _DAY = rules.any_of(_SHORT_MONTHS), rules.any_of(_DAYS)
 _PHONE = (
     r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
 )
-_SHORT_MONTHS = {month[:3]: month for month in numbers.MONTHS if month != "Mai"} | {
-    "Sept": "September", "Mrz": "März",
-}  # fmt: skip
-_SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
-_DAYS = {
-    "Mo": "Montag", "Di": "Dienstag", "Mi": "Mittwoch", "Do": "Donnerstag", "Fr": "Freitag",
-    "Sa": "Samstag", "So": "Sonntag",
-}  # fmt: skip
-_DAY = "|".join(_DAYS)
-_COINS = {"$": "Dollar", "€": "Euro", "£": "Pfund"}
-_SCALES = {
-    "Tsd": ("tausend",) * 2,
-    "Mio": ("Million", "Millionen"),
-    "Mrd": ("Milliarde", "Milliarden"),
-}
-_PLACES = {
-    "S": "Seite ", "Abs": "Absatz ", "Art": "Artikel ", "Bd": "Band ", "Hausnr": "Hausnummer ",
-    "Tel": "Telefon ", "Rn": "Randnummer ", "Anm": "Anmerkung ", "Ziff": "Ziffer ", "Kap": "Kapitel ",
-    "Aufl": "Auflage ", "geb": "geboren ", "gest": "gestorben ",
-}  # fmt: skip
 _NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
 
 
@@ -92,7 +72,7 @@ _century = rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert
 
 # fmt: off
 GERMAN: tuple[rules.Row, ...] = (
-    (rules.address("de|at|ch|com|org|net|eu"), rules.link(_SIGNS)),
+    (rules.address("de|at|ch|com|org|net|eu"), rules.link(_WORDS["signs"])),
     *rules.everywhere("de", " Uhr", " und {} Sekunden", "mal"),
     (_PHONE, rules.each_digit("de")),
     # dates and times
@@ -121,7 +101,7 @@ GERMAN: tuple[rules.Row, ...] = (
     # fractions, ratios and products
     (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
     (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
-    (rules.FRACTION, rules.fraction(" ")),
+    rules.fraction(" "),
     numbers.RATIO,
     # the library takes "am" after a number for "a.m."
     (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
@@ -145,7 +125,7 @@ GERMAN: tuple[rules.Row, ...] = (
     (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
     (r"(?<![\w.])(\d+,\d\d) Euro\b", r"\1 €"),
     (r"(?<=\bAbs\. )(\d+[a-z]?) S\. ?(?=\d)", r"\1 Satz "),
-    (rf"\b(?P<place>(?:{'|'.join(_PLACES)})\. ?)(?=\d)", _PLACES),
+    (rf"\b(?P<place>(?:{rules.any_of(_PLACES)})\. ?)(?=\d)", _PLACES),
     (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
     (r"§§ ?(?=\d)", "Paragraphen "),
     (r"§ ?(?=\d)", "Paragraph "),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from specstream.pipeline.abbreviations import ORDINAL_LEADS, WORDS
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_rules import Row, numerals, value_of
+from specstream.pipeline.wording_rules import Row, numerals, value_of, words
 
 __all__ = [
     "MONTHS",
@@ -24,9 +24,8 @@ __all__ = [
     "ruler",
 ]
 
-MONTHS = (
-    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split()
-)
+MONTHS: list[str] = words("de")["months"].split()
+
 # Which ending an article or a preposition before the ordinal asks for.
 _EN = frozenset("am im zum zur vom beim dem den des".split())
 _E = frozenset("das die ins ans".split())

@@ -11,30 +11,18 @@ from specstream.pipeline.mapped import Edit
 
 __all__ = ["english"]
 
-_SIGNS = {
-    ".": "dot", "/": "slash", "@": "at", "-": "dash", "_": "underscore", ":": "colon", "&": "and",
-    "?": "question mark", "=": "equals", "#": "hash", "~": "tilde", "%": "percent", "+": "plus",
-}  # fmt: skip
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
-_SHORT_MONTHS = {month[:3]: month for month in _MONTHS} | {"Sept": "September"}
-_DAYS = {
-    "Mon": "Monday", "Tue": "Tuesday", "Tues": "Tuesday", "Wed": "Wednesday", "Thu": "Thursday",
-    "Thur": "Thursday", "Thurs": "Thursday", "Fri": "Friday", "Sat": "Saturday", "Sun": "Sunday",
-}  # fmt: skip
-_SCALES = {"K": "thousand", "k": "thousand", "M": "million", "m": "million", "mn": "million"} | {
-    "B": "billion", "b": "billion", "bn": "billion", "T": "trillion", "tn": "trillion",
-}  # fmt: skip
-_OPERATORS = {
-    "+": "plus", "=": "equals", "×": "times", "*": "times", "÷": "divided by", "/": "divided by",
-    "-": "minus", "−": "minus",
-}  # fmt: skip
+_WORDS = rules.words("en")
+_MONTHS: list[str] = _WORDS["months"].split()
+_SHORT_MONTHS, _DAYS, _SCALES = _WORDS["short_months"], _WORDS["days"], _WORDS["scales"]
+_CALCULATIONS, _MEASURES, _PER = _WORDS["calculations"], _WORDS["measures"], _WORDS["per"]
 
-_MONTH = "|".join(_MONTHS)
-_SHORT_MONTH = "|".join(sorted(_SHORT_MONTHS, key=len, reverse=True))
-_DAY = "|".join(sorted(_DAYS, key=len, reverse=True))
-_DOMAINS = "com|org|net|io|ai|dev|app|edu|gov|co|info|uk|de|eu|fr|ca|us|tv"
+_MONTH = rules.any_of(_MONTHS)
+_SHORT_MONTH = rules.any_of(_SHORT_MONTHS)
+_DAY = rules.any_of(_DAYS)
+_MEASURE = rules.any_of(_MEASURES)
+_KING = rules.any_of(_WORDS["rulers"].split())
+_PART = rules.any_of(_WORDS["parts"].split())
+_DOMAINS = rules.any_of(_WORDS["domains"].split())
 _FILES = "md|py|js|ts|txt|json|ya?ml|toml|csv|html?|css|pdf|png|jpe?g|mp[34]|wav|zip|exe|sh|cpp|rs"
 _ADDRESS = rf"{rules.address(_DOMAINS)}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
 _ALONE = r"(?!\w|[.,:/-]\d)"  # after a number: nothing of it follows
@@ -57,31 +45,11 @@ _NO_AMOUNT = r"(?! ?[%°$€£]| (?:[a-z]+s|km|m|kg|g|mm|cm|mi|people|men|women|
 _RANGE_BEGINS = r"(?:(?<=\d)|(?<=\d[ap]m)|(?<=\d [ap]m)|(?<=\d%))"
 _RANGE_ENDS = r"(?=[$€£]?(?:[1-9]\d*|0[.,]\d+)(?![\d-]*-\d|\d* ?=))"
 _UNITS = "lbs?|oz|ft|mi|min|mins|sec|secs|hr|hrs|yr|yrs|[Tt]bsp|[Tt]sp|gal"
-_EACH = "month|mo|year|yr|week|day|hour|hr|night|person|user|minute|kg|lb"
-_LONG = {"mo": "month", "yr": "year", "hr": "hour", "kg": "kilogram", "lb": "pound"}
-_PER = {f"/{each}": f"per {_LONG.get(each, each)}" for each in _EACH.split("|")}
 _NUMERAL = r"(?=[IVXLC]{2})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
-_KINGS = (
-    "Henry|Louis|Charles|George|Edward|Richard|William|James|Elizabeth|Mary|Catherine|Paul|Pius|Leo"
-    "|Benedict|Francis|Philip|Napoleon|Nicholas|Alexander|Peter|Ivan|Frederick|Ferdinand|Ramses"
-    "|Ptolemy|Otto|Wilhelm|Ludwig|Gustav|Christian|Innocent|Gregory|Clement|Urban|Carlos|Leopold"
-    "|Alfonso|Robert|Darius|Mehmed|Selim|Margrethe|Harald|Olav|Haakon|Constantine"
-)
-_PARTS = (
-    "chapter|part|act|scene|volume|book|phase|stage|type|class|section|article|title|tier|appendix"
-    "|figure|table|category|level|round|episode|season"
-)
 _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2})(?![\w/]|[.-]\d)"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _KINDS = "[Tt]ype|[Cc]lass|[Pp]hase|[Ss]tage"
 
-_MEASURES = {
-    "tsp": "teaspoon", "tbsp": "tablespoon", "oz": "ounce", "lb": "pound", "ft": "foot", "m": "meter",
-    "mi": "mile", "yd": "yard", "qt": "quart", "pt": "pint", "gal": "gallon", "hr": "hour",
-    "kg": "kilogram", "g": "gram", "km": "kilometer", "cm": "centimeter", "mm": "millimeter",
-    "ml": "milliliter", "L": "liter",
-}  # fmt: skip
-_MEASURE = "|".join(sorted(_MEASURES, key=len, reverse=True))
 _MANY = "two|three|four|five|six|seven|eight|nine|ten|few|several|more|some"
 _HEAPED = "(?:heaping|heaped|level|rounded|scant) "
 _STOP = r"\b(?:\.(?=\s[a-z\d]|,))?"  # that of the abbreviation, not of the sentence
@@ -197,7 +165,7 @@ _ROWS: tuple[rules.Row, ...] = (
     (r"(?<![\w.,])\d+(?:\.\d+)?(?P<scale>M)(?!\w)", _SCALES),
     (r"\b(?:US\$|USD ?)(?=\d)", "$"),
     (r"\b(EUR|GBP) ?(\d[\d,]*(?:\.\d+)?)", r"\2 \1"),
-    (rf"(?<=\d)(?P<each>/(?:{_EACH}))\b", _PER),
+    (rf"(?<=\d)(?P<each>{rules.any_of(_PER)})\b", _PER),
     (r"(?<![\w.])(\d{1,2})['′’](\d{1,2})(?:[\"″”]|'')", r"\1 foot \2"),
     (r"(?<=\d )in\.(?=\s[a-z])", "inches"),
     (rf"(?<=\d )({_UNITS})\.(?=\s[a-z\d]|,)", r"\1"),
@@ -210,12 +178,12 @@ _ROWS: tuple[rules.Row, ...] = (
     (r"(?<![\d/])(1\d\d)/([4-9]\d|1\d\d)(?![\d/])", r"\1 over \2"),
     (r"(?<![\d/])(\d+(?:\.\d)?)/(10|100)(?![\d/]| of )", r"\1 out of \2"),
     (r"(?<![\d/])(\d+) 1/2(?![\d/])", r"\1½"),
-    (rules.FRACTION, rules.fraction(" and ")),
+    rules.fraction(" and "),
     (_AFTER_FRACTION, _measure),
     (r"(?<![\d/])(\d+) (?=\d{1,2}/\d{1,2}(?![\d/]))", r"\1 and "),
     (rf"{_RANGE_BEGINS}(?:\s?[–—]\s?|(?<!\d-\d)-){_RANGE_ENDS}", " to "),
     (r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?=[\s.,;!?)]|$)(?! [ap]\.?m)", _ratio),
-    (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", _OPERATORS),
+    (r"(?<=[\d)\]]) (?P<sign>[-−*/])(?= [\d(\[$€£])", _CALCULATIONS),
     (r"(?<=\d)-(?=\d+ ?=)", " minus "),
     (r"(?<=\d)\$(?![\w$])", " dollars"),
     (r"\bv(?=\d+\.\d)", "version "),
@@ -230,7 +198,7 @@ _ROWS: tuple[rules.Row, ...] = (
     (rf"(?<=day to )(?P<day>{_DAY})\b", _DAYS),
     (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=,? (?:{_SHORT_MONTH}|{_MONTH})\b)", _DAYS),
     (rf"\b(?P<month>(?:{_SHORT_MONTH})\.)(?=\s*$)", _SHORT_MONTHS),
-    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", _OPERATORS),
+    (r"(?<=[\w)\]²³%]) (?P<sign>[+=×÷])(?= [\w(\[$€£-])", _CALCULATIONS),
     (r"(?<![\w@.])@(?=\w)", "at "),
     (r"(?<= )@(?= )", "at"),
     (r"(?<![\w#&])#(?=[A-Za-z])", "hashtag "),
@@ -238,9 +206,9 @@ _ROWS: tuple[rules.Row, ...] = (
     (r"\bSt\.(?=\s+[A-Z][a-z])", "Saint"),
     (r"\bSt\.(?=\s+[a-z\d]|,)", "Street"),
     (r"(?<=[a-z] )St\.(?=\s*$)", "Street."),
-    (rf"\b(?:{_KINGS}) (?P<roman>{_NUMERAL}|V)\b", _reign),
-    (rf"\b(?:King|Queen|Pope) (?:{_KINGS}) (?P<roman>I)\b", _reign),
-    (rf"\b(?i:{_PARTS}) (?P<roman>{_NUMERAL})\b", _count),
+    (rf"\b(?:{_KING}) (?P<roman>{_NUMERAL}|V)\b", _reign),
+    (rf"\b(?:King|Queen|Pope) (?:{_KING}) (?P<roman>I)\b", _reign),
+    (rf"\b(?i:{_PART}) (?P<roman>{_NUMERAL})\b", _count),
     (rf"\b[A-Z][a-z]+ (?P<roman>{_NUMERAL})\b", _count),
     (r"\b(?:Chapter|Part|Act|Scene|Volume|Book|Rocky|Super Bowl) (?P<roman>[VX])\b", _count),
     (r"\b(?:World War|(?:Chapter|Part|Act)(?= I[.,:;)])) (?P<roman>I)\b", _count),
@@ -252,4 +220,8 @@ _ROWS: tuple[rules.Row, ...] = (
 def english(language: str) -> tuple[rules.Row, ...]:
     """Return the rows for English; for ``"en-gb"`` and the like, 3/4/2025 is the third of April."""
     day_first = language.partition("-")[2].startswith(_DAY_FIRST)
-    return ((_ADDRESS, rules.link(_SIGNS)), (_SLASHED, partial(_date, day_first=day_first)), *_ROWS)
+    return (
+        (_ADDRESS, rules.link(_WORDS["signs"])),
+        (_SLASHED, partial(_date, day_first=day_first)),
+        *_ROWS,
+    )

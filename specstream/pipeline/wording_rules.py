@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from specstream.pipeline.mapped import Edit
 
 __all__ = [
-    "FRACTION",
     "Row",
     "Rule",
     "Speak",
     "address",
+    "any_of",
     "each_digit",
     "everywhere",
     "fraction",
@@ -30,9 +32,9 @@ __all__ = [
     "plain_digit",
     "say",
     "value_of",
+    "words",
 ]
 
-FRACTION = r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])"
 _HEXADECIMAL = r"(?<![\w.])0[xX][0-9A-Fa-f]{1,16}\b|(?<![\w.])0[bB][01]{1,16}\b"
 _SCIENTIFIC = r"(?<![\w.,])(\d+(?:[.,]\d+)?)[eE]\+?(-?)0*(\d{1,3})(?!\w|[.,]\d)"
 _TIMESTAMP = (
@@ -97,6 +99,18 @@ def everywhere(language: str, after_minutes: str, seconds: str, times: str) -> t
 
 
 @cache
+def words(language: str) -> dict[str, Any]:
+    """The words of a language that rules use, from its file."""
+    file = Path(__file__).with_name(f"wording_{language}.toml")
+    return dict(tomllib.loads(file.read_text("utf-8"))["rules"])
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """A pattern of any of these, the longest first."""
+    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+
+
+@cache
 def numerals(language: str) -> Any:
     """The library's `Language`: numbers in words. This module can be imported without the library."""
     return importlib.import_module("normt2s.langs").get_language(language)
@@ -152,7 +166,7 @@ def _timestamp(after: str, seconds: str) -> Speak:
     return speak
 
 
-def fraction(joint: str) -> Speak:
+def fraction(joint: str) -> Row:
     """Turn a sign such as "⅔" into "2/3", with ``joint`` between it and a whole number before it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
@@ -160,7 +174,7 @@ def fraction(joint: str) -> Speak:
         parts = unicodedata.normalize("NFKC", found["sign"]).replace("\u2044", "/")
         yield Edit(*found.span(), joint * mixed + parts)
 
-    return speak
+    return r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])", speak
 
 
 def _look_up(table: Mapping[str, str]) -> Speak:
