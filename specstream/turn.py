@@ -49,6 +49,8 @@ class Turn(Generic[R]):
 
     Attributes:
         reply: The reply under way (a `Generation`), with its report.
+        text: The reply's text in the events that were read.
+        outcome: What was heard, once the turn was interrupted or its block was left.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Turn(Generic[R]):
         self._run = run
         self._events = events
         self._playback = playback
-        self._text = ""
+        self.text = ""
         self._ends: list[int] = []  # for each token, the length of the text once it is in
         self._tags: list[Span] = []
         self._track = HeardTrack(self._tags)
@@ -75,13 +77,8 @@ class Turn(Generic[R]):
         self._everything = False  # whether all was made and played when the turn was stopped
         self._samples: int | None = None  # samples heard; None: everything that was read counts
         self._error: SpecstreamError | None = None
-        self._result: Interruption | None = None
+        self.outcome: Interruption | None = None
         self._closed = False
-
-    @property
-    def text(self) -> str:
-        """The reply's text in the events that were read."""
-        return self._text
 
     @property
     def played_ms(self) -> float:
@@ -97,11 +94,6 @@ class Turn(Generic[R]):
     def made_s(self) -> float:
         """Seconds of speech that the voice has made so far, read or not."""
         return self._run.made_s
-
-    @property
-    def outcome(self) -> Interruption | None:
-        """What was heard, once the turn was interrupted or its block was left."""
-        return self._result
 
     def pause(self) -> None:
         """Stop the play-out until `resume`: somebody may be about to interrupt.
@@ -134,18 +126,18 @@ class Turn(Generic[R]):
         if played_ms is not None and not (a_number and 0 <= played_ms < math.inf):
             raise RequestError(f"played_ms must be milliseconds from 0 on, not {played_ms!r}")
         if self._closed:
-            assert self._result is not None
-            return self._result
-        if self._result is None:
+            assert self.outcome is not None
+            return self.outcome
+        if self.outcome is None:
             self._stop()
         if self._playback is not None:
             self._hear(self._playback.played)
         if played_ms is not None:
             self._hear(int(played_ms * self._rate / 1e3 + 1e-6))
-        self._result = self._heard()
+        self.outcome = self._heard()
         at = self._end if self._samples is None else self._samples
         self._rest.stopped(self._made_before, at, at * 1e3 / self._rate if self._rate else 0.0)
-        return self._result
+        return self.outcome
 
     def _hear(self, samples: int) -> None:
         self._samples = samples if self._samples is None else min(self._samples, samples)
@@ -168,7 +160,7 @@ class Turn(Generic[R]):
             self._waiting.deadline = self._deadline
 
     def _heard(self) -> Interruption:
-        text, samples = self._text, self._samples
+        text, samples = self.text, self._samples
         if self._everything and self._playback is not None and self._playback.failure is not None:
             samples = None  # the play-out broke and nobody could hear the rest: it counts as read
         complete = self._everything and (samples is None or samples >= self._end)
@@ -195,7 +187,7 @@ class Turn(Generic[R]):
                 await self._playback.room()
             self._pending = None
             self._last = event
-            if self._result is None:
+            if self.outcome is None:
                 self._take(event)
                 return event
             if isinstance(event.item, StageFailed):
@@ -237,7 +229,7 @@ class Turn(Generic[R]):
                 failed = StageFailed(playback.failure)
                 self._told_failure = True
                 return Event(seq, self._last.t_ms, "playout", failed)
-        if self._result is not None and not self._result.complete:
+        if self.outcome is not None and not self.outcome.complete:
             if (rest := self._rest.last(seq)) is not None:
                 return rest
         if self._error is not None:
@@ -248,14 +240,14 @@ class Turn(Generic[R]):
         item, playback = event.item, self._playback
         self._rest.saw(event)
         if isinstance(item, Chunk):
-            self._text += item.text
+            self.text += item.text
             self._ends += item.ends or [item.chars.end] * item.tokens.length
         elif isinstance(item, Phrase):
             self._tags += [tag.chars for tag in item.tags]
         elif isinstance(item, Speech):
             self._rate, self._end = item.sample_rate, item.samples.end
             words = [mark for mark in item.marks if mark.kind == "word"]
-            self._track.add(words, item, item.samples, self._text)
+            self._track.add(words, item, item.samples, self.text)
             if playback is not None:
                 self._play(playback, item)
         elif isinstance(item, StageFailed) and playback is not None:

@@ -55,17 +55,13 @@ class Outlet:
         for sink in self.sinks:
             if sink.drafted:
                 await sink.send(item)
-        await self._hold(self._capacity)
+        await self.held_below(self._capacity)
 
     async def judge(self) -> None:
         """Text was verified or revoked: release what may be, drop what is void."""
         if self.gate.held:
             await self._release()
             self._notify()
-
-    async def drain(self) -> None:
-        """Wait until nothing is held."""
-        await self._hold(1)
 
     def cancel(self, cancel: Cancel) -> None:
         """The turn is cancelled: the stage's next item is ``cancel``, and nothing waits. Idempotent."""
@@ -84,6 +80,7 @@ class Outlet:
                     if not sink.drafted:
                         await sink.send(item)
 
-    async def _hold(self, limit: int) -> None:
+    async def held_below(self, limit: int) -> None:
+        """Wait until fewer items are held."""
         while self.gate.held >= limit and not self.source.cancelled:
             await self._judged.wait()

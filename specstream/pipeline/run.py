@@ -32,6 +32,7 @@ class Run:
     the failure still pass through every branch; then the iteration raises its error.
 
     Attributes:
+        count: Number of events made so far.
         cancelled: Why the turn was cancelled.
         broken: Whether the token stream or a stage has failed.
         made_s: Seconds of speech that the voice has given.
@@ -56,10 +57,10 @@ class Run:
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
-        self._seq = 0
         self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
+        self.count = 0
         self.cancelled: Cancel | None = None
         self.broken = False
         self.made_s = 0.0
@@ -78,11 +79,6 @@ class Run:
     def heard(self, heard_s: Callable[[], float]) -> None:
         """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard."""
         self._deadlines.follow(heard_s)
-
-    @property
-    def count(self) -> int:
-        """Number of events made so far."""
-        return self._seq
 
     def stop(self, name: str, failure: SpecstreamError) -> None:
         """Stop the stages of that name because of what they made; they end as if they had failed."""
@@ -105,11 +101,11 @@ class Run:
 
     async def _emit(self, source: str, item: object) -> None:
         async with self._in_order:
-            event = Event(self._seq, (self._clock() - self._started) * 1e3, source, item)
+            event = Event(self.count, (self._clock() - self._started) * 1e3, source, item)
             if self._spans is not None:
                 self._spans.saw(item)
             await self._log.send(event)
-            self._seq += 1
+            self.count += 1
 
     def leave(self) -> None:
         """Cancel the turn and drop its log, so that no stage waits for a reader."""
@@ -200,7 +196,7 @@ class Run:
                 await self._judge()
             else:
                 self._deadlines.stop()
-            await outlet.drain()
+            await outlet.held_below(1)
             if fault is not None:
                 self.broken = True
                 await self._emit(stage.name, StageFailed(as_failure(who, fault)))

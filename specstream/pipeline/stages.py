@@ -21,10 +21,9 @@ from specstream.pipeline.interfaces import (
 )
 from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
-from specstream.pipeline.marks import MarkCheck
 from specstream.pipeline.segment_stage import SegmentStage
 from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
-from specstream.pipeline.yielded import cues_of, prompts_of, whole
+from specstream.pipeline.yielded import MarkCheck, cues_of, prompts_of, whole
 from specstream.types import (
     AvatarCue,
     Cancel,

@@ -17,12 +17,13 @@ from typing import NamedTuple, TypeAlias
 from specstream.pipeline.mapped import Edit, Mapped
 from specstream.pipeline.wording_de import GERMAN
 from specstream.pipeline.wording_en import english
-from specstream.pipeline.wording_rules import Row, Rule
+from specstream.pipeline.wording_rules import Row, rule
 from specstream.types import Span
 
 __all__ = ["Wording", "wording_for"]
 
 _log = logging.getLogger("specstream.pipeline")
+Step: TypeAlias = Callable[[str], Iterator[Edit]]
 _Word: TypeAlias = re.Match[str]
 _WORD = re.compile(r"\S+")
 _CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
@@ -48,7 +49,7 @@ class Wording:
         rules: What brings forms into a shape that ``normalize`` reads.
     """
 
-    def __init__(self, normalize: Callable[[str], str], rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, normalize: Callable[[str], str], rules: Sequence[Step] = ()) -> None:
         self._normalize = normalize
         self._rules = rules
         self._part = lru_cache(maxsize=2048)(normalize)
@@ -74,8 +75,8 @@ class Wording:
         return self._read(text)  # also if a form reaches from ``before`` into the text
 
     def _read(self, text: Mapped) -> Mapped:
-        for rule in self._rules:
-            edits = self._safely(rule.edits, text.text)
+        for step in self._rules:
+            edits = self._safely(step, text.text)
             if edits and ("$" in text.text or "\\" in text.text):
                 math = [Span(*found.span()) for found in _MATH.finditer(text.text)]
                 edits = [
@@ -88,7 +89,7 @@ class Wording:
             edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in found]
         return text.edited(edits)
 
-    def _safely(self, step: Callable[[str], Iterator[Edit]], text: str) -> list[Edit]:
+    def _safely(self, step: Step, text: str) -> list[Edit]:
         try:
             return list(step(text))
         except Exception as error:
@@ -201,4 +202,4 @@ def wording_for(language: str) -> Wording | None:
     library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
     library.load_lexicon(Path(__file__).with_name(f"wording_{base}.toml"))
     library.ensure_compiled()
-    return Wording(library.normalize, [Rule.of(row) for row in rows(tag)])
+    return Wording(library.normalize, [rule(row) for row in rows(tag)])

@@ -11,7 +11,6 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from specstream.pipeline.mapped import Edit
 
 __all__ = [
     "Row",
-    "Rule",
     "Speak",
     "address",
     "any_of",
@@ -30,6 +28,7 @@ __all__ = [
     "link",
     "numerals",
     "plain_digit",
+    "rule",
     "say",
     "value_of",
     "words",
@@ -47,27 +46,18 @@ Row = tuple[str, str | Mapping[str, str] | Speak]
 """A pattern, and what is said for it: a template (`re.Match.expand`), or words for the only group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Makes the edits that ``speak`` yields for each match of ``pattern``."""
+def rule(row: Row) -> Callable[[str], Iterator[Edit]]:
+    """Return what yields the changes that a row makes to a text, in order."""
+    pattern, said = re.compile(row[0]), row[1]
+    if isinstance(said, str):
+        said = say(said)
+    speak = _look_up(said) if isinstance(said, Mapping) else said
 
-    pattern: re.Pattern[str]
-    speak: Speak
+    def edits(text: str) -> Iterator[Edit]:
+        for found in pattern.finditer(text):
+            yield from speak(found)
 
-    @classmethod
-    def of(cls, row: Row) -> Rule:
-        """Make the rule of a table's row."""
-        pattern, said = row
-        if isinstance(said, str):
-            said = say(said)
-        elif isinstance(said, Mapping):
-            said = _look_up(said)
-        return cls(re.compile(pattern), said)
-
-    def edits(self, text: str) -> Iterator[Edit]:
-        """Yield the changes to ``text``, in order."""
-        for found in self.pattern.finditer(text):
-            yield from self.speak(found)
+    return edits
 
 
 def say(words: str | Callable[[str], str], group: int | str = 0) -> Speak:

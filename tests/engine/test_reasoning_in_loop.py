@@ -11,7 +11,7 @@ from specstream.config import EngineConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.pipeline.token_map import TokenMap
+from specstream.pipeline.segment_window import TokenMap
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import Chunk, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer

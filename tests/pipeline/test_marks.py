@@ -9,9 +9,9 @@ import pytest
 
 from specstream.errors import AdapterFailed
 from specstream.pipeline.limits import most_audio_s
-from specstream.pipeline.marks import ROUNDING_MS, MarkCheck
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, VoiceStage
+from specstream.pipeline.yielded import ROUNDING_MS, MarkCheck
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
 from tests.standins import RATE, Face, Relay, ToneVoice, events_by_source, feed, phrases_of, stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from specstream.pipeline.limits import MAX_RATE
-from specstream.pipeline.marks import ROUNDING_MS
+from specstream.pipeline.yielded import ROUNDING_MS
 from specstream.types import AvatarCue, Revoke, Span, Speech
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.frames import EndFrame

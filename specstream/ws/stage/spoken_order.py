@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from specstream.pipeline.marks import MarkCheck
+from specstream.pipeline.yielded import MarkCheck
 from specstream.types import Phrase, Revoke, Speech
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.given import Order

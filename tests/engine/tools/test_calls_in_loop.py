@@ -15,7 +15,7 @@ from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.errors import PromptError, SamplingError
 from specstream.model.runner import ModelRunner
-from specstream.pipeline.token_map import TokenMap
+from specstream.pipeline.segment_window import TokenMap
 from specstream.speculation.proposers.off import OffProposer
 from specstream.tools import Tool, ToolCall, Tools
 from specstream.types import Grammar, Message, SamplingParams, Span
