@@ -243,9 +243,8 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
     runner = parts.draft_model("mirror")
     if parts.translation is not None:
         raise VocabularyMismatch(
-            "--proposer mirror needs a draft with the target's tokenizer, and a row for each token, as "
-            "the target's early exit names the tokens that the draft goes on from; --proposer draft "
-            "takes any tokenizer"
+            "--proposer mirror needs a draft with the target's tokenizer, and a row for each token; "
+            "--proposer draft takes any tokenizer"
         )
     if parts.target.device.type != "cpu":
         raise ConfigError(

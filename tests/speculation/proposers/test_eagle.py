@@ -129,20 +129,23 @@ def test_a_sampled_chain_tells_what_each_token_was_drawn_from() -> None:
     assert bool((found.probs.gather(1, found.tokens.unsqueeze(1)) > 0).all())
 
 
+def logits_after(request: Text, path: Sequence[int]) -> Tensor:
+    """The head's logits of the draft vocabulary after the text and a path, token by token."""
+    features, cache = HEAD.fuse(states_of(request.token_ids[:-1])), HEAD.new_cache()
+    tokens, count = torch.tensor(request.token_ids[1:]), len(request.token_ids) - 1
+    logits, feature = HEAD(tokens, features, Batch([cache], [count], [1]))[:2]
+    for token in path:
+        logits, feature = HEAD(torch.tensor([token]), feature, Batch([cache], [1], [1]))[:2]
+    return logits[0]
+
+
 def levels(request: Text, depth: int) -> dict[tuple[int, ...], float]:
     """The log probabilities of all paths of ``depth`` draft tokens at most, by brute force."""
-    features = HEAD.fuse(states_of(request.token_ids[:-1]))
     ids, chances = PRUNED.tolist(), dict[tuple[int, ...], float]({(): 0.0})
     found = dict[tuple[int, ...], float]()
     for length in range(depth):
         for path in [one for one in chances if len(one) == length]:
-            cache = HEAD.new_cache()
-            count = len(request.token_ids) - 1
-            tokens = torch.tensor(request.token_ids[1:])
-            logits, feature = HEAD(tokens, features, Batch([cache], [count], [1]))[:2]
-            for token in path:
-                logits, feature = HEAD(torch.tensor([token]), feature, Batch([cache], [1], [1]))[:2]
-            row = logits[0].log_softmax(-1).tolist()
+            row = logits_after(request, path).log_softmax(-1).tolist()
             for token, chance in zip(ids, row, strict=True):
                 found[(*path, token)] = chances[path] + chance
         best = sorted((p for p in found if len(p) == length + 1), key=lambda p: -found[p])
@@ -193,15 +196,8 @@ def _tokens_to(tree: Proposal, node: int) -> list[int]:
 
 def levels_after(request: Text, paths: Sequence[list[int]]) -> list[Tensor]:
     """The head's logits ``[V]`` after each path."""
-    features, made = HEAD.fuse(states_of(request.token_ids[:-1])), list[Tensor]()
-    for path in paths:
-        cache, count = HEAD.new_cache(), len(request.token_ids) - 1
-        tokens = torch.tensor(request.token_ids[1:])
-        logits, feature = HEAD(tokens, features, Batch([cache], [count], [1]))[:2]
-        for token in path:
-            logits, feature = HEAD(torch.tensor([token]), feature, Batch([cache], [1], [1]))[:2]
-        made.append(torch.full((V,), -math.inf).index_copy(0, PRUNED, logits[0]))
-    return made
+    each = [logits_after(request, path) for path in paths]
+    return [torch.full((V,), -math.inf).index_copy(0, PRUNED, logits) for logits in each]
 
 
 def test_a_sampled_tree_draws_no_child_that_does_not_pay_but_the_very_first() -> None:
