@@ -104,14 +104,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     latency.add_argument("--scenario", required=True, metavar="FILE", help=files)
     latency.add_argument("--voice", default="auto", help="the user's voice, for a server")
     latency.add_argument("--out", metavar="DIR", help="write latency.json and latency.svg there")
-    latency.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
     trace = add("trace", "where a moment of the speech came from")
     trace.add_argument("file", help="the trace.json that `specstream say` wrote")
     moment = "a moment of the speech, such as 3.2s or 450ms"
     trace.add_argument("--at", required=True, metavar="TIME", help=moment)
     trace.add_argument("--picture", metavar="FILE", help="a timeline: .svg, .png or .pdf")
-    trace.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
     export = add("export", "recorded avatar cues, for another player of faces")
     add_export_options(export)
@@ -123,10 +121,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_pull_options(pull)
 
     models = add("models", "the models that are here, and that can be pulled")
-    models.add_argument("--json", action="store_true", help="one JSON object")
-
     doctor = add("doctor", "what was found, what is missing, how to fix it")
-    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    for command in (latency, trace):
+        command.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    for command in (models, doctor):
+        command.add_argument("--json", action="store_true", help="one JSON object")
     return read_arguments(parser, commands.choices, argv)
 
 

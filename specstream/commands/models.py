@@ -50,7 +50,7 @@ class Entry:
 
 async def run(args: argparse.Namespace) -> None:
     """Print the list."""
-    entries = [*_bundled_models(), *_heads(), *pulled_models()]
+    entries = [*_bundled_models(), *pulled_models()]
     if args.json:
         print_json({"models": [asdict(entry) for entry in entries]})
         return
@@ -66,15 +66,10 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def _bundled_models() -> Iterator[Entry]:
-    for name, path in (("bundled-target", DEFAULT_TARGET), ("bundled-draft", DEFAULT_DRAFT)):
-        here = (Path(path) / "model.safetensors").is_file()
-        yield _entry(name, Path(path), here, _BUNDLED_LICENCE, "part of specstream")
-
-
-def _heads() -> Iterator[Entry]:
-    for name in head_names():
-        folder = Path(located(name))
-        yield _entry(name, folder, folder.is_dir(), _BUNDLED_LICENCE, "part of specstream")
+    pair = {"bundled-target": DEFAULT_TARGET, "bundled-draft": DEFAULT_DRAFT}
+    for name, place in (pair | {head: located(head) for head in head_names()}).items():
+        here = Path(place, "model.safetensors").is_file()
+        yield _entry(name, Path(place), here, _BUNDLED_LICENCE, "part of specstream")
 
 
 def pulled_models() -> Iterator[Entry]:

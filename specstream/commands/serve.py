@@ -11,7 +11,7 @@ from specstream.commands.chain import open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
-from specstream.commands.serving import api_key_of, server_config, until_stopped
+from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
@@ -57,11 +57,8 @@ async def run_server(args: argparse.Namespace) -> int:
             tls=tls,
             bundled=engine.config.target == DEFAULT_TARGET,
         )
-        async with server.start() as port:
-            s = "s" if tls else ""
-            place = location(config.host, port)
-            line = f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
-            return await until_stopped(server.drain, config.drain, lambda: note(line))
+        line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
+        return await _serve(server, config, line)
 
 
 async def run_adapter(args: argparse.Namespace) -> int:
@@ -74,16 +71,20 @@ async def run_adapter(args: argparse.Namespace) -> int:
         server = AdapterServer(
             args.kind, make, host=config.host, port=config.port or 0, api_key=key, tls=tls
         )
-        async with server.start() as port:
-            s = "s" if tls else ""
-            line = f"ready – {args.kind} adapter: ws{s}://{location(config.host, port)}"
-            return await until_stopped(server.drain, config.drain, lambda: note(line))
+        return await _serve(server, config, f"ready – {args.kind} adapter: ws{{s}}://{{place}}")
 
     if (args.kind, name) == ("prompt", "model"):
         await check_address(config.host, config.port or 0, key)
         async with loaded(engine_of(args)) as engine:
             return await serve(partial(stage_or_adapter, args.kind, name, engine))
     return await serve(partial(stage_or_adapter, args.kind, name))
+
+
+async def _serve(server: RealtimeServer | AdapterServer, config: ServerConfig, line: str) -> int:
+    """Serve until SIGTERM; ``line`` tells where, with fields ``s`` ("s" with TLS) and ``place``."""
+    async with server.start() as port:
+        told = line.format(s="s" if config.tls_cert else "", place=location(config.host, port))
+        return await until_stopped(server.drain, config.drain, lambda: note(told))
 
 
 def load_ears(name: str) -> Ears | None:

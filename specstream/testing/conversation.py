@@ -136,10 +136,8 @@ class _AgentTalk(Talk):
                 self.step("first_speech")
             case ReplyEnded(outcome=outcome):
                 self.reply_over(complete=outcome.complete)
-            case TurnLost(error=error) | ListeningFailed(error=error):
-                raise error
-            case ReplyFailed(error=error) | StageFailed(error=error):
-                raise error
+            case TurnLost() | ListeningFailed() | ReplyFailed() | StageFailed():
+                raise item.error
 
     async def type(self, text: str) -> None:
         await anyio.sleep_until(self._uplink.arrival(anyio.current_time()))
