@@ -10,14 +10,10 @@ from specstream.types import AvatarCue
 from specstream_adapters.avatar.sounds import names_of
 from specstream_adapters.avatar.visemes import VISEMES
 
-__all__ = ["MICROSOFT", "RHUBARB", "VRM", "VRM_MOUTH", "Rig", "recast"]
+__all__ = ["VRM", "VRM_MOUTH", "Rig", "recast"]
 
 Rig = Literal["arkit", "oculus", "microsoft", "vrm", "rhubarb"]
 
-MICROSOFT = tuple(range(22))
-"""The ids of SPVISEMES, which Azure's speech service uses too."""
-RHUBARB = tuple("ABCDEFGHX")
-"""Rhubarb's mouth shapes: A to F (Hanna-Barbera), the extended G and H, and X for the mouth at rest."""
 VRM = (
     *("aa", "ih", "ou", "ee", "oh", "happy", "angry", "sad", "relaxed", "surprised", "neutral"),
     *("blink", "blinkLeft", "blinkRight", "lookUp", "lookDown", "lookLeft", "lookRight"),

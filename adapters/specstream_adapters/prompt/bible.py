@@ -242,11 +242,6 @@ class Bible:
             self.place = found["about"] or f"{_ARRIVED.get(how, how)} {found['where']}"
         return found is not None
 
-    @property
-    def latest(self) -> Subject | None:
-        """The subject that was named last."""
-        return next(reversed(self.subjects.values()), None)
-
     def named_in(self, text: str) -> list[Subject]:
         """The known subjects that a text mentions, in its order."""
         found = [(at, s) for s in self.subjects.values() if (at := s.position(text)) >= 0]

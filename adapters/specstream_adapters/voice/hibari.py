@@ -86,15 +86,18 @@ class HibariVoice:
                 raise AdapterFailed(f"hibari-tts broke: {error}") from error
             if made is None:
                 return
-            spoken, last = made
-            for buffer in _buffers(spoken, phrase.chars.start, samples):
+            spoken, start, last = made
+            for buffer in _buffers(spoken, phrase.chars.start + start, samples):
                 if self._closed:
                     return
                 yield buffer
             samples += len(spoken.wave)
 
-    def _sentences(self, text: str) -> Iterator[tuple[Spoken, bool]]:
-        """Synthesize part after part, each with whether it is the last. Runs on the voices' thread."""
+    def _sentences(self, text: str) -> Iterator[tuple[Spoken, int, bool]]:
+        """Synthesize part after part, with where its sentence begins and whether it is the last.
+
+        Runs on the voices' thread.
+        """
         reader = self._model.reader
         sentences = list(reader.sentences(text))
         for sentence in sentences:
@@ -102,8 +105,8 @@ class HibariVoice:
             parts = list(reader.read(written).parts(_MOST_SYMBOLS))
             for part in parts:
                 wave, frames = self._model.speak(part.symbols, self._speed)
-                spoken = timed(part, wave, frames, text, sentence.start)
-                yield spoken, (sentence, part) == (sentences[-1], parts[-1])
+                last = (sentence, part) == (sentences[-1], parts[-1])
+                yield timed(part, wave, frames, written), sentence.start, last
 
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent. The model stays, for the other voices."""

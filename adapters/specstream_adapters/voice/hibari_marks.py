@@ -73,9 +73,7 @@ class _Sound:
         return Span(self.start + sure, self.end - sure)
 
 
-def timed(
-    script: Script, wave: Wave, frames: Sequence[int], text: str, first_char: int = 0
-) -> Spoken:
+def timed(script: Script, wave: Wave, frames: Sequence[int], text: str) -> Spoken:
     """Trim the silence around ``wave`` and mark its words, phonemes and pauses.
 
     Args:
@@ -83,7 +81,6 @@ def timed(
         wave: The model's audio.
         frames: The frames that each symbol takes, with one more entry at both ends for the silence.
         text: The text that ``script`` is part of.
-        first_char: Where in ``text`` the characters of ``script`` begin.
     """
     sounds = _sounds(script, frames)
     if not sounds:
@@ -99,8 +96,8 @@ def timed(
     heard = np.flatnonzero(loud[sure:])
     last.end = (sure + (int(heard[-1]) + 1 if len(heard) else 0) + _AFTER) * _STEP
     end = last.end + _final_pause(script.symbols) * SAMPLE_RATE // 1000
-    words = [Span(word.start + first_char, word.end + first_char) for word in script.words]
-    return Spoken(_cut(wave, Span(first.start, end)), tuple(_marks(sounds, words, end, text)))
+    marks = _marks(sounds, script.words, end, text)
+    return Spoken(_cut(wave, Span(first.start, end)), tuple(marks))
 
 
 def _sounds(script: Script, frames: Sequence[int]) -> list[_Sound]:
