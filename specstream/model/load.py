@@ -50,6 +50,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "prepare_device",
+    "quietly",
     "target_dtype",
 ]
 
@@ -264,6 +265,18 @@ def _some(words: Sequence[str]) -> str:
 
 
 @contextmanager
+def quietly() -> Iterator[None]:
+    """Hide transformers' progress bars while the block runs."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
 def _reading(name: str, what: str) -> Iterator[str]:
     """Check a name; give the folder, file or Hub id that it stands for.
 
@@ -271,10 +284,9 @@ def _reading(name: str, what: str) -> Iterator[str]:
     """
     name = located(name)
     check_folder(name)
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield name
+        with quietly():
+            yield name
     except SpecstreamError:
         raise
     except torch.OutOfMemoryError as error:
@@ -283,6 +295,3 @@ def _reading(name: str, what: str) -> Iterator[str]:
         if Path(name).exists():
             raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
         raise not_found(name, error) from error
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -19,9 +19,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.load import load_model, load_tokenizer
+from specstream.model.load import load_model, load_tokenizer, quietly
 from specstream.model.runner import ModelRunner
-from specstream.train.folders import quietly, write_card
+from specstream.train.folders import write_card
 from specstream.train.loss import distance
 from specstream.train.options import TrainOptions
 from specstream.train.trainee import Batch, Losses

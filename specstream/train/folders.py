@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers.utils import logging as hf_logging
 
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.recognise import kind_of, load_head, read_head_config
@@ -20,7 +18,7 @@ from specstream.model.heads.tensors import Tensors
 from specstream.model.runner import ModelRunner
 from specstream.train.options import TrainOptions
 
-__all__ = ["Written", "quietly", "read_written", "write_card", "write_head"]
+__all__ = ["Written", "read_written", "write_card", "write_head"]
 
 
 def write_head(
@@ -68,18 +66,6 @@ def write_card(folder: Path, card: Mapping[str, str]) -> None:
         if name != "title":
             lines += [f"## {name}", "", text, ""]
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Turn off transformers' progress bars while the block runs."""
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)

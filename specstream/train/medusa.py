@@ -145,7 +145,7 @@ class MedusaTrainee:
         log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], given, exact=exact)
         none = log_p.new_zeros(0)
         parts = list[tuple[Tensor, Tensor]]()
-        reached = given.clone()
+        reached = given
         for head in range(self.heads):
             ahead = head + 1
             reached = reached[:, : max(length - 1 - ahead, 0)] & given[:, ahead:]
