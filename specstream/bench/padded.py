@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstream.bench.arms.base import BenchThread
-from specstream.bench.options import Padding, parse_padding
+from specstream.bench.options import Padding
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.load import load_model, load_tokenizer
@@ -173,20 +173,19 @@ def heads_for(target: Path, heads: Mapping[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def padded_target(
-    config: EngineConfig, size: str | None
+    config: EngineConfig, padding: Padding | None
 ) -> AsyncGenerator[tuple[EngineConfig, str], None]:
-    """Yield the config with the target padded to ``size``, in a temporary folder, and its description.
+    """Yield the config with a padded target, in a temporary folder, and the target's description.
 
-    Without a size, the config is unchanged and the description empty.
+    Without a padding, the config is unchanged and the description empty.
 
     Raises:
-        ConfigError: not a size, or the target is larger already.
+        ConfigError: the target is larger already.
         ModelError: the target can't be read or padded.
     """
-    if not size:
+    if padding is None:
         yield config, ""
         return
-    padding = parse_padding(size)
     with tempfile.TemporaryDirectory(prefix="specstream-padded-") as folder:
         thread = BenchThread(config.threads or 1)
         try:

@@ -48,7 +48,7 @@ async def run(args: argparse.Namespace) -> None:
         config, notes = await settle_threads(plan.config)
         if args.padded:
             note(f"padding the target to {args.padded}")
-        async with padded_target(config, args.padded) as (config, padded):
+        async with padded_target(config, plan.padding) as (config, padded):
             await _measure(args, plan, config, padded, notes, files)
 
 

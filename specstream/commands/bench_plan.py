@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, METHODS, parse_arms
-from specstream.bench.options import check_gguf, parse_padding
+from specstream.bench.options import Padding, check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
 from specstream.config import DEFAULT_TARGET, EngineConfig, parse_config
@@ -88,6 +88,7 @@ class Plan:
     params: SamplingParams  # how each reply is sampled
     arms: list[str]  # names, see `parse_arms`
     budget: float | None  # seconds that the cells may take, see `run_cells`
+    padding: Padding | None  # of the target
 
     @property
     def heads(self) -> dict[str, str]:
@@ -125,8 +126,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ConfigError("--budget must be above 0 seconds")
     if not args.out.strip():
         raise ConfigError("--out must name a folder")
-    if args.padded is not None:
-        parse_padding(args.padded)
+    padding = None if args.padded is None else parse_padding(args.padded)
     arms, params = _arms(args), _params(args)
     if "llama.cpp" in arms and params.top_p < 1 and params.temperature not in (0, 1):
         raise ConfigError(
@@ -141,6 +141,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         params,
         arms,
         args.budget or (QUICK_SECONDS if args.quick else None),
+        padding,
     )
 
 

@@ -109,10 +109,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     )
     claim = "greedy text is the target's, or parts where rounding decides"
     yield Finding(claim, greedy.holds, says, greedy.to_dict() | {"dtype": dtype})
-    yield check_parameters(
-        core.target.model.generation_config, tokenizer, core.target.vocab_size,
-        end_ids_of(core, chosen[0]),
-    )  # fmt: skip
+    yield check_parameters(core, tokenizer, end_ids_of(core, chosen[0]))
     del core
     dtypes = ["float32", "bfloat16"] if config.dtype == "auto" else [config.dtype]
     yield check_bits(config, dtypes, chosen)

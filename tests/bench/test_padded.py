@@ -121,7 +121,7 @@ async def test_a_padded_target_is_there_as_long_as_it_is_used(
 
     monkeypatch.setattr(padded_module, "save_padded", save)
     config = EngineConfig(target="mine", threads=1)
-    async with padded_target(config, "5M") as (padded, words):
+    async with padded_target(config, Padding(5_000_000)) as (padded, words):
         file = Path(padded.target) / "config.json"
         assert file.read_text() == "mine"
         assert words.startswith("5M parameters, 12 layers of width 64")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from specstream.bench.exactness.pair import Finding
+from specstream.engine.step import EngineCore
 from specstream.errors import SamplingError
 from specstream.model.defaults import HONOURED
 from specstream.model.processors import LogitsPipeline
@@ -39,15 +40,14 @@ NOT_OFFERED = {
 }
 
 
-def check_parameters(
-    generation_config: Any, tokenizer: Any, vocab_size: int, end_ids: frozenset[int]
-) -> Finding:
+def check_parameters(core: EngineCore, tokenizer: Any, end_ids: frozenset[int]) -> Finding:
     """Report supported and refused parameters, and unsupported ones that the model's defaults ask for.
 
-    Every parameter is tried with its example value on this tokenizer and vocabulary. The claim holds
+    Every parameter is tried with its example value on this tokenizer and the target. The claim holds
     unless a parameter of `NOT_OFFERED` is accepted.
     """
-    known = parameters()
+    known, vocab_size = parameters(), core.target.vocab_size
+    generation_config: Any = core.target.model.generation_config
     problems: dict[str, str] = {}
     for name, parameter in known.items():
         try:
