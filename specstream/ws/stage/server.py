@@ -161,10 +161,27 @@ class AdapterServer:
 
 
 def adapter_server(
-    kind: Kind, make_adapter: Callable[[], Any], **options: Any
+    kind: Kind,
+    make_adapter: Callable[[], Any],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    api_key: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    window: int = WINDOW,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> AbstractAsyncContextManager[int]:
     """Serve an adapter while the block runs; gives the port. For the arguments see `AdapterServer`."""
-    return AdapterServer(kind, make_adapter, **options).start()
+    return AdapterServer(
+        kind,
+        make_adapter,
+        host=host,
+        port=port,
+        api_key=api_key,
+        tls=tls,
+        window=window,
+        max_connections=max_connections,
+    ).start()
 
 
 async def _release(adapter: Any) -> None:
