@@ -70,7 +70,8 @@ class Decoder:
         quantize: Scheme | None = None,
         native: Library | None = None,
     ) -> None:
-        self.packed = packed = native is None and quantize is None and _packs(weights)
+        small = weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
+        self.packed = packed = native is None and quantize is None and small
         self.native = native
         multiply: Multiply = partial(product, packed=packed, native=native)
         head = multiply
@@ -289,8 +290,3 @@ class Decoder:
     def whole(self) -> bool:
         """Whether native code runs both the layers and the output head."""
         return self._whole is not None and isinstance(self.logits, NativeMatrix)
-
-
-def _packs(weights: DecoderWeights) -> bool:
-    """Whether to keep a second copy of the matrices, in the layout of this CPU's kernels."""
-    return weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)

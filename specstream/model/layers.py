@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor
+from transformers.activations import ACT2FN
 
 from specstream.model.attention.base import AttentionPlan
 from specstream.model.norms import Norm
@@ -96,7 +98,7 @@ def layer_of(
         heads=sizes.heads + 2 * sizes.kv_heads,
         head_dim=sizes.head_dim,
         split=(sizes.heads, 2 * sizes.kv_heads),
-        activation=sizes.activation,
+        activation=F.silu if sizes.activation == "silu" else ACT2FN[sizes.activation],
         norm=norm(w.norm),
         qkv=product(w.qkv, w.qkv_bias),
         query_norm=None if w.query_norm is None else norm(w.query_norm),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -16,6 +15,7 @@ __all__ = ["FAMILY", "DecoderWeights", "LayerWeights", "RotaryTable", "drop_matr
 FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 """Classes of transformers whose models the decoder computes, with few exceptions."""
 _STATIC_ROPE = {"default", "linear", "llama3"}
+_MATRICES = ("qkv", "out", "gate_up", "down")
 _FIRST_POSITIONS = 256  # that a rotary table has at first
 
 
@@ -43,8 +43,7 @@ class DecoderWeights:
         hidden: Size of the hidden states.
         intermediate: Size of the MLP's inner states.
         eps: Epsilon of the RMS norms.
-        activation: The MLP's elementwise function.
-        activation_name: Name of that function in the model's config.
+        activation: The name of the MLP's elementwise function, as in transformers' ``ACT2FN``.
         embedding: ``[V, hidden]``.
         norm: ``[hidden]``, the final norm's weight.
         head: ``[V, hidden]``; often the embedding itself.
@@ -57,8 +56,7 @@ class DecoderWeights:
     hidden: int
     intermediate: int
     eps: float
-    activation: Callable[[Tensor], Tensor]
-    activation_name: str
+    activation: str
     embedding: Tensor
     norm: Tensor
     head: Tensor
@@ -95,7 +93,6 @@ class DecoderWeights:
             return None
         config, inner = model.config, _inner(model)
         head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        name = str(config.hidden_act)
         return cls(
             heads=int(config.num_attention_heads),
             kv_heads=int(config.num_key_value_heads),
@@ -103,8 +100,7 @@ class DecoderWeights:
             hidden=int(config.hidden_size),
             intermediate=int(config.intermediate_size),
             eps=float(config.rms_norm_eps),
-            activation=F.silu if name == "silu" else inner.layers[0].mlp.act_fn,
-            activation_name=name,
+            activation=str(config.hidden_act),
             embedding=inner.embed_tokens.weight.data,
             norm=inner.norm.weight.data,
             head=head.weight.data,
@@ -114,16 +110,10 @@ class DecoderWeights:
 
     def without_matrices(self) -> DecoderWeights:
         """Return a copy with meta tensors (shapes only) as layer matrices; embedding and head stay."""
-        layers = [
-            replace(
-                layer,
-                qkv=layer.qkv.to("meta"),
-                out=layer.out.to("meta"),
-                gate_up=layer.gate_up.to("meta"),
-                down=layer.down.to("meta"),
-            )
-            for layer in self.layers
-        ]
+        layers = list[LayerWeights]()
+        for layer in self.layers:
+            shapes = {name: getattr(layer, name).to("meta") for name in _MATRICES}
+            layers.append(replace(layer, **shapes))
         return replace(self, layers=tuple(layers))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -88,8 +87,7 @@ def head_weights(
         hidden=sizes.hidden,
         intermediate=sizes.intermediate,
         eps=sizes.eps,
-        activation=F.silu if sizes.activation == "silu" else ACT2FN[sizes.activation],
-        activation_name=sizes.activation,
+        activation=sizes.activation,
         layers=tuple(layers),
     )
 

@@ -49,7 +49,7 @@ class NativeLayers:
             w.head_dim,
             w.intermediate,
             w.eps,
-            _ACTIVATIONS[w.activation_name],
+            _ACTIVATIONS[w.activation],
             _KINDS[w.dtype],
         )
         self._scratch_row = 2 * (w.heads + w.kv_heads) * w.head_dim + w.intermediate
@@ -66,7 +66,7 @@ class NativeLayers:
         w = weights
         wide = (w.hidden, w.intermediate, w.heads * w.head_dim)
         fits = not any(size % COLUMNS for size in wide)
-        known = w.dtype in _KINDS and w.activation_name in _ACTIVATIONS
+        known = w.dtype in _KINDS and w.activation in _ACTIVATIONS
         if library is None or w.device.type != "cpu" or not (fits and known):
             return None
         return cls(library, weights, matrix or partial(NativeMatrix, library))
