@@ -15,12 +15,13 @@ from transformers import AutoModelForCausalLM, TorchAoConfig
 from specstream.config import DEFAULT_TARGET, EngineConfig, Scheme
 from specstream.engine import build
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model import quantised
+from specstream.model import decoder, quantised
+from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.forward import ForwardInput
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.quantised import Quantised, check_scheme
 from specstream.model.runner import ModelRunner
-from specstream.model.weights import drop_matrices
+from specstream.model.weights import DecoderWeights, drop_matrices
 from specstream.model.width_check import loaded_scheme
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
@@ -52,6 +53,19 @@ def test_four_bits_keep_what_is_of_four_bits() -> None:
     # Some CPUs' products read both factors in bfloat16.
     weight, rows = whole * 0.5 - 3.0, torch.randn(3, 64, generator=generator).bfloat16().float()
     assert torch.allclose(Quantised("int4")(weight)(rows), rows @ weight.T, atol=1e-4)
+
+
+def test_attention_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it takes a share of the free memory: a second one would get a share of what is left."""
+    made: list[ContiguousAttention] = []
+
+    def counted(weights: DecoderWeights) -> ContiguousAttention:
+        made.append(ContiguousAttention(weights))
+        return made[-1]
+
+    monkeypatch.setattr(decoder, "ContiguousAttention", counted)
+    runner = ModelRunner(copy.deepcopy(MODEL), quantize="int8")
+    assert [runner.decoder.attention] == made
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
