@@ -242,4 +242,4 @@ async def feed(stage: Stage[Any, Any], items: Iterable[Any]) -> list[Any]:
     for item in items:
         await link.send(item)
     link.close()
-    return [output async for output in stage.run(link.inlet)]
+    return [output async for output in stage.run(link)]

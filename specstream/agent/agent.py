@@ -250,7 +250,7 @@ class Agent:
         if not self._entered:
             raise RequestError(_NOT_ENTERED)
         try:
-            event = await self._events.inlet.__anext__()
+            event = await self._events.__anext__()
         except StopAsyncIteration:
             if self._error is not None:
                 raise self._error from self._error.__cause__

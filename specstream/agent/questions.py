@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-import anyio
+from specstream.signals import Signal
 
 __all__ = ["Guess", "Question", "Questions"]
 
@@ -37,11 +37,7 @@ class Questions:
         self._guess: Guess | None = None
         self._said: Guess | None = None  # the newest one, whether worth an answer or not
         self._closed = False
-        self._changed = anyio.Event()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed = Signal()
 
     async def ask(self, question: Question) -> None:
         """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued."""
@@ -51,25 +47,25 @@ class Questions:
             self._asked.append(question)
             if self._guess is not None and self._guess.turn == question.turn:
                 self._guess = None
-            self._notify()
+            self._changed.notify()
 
     def close(self) -> None:
         """Accept no more questions; those in the queue can still be read. Idempotent."""
         self._closed = True
         self._guess = None
-        self._notify()
+        self._changed.notify()
 
     def said(self, guess: Guess, *, worth: bool) -> None:
         """Note what was said so far; ``worth``: an answer may be begun on it."""
         self._said = guess
         self._guess = guess if worth else None
-        self._notify()
+        self._changed.notify()
 
     def silent(self, turn: int | None = None) -> None:
         """Withdraw the guess of this turn (None: of any turn): no question comes of it."""
         if self._said is not None and turn in (None, self._said.turn):
             self._said = self._guess = None
-            self._notify()
+            self._changed.notify()
 
     async def next(self) -> Question | Guess | None:
         """Return the next question, else the newest guess; None after the last question.
@@ -79,7 +75,7 @@ class Questions:
         while True:
             if self._asked:
                 question = self._asked.popleft()
-                self._notify()
+                self._changed.notify()
                 return question
             if self._closed:
                 return None
@@ -99,7 +95,7 @@ class Questions:
                 if first != Question(guess.text, guess.turn):
                     return False, first
                 self._asked.popleft()
-                self._notify()
+                self._changed.notify()
                 return True, first
             if self._closed or self._said != guess:
                 return False, None

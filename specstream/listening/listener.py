@@ -28,6 +28,7 @@ from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
 from specstream.listening.settings import ListenerSettings
 from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
+from specstream.signals import Signal
 
 __all__ = ["Ears", "Listener", "ListenerSettings"]
 
@@ -74,7 +75,7 @@ class Listener:
         self._current: Recognition | None = None
         self._waiting: deque[Recognition] = deque()  # ended, without a transcript yet
         self._events: deque[ListenerEvent] = deque()
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._finished = self._deaf = False
         self._group: TaskGroup | None = None
 
@@ -168,7 +169,7 @@ class Listener:
         if current is not None:
             current.dropped = True
             self._waiting.append(current)  # `_recognize` closes its stream
-        self._notify()
+        self._changed.notify()
 
     def finish(self) -> None:
         """End the open turn, and the iteration after its transcript: no more audio comes. Idempotent."""
@@ -177,7 +178,7 @@ class Listener:
                 self._take(self._resampler.flush())
             self.commit()
             self._finished = True
-            self._notify()
+            self._changed.notify()
 
     def __aiter__(self) -> AsyncIterator[ListenerEvent]:
         return self
@@ -188,7 +189,7 @@ class Listener:
                 raise StopAsyncIteration
             await self._changed.wait()
         event = self._events.popleft()
-        self._notify()
+        self._changed.notify()
         return event
 
     def _take(self, pcm: bytes) -> None:
@@ -216,7 +217,7 @@ class Listener:
                     self._ended += 1
                     self._waiting.append(self._current)
                     self._current = None
-        self._notify()
+        self._changed.notify()
 
     def _go_deaf(self, error: Exception) -> None:
         """Report that the detector broke, and ignore further audio: it would break at every frame."""
@@ -228,11 +229,7 @@ class Listener:
             failure = AdapterFailed(f"the turn detector broke: {error}")
             failure.__cause__ = error
         self._events.append(ListeningFailed(failure))
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.notify()
 
     async def _recognize(self) -> None:
         """The only task that asks the recogniser, for one turn at a time."""
@@ -255,7 +252,7 @@ class Listener:
         self._waiting.popleft()
         if event is not None:
             self._events.append(event)
-        self._notify()
+        self._changed.notify()
 
     async def _look(self, recognition: Recognition) -> None:
         """Get a partial transcript; in a pause, its words may decide that the turn is over."""
@@ -268,4 +265,4 @@ class Listener:
         if pause is not None and recognition.pause == pause:
             self._events.append(TurnPaused(recognition.turn, recognition.transcript))
             self._follow(self._turns.said(recognition.transcript.text))
-        self._notify()
+        self._changed.notify()

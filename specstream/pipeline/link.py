@@ -9,6 +9,7 @@ from typing import Generic, Self, TypeVar
 import anyio
 
 from specstream.pipeline.deadline import Deadlines
+from specstream.signals import Signal
 from specstream.types import Cancel, Control, Phrase, Revoke, Speech
 
 __all__ = ["Inlet", "Link"]
@@ -39,15 +40,11 @@ class Inlet(Generic[T]):
         self.deadlines: Deadlines | None = None
         self._items: deque[T | Control] = deque()
         self._closed = False
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
         self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
         self._read = 0  # characters of the text that the receiver was given
         self._made_of: int | None = None
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     def __aiter__(self) -> Self:
         return self
@@ -71,7 +68,7 @@ class Inlet(Generic[T]):
             if item.drafted:
                 self._revoked.popleft()
         self.finished = self.cancelled
-        self._notify()
+        self._changed.notify()
         return item
 
     def made_of(self, end: int | None) -> None:
@@ -120,11 +117,6 @@ class Link(Inlet[T]):
         self._capacity = capacity
 
     @property
-    def inlet(self) -> Inlet[T]:
-        """The receiving end."""
-        return self
-
-    @property
     def reach(self) -> int:
         """The end of the text from which the receiver made what it gives now."""
         return self._read if self._made_of is None else self._made_of
@@ -140,12 +132,12 @@ class Link(Inlet[T]):
             await self._changed.wait()
         if not self._closed:
             self._items.append(item)
-            self._notify()
+            self._changed.notify()
 
     def close(self) -> None:
         """No more items will be sent; the receiver ends after what is already here. Idempotent."""
         self._closed = True
-        self._notify()
+        self._changed.notify()
 
     def cancel(self, cancel: Cancel) -> None:
         """Drop what is unread and deliver ``cancel`` next. Only the first call counts."""

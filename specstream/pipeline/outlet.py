@@ -10,6 +10,7 @@ import anyio
 from specstream.pipeline.life import Gate
 from specstream.pipeline.limits import Watch
 from specstream.pipeline.link import Link
+from specstream.signals import Signal
 from specstream.types import Cancel
 
 __all__ = ["Outlet"]
@@ -46,7 +47,7 @@ class Outlet:
         self._emit = emit
         self._capacity = capacity
         self._in_order = anyio.Lock()
-        self._judged = anyio.Event()
+        self._judged = Signal()
 
     async def give(self, item: Any) -> None:
         """Pass on an item, or hold it; waits while too much is held."""
@@ -61,16 +62,12 @@ class Outlet:
         """Text was verified or revoked: release what may be, drop what is void."""
         if self.gate.held:
             await self._release()
-            self._notify()
+            self._judged.notify()
 
     def cancel(self, cancel: Cancel) -> None:
         """The turn is cancelled: the stage's next item is ``cancel``, and nothing waits. Idempotent."""
         self.source.cancel(cancel)
-        self._notify()
-
-    def _notify(self) -> None:
-        self._judged.set()
-        self._judged = anyio.Event()
+        self._judged.notify()
 
     async def _release(self) -> None:
         async with self._in_order:

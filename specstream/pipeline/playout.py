@@ -15,6 +15,7 @@ from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.clock import Clock, LoopClock
 from specstream.pipeline.contract import as_failure
 from specstream.pipeline.sinks import AudioSink, AudioWriter, sink_of
+from specstream.signals import Signal
 from specstream.types import Speech
 
 __all__ = ["Playback", "Playout"]
@@ -114,7 +115,7 @@ class Playback:
         self._played = 0  # samples that were heard when it stopped
         self._finished = False
         self._drained = anyio.Event()
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._scope = anyio.CancelScope()
 
     @property
@@ -167,12 +168,12 @@ class Playback:
         if speech.pcm:
             self._pieces.append(speech.pcm)
         self.end = start + len(speech.pcm) // 2
-        self._notify()
+        self._changed.notify()
 
     def finish(self) -> None:
         """No more speech will be put in. Idempotent."""
         self._finished = True
-        self._notify()
+        self._changed.notify()
 
     async def drained(self) -> None:
         """Wait until all of it was heard (after `finish`), or play-out has stopped."""
@@ -185,7 +186,7 @@ class Playback:
     def resume(self) -> None:
         """Go on with the next sample. Idempotent."""
         self.paused = False
-        self._notify()
+        self._changed.notify()
 
     def stop(self) -> int:
         """Write nothing any more and clear the sink; returns the samples that were heard. Idempotent."""
@@ -200,12 +201,8 @@ class Playback:
             except Exception as error:
                 self.failure = self.failure or as_failure(_SINK, error)
             self._drained.set()
-            self._notify()
+            self._changed.notify()
         return self._played
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     async def _run(self) -> None:
         with self._scope:
@@ -259,4 +256,4 @@ class Playback:
         if self.played >= self.written:  # the sink has run dry, or this is the first audio
             self._since, self._from = self._clock.now(), self.written
         self.written += len(piece) // 2
-        self._notify()
+        self._changed.notify()

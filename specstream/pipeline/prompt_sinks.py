@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-import anyio
-
 from specstream.errors import ConfigError
+from specstream.signals import Signal
 from specstream.types import Cancel, Revoke, ScenePrompt
 
 __all__ = ["LatestPrompt", "PromptBlocks", "PromptQueue"]
@@ -30,7 +29,7 @@ class _Sink:
 
     def __init__(self) -> None:
         self._shots: OrderedDict[str, ScenePrompt] = OrderedDict()
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._closed = False
 
     def add(self, item: object) -> None:
@@ -54,7 +53,7 @@ class _Sink:
             self._withdraw(gone)
         elif isinstance(item, Cancel):
             self._give_up()
-        self._wake()
+        self._changed.notify()
 
     def begin(self) -> None:
         """Begin the next reply, whose spans and times count from 0 again."""
@@ -63,11 +62,7 @@ class _Sink:
     def close(self) -> None:
         """No more will be added; what waits can still be taken. Idempotent."""
         self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.notify()
 
     def _newest(self) -> ScenePrompt | None:
         """The shot that begins last."""

@@ -91,7 +91,7 @@ class Run:
 
     async def __anext__(self) -> Event:
         try:
-            item = await self._log.inlet.__anext__()
+            item = await self._log.__anext__()
         except StopAsyncIteration:
             if self._error is not None:
                 raise self._error from self._error.__cause__
@@ -127,7 +127,7 @@ class Run:
     ) -> None:
         """Run every stage; feed the head from the token stream."""
         source: Link[Any] = Link(self._capacity)
-        source.inlet.deadlines = self._deadlines
+        source.deadlines = self._deadlines
         drafting = bool(getattr(head, "drafts", False))
         previews = drafting or bool(getattr(head, "previews", False))
         try:
@@ -211,7 +211,7 @@ class Run:
     ) -> None:
         """Pass on what the stage yields to the log and to the stages behind it."""
         watch = outlet.watch
-        async with aclosing(stage.run(outlet.source.inlet)) as outputs:
+        async with aclosing(stage.run(outlet.source)) as outputs:
             watch.work()
             asked = anyio.current_time()
             async for item in outputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from specstream.signals import Signal
 from specstream.testing.network import ScriptedNetwork
 from specstream.ws.realtime.timings import FirstAudible
 
@@ -23,12 +24,12 @@ class Ear:
         audible: When its first audible sample (at least 1 % of full scale) was heard.
         end: When the last sample that was heard ends.
         gap_ms: The longest silence inside the reply because audio came late.
-        news: Set and replaced when the first audible sample is known.
+        news: Notified when the first audible sample is known.
     """
 
     def __init__(self, network: ScriptedNetwork | None = None) -> None:
         self._network = network
-        self.news = anyio.Event()
+        self.news = Signal()
         self.begin()
 
     def begin(self) -> None:
@@ -50,8 +51,7 @@ class Ear:
         if self._first.add(self._samples, sample_rate, pcm, at * 1e3):
             assert self._first.ttfa_ms is not None
             self.audible = self._first.ttfa_ms / 1e3
-            self.news.set()
-            self.news = anyio.Event()
+            self.news.notify()
         self._samples += len(pcm) // 2
         self.end = max(self.end, at) + len(pcm) / 2 / sample_rate
 

@@ -18,6 +18,7 @@ from specstream.errors import RequestError
 from specstream.listening.doubles import ScriptedRecognizer
 from specstream.listening.events import TurnEnded, TurnHeard, TurnPartial, TurnPaused
 from specstream.pipeline.listening_interfaces import Transcript
+from specstream.signals import Signal
 from specstream.testing import ScriptedModel
 from specstream.types import Chunk, Mark, Phrase, Span, SpeechBuffer
 from tests.rooms import Room
@@ -130,7 +131,7 @@ class Conversation(Room):
     def __init__(self, schedule: Schedule, preempt: Preempt | None) -> None:
         self.schedule = schedule
         self.waits: list[float] = []
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._began = 0  # bytes of the answers before the last question
         heard = [said.text for said in schedule.questions]
         super().__init__(
@@ -146,13 +147,9 @@ class Conversation(Room):
 
         async def written(pcm: bytes, sample_rate: int) -> None:
             await write(pcm, sample_rate)
-            self._notify()
+            self._changed.notify()
 
         self.sound.write = written  # type: ignore[method-assign]
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     async def _read(self) -> None:
         async for event in self.agent:
@@ -160,7 +157,7 @@ class Conversation(Room):
             self.times.append(anyio.current_time())
             if isinstance(event.item, TurnHeard):
                 self._began = len(self.sound.pcm)
-            self._notify()
+            self._changed.notify()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

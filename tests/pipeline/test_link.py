@@ -18,7 +18,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def read_all(link: Link[Any]) -> list[Any]:
-    return [item async for item in link.inlet]
+    return [item async for item in link]
 
 
 async def test_room_for_at_least_one() -> None:
@@ -45,7 +45,7 @@ async def test_against_a_list(seed: int) -> None:
                 if not over:
                     waiting.append(number)
             elif act == "read" and unread:
-                got.append(await anext(link.inlet))
+                got.append(await anext(link))
                 expected.append(unread.pop(0))
             elif act == "close":
                 link.close()
@@ -87,7 +87,7 @@ async def test_cancel_overtakes_what_is_unread_and_only_the_first_counts() -> No
         link.cancel(Cancel("second"))
     await link.send(4)
     assert link.cancel_pending
-    assert await anext(link.inlet) == Cancel("first")
+    assert await anext(link) == Cancel("first")
     assert not link.cancel_pending
     assert link.cancelled
     assert link.finished
@@ -119,7 +119,7 @@ async def test_whatever_ends_the_link_frees_a_sender_that_waits(end: str) -> Non
 async def test_a_cancelled_call_neither_sends_nor_loses() -> None:
     link: Link[int] = Link(1)
     with anyio.move_on_after(1):
-        await anext(link.inlet)
+        await anext(link)
     await link.send(1)
     with anyio.move_on_after(1):
         await link.send(2)
@@ -137,7 +137,7 @@ async def test_work_that_nobody_cancels() -> None:
         await anyio.sleep(1)
         return "done"
 
-    assert await link.inlet.unless_cancelled(work) == "done"
+    assert await link.unless_cancelled(work) == "done"
     assert not link._interruptible
 
 
@@ -152,7 +152,7 @@ async def test_an_error_comes_out_as_it_is(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)) as caught:
-        await link.inlet.unless_cancelled(work)
+        await link.unless_cancelled(work)
     assert caught.value is error
     assert not link._interruptible
 
@@ -172,7 +172,7 @@ async def test_a_cancel_stops_all_work_at_once_and_no_more_begins() -> None:
         return run
 
     async def wait(name: str) -> None:
-        assert await link.inlet.unless_cancelled(work(name)) is None
+        assert await link.unless_cancelled(work(name)) is None
         log.append(f"{name} returned")
 
     async with anyio.create_task_group() as group:
@@ -183,7 +183,7 @@ async def test_a_cancel_stops_all_work_at_once_and_no_more_begins() -> None:
         link.cancel(Cancel())
     assert anyio.current_time() == now
     assert sorted(log) == ["a let go", "a returned", "b let go", "b returned"]
-    assert await link.inlet.unless_cancelled(work("c")) is None
+    assert await link.unless_cancelled(work("c")) is None
     assert len(log) == 4
     assert await read_all(link) == [Cancel()]
 
@@ -191,7 +191,7 @@ async def test_a_cancel_stops_all_work_at_once_and_no_more_begins() -> None:
 async def test_a_cancellation_from_outside_passes_through() -> None:
     link: Link[int] = Link()
     with anyio.move_on_after(1) as scope:
-        await link.inlet.unless_cancelled(anyio.sleep_forever)
+        await link.unless_cancelled(anyio.sleep_forever)
         pytest.fail("the call must not return")
     assert scope.cancelled_caught
     assert not link._interruptible

@@ -68,7 +68,7 @@ async def cancelled_while_stalled(
 
     async with anyio.create_task_group() as group:
         group.start_soon(cancel)
-        found = [item async for item in stage.run(link.inlet)]
+        found = [item async for item in stage.run(link)]
     return found
 
 
@@ -145,7 +145,7 @@ async def test_closing_the_stage_closes_the_voice() -> None:
     script = Script()
     link: Link[Phrase] = Link()
     await link.send(PHRASES[0])
-    outputs = VoiceStage(ToneVoice(script)).run(link.inlet)
+    outputs = VoiceStage(ToneVoice(script)).run(link)
     await anext(outputs)
     assert script.running == 1
     await outputs.aclose()
@@ -156,7 +156,7 @@ async def test_a_broken_voice_is_left_at_once() -> None:
     script = Script(break_at=3)
     link: Link[Phrase] = Link()
     await link.send(PHRASES[0])
-    outputs = VoiceStage(ToneVoice(script)).run(link.inlet)
+    outputs = VoiceStage(ToneVoice(script)).run(link)
     for _ in range(3):
         await anext(outputs)
     with pytest.raises(RuntimeError, match="out of paint"):

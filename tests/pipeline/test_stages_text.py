@@ -43,7 +43,7 @@ async def rest(stream: AsyncGenerator[Any, None]) -> list[Any]:
 
 async def test_text_comes_out_in_phrases_to_the_last_character() -> None:
     link = await fill([chunk("One. Tw", 0), chunk("o. Thr", 7), chunk("ee", 13)], close=True)
-    assert await rest(SegmentStage(clock=Clock(0)).run(link.inlet)) == [
+    assert await rest(SegmentStage(clock=Clock(0)).run(link)) == [
         ("One. ", "sentence"),
         ("Two. ", "sentence"),
         ("Three", "end"),
@@ -68,7 +68,7 @@ async def timeline(
     heard = []
     async with anyio.create_task_group() as group:
         group.start_soon(feed)
-        async for item in stage.run(link.inlet):
+        async for item in stage.run(link):
             heard.append((round(anyio.current_time() - start, 3), told(item)))
     return heard
 
@@ -114,13 +114,13 @@ async def test_no_text_no_deadline() -> None:
 
 async def test_text_that_is_already_there_goes_before_the_deadline() -> None:
     link = await fill([chunk("It is late", 0), chunk(". Go", 10)], close=True)
-    stream = SegmentStage(clock=Clock(0, 9)).run(link.inlet)
+    stream = SegmentStage(clock=Clock(0, 9)).run(link)
     assert await rest(stream) == [("It is late. ", "sentence"), ("Go", "end")]
 
 
 async def test_a_flush_speaks_what_is_half_way_and_is_passed_on() -> None:
     link = await fill([chunk("Half a sen", 0), Flush(), chunk("tence.", 10)], close=True)
-    assert await rest(SegmentStage(clock=Clock(0)).run(link.inlet)) == [
+    assert await rest(SegmentStage(clock=Clock(0)).run(link)) == [
         ("Half a ", "deadline"),
         Flush(),
         ("sentence.", "end"),
@@ -129,7 +129,7 @@ async def test_a_flush_speaks_what_is_half_way_and_is_passed_on() -> None:
 
 async def test_a_revoke_takes_waiting_text_back_and_is_passed_on() -> None:
     link = await fill([chunk("Turn left", 0), Revoke(5), chunk("right.", 5)], close=True)
-    assert await rest(SegmentStage(clock=Clock(0)).run(link.inlet)) == [
+    assert await rest(SegmentStage(clock=Clock(0)).run(link)) == [
         Revoke(5),
         ("Turn right.", "end"),
     ]
@@ -137,7 +137,7 @@ async def test_a_revoke_takes_waiting_text_back_and_is_passed_on() -> None:
 
 async def test_a_cancel_drops_what_waits() -> None:
     link = await fill([chunk("Never mind", 0)])
-    stream = SegmentStage(clock=Clock(0)).run(link.inlet)
+    stream = SegmentStage(clock=Clock(0)).run(link)
     link.cancel(Cancel("barge-in"))
     assert await rest(stream) == [Cancel("barge-in")]
 
@@ -146,7 +146,7 @@ async def test_every_turn_has_its_own_segmenter() -> None:
     stage = SegmentStage(lambda: Segmenter(first_clause_chars=None), clock=Clock(0))
     for _ in range(2):
         link = await fill([chunk("So far, so good, and so on. A", 0)], close=True)
-        assert [item[1] for item in await rest(stage.run(link.inlet))] == ["sentence", "end"]
+        assert [item[1] for item in await rest(stage.run(link))] == ["sentence", "end"]
 
 
 async def test_drafted_text_decides_a_boundary_before_the_next_chunk_comes() -> None:
@@ -155,7 +155,7 @@ async def test_drafted_text_decides_a_boundary_before_the_next_chunk_comes() -> 
     for lookahead in (False, True):
         link = await fill(items)
         stage = SegmentStage(clock=Clock(0), lookahead=lookahead)
-        found = stage.run(link.inlet)
+        found = stage.run(link)
         first = await anext(found)
         assert told(first) == ("It is so." if lookahead else "It is so. ", "sentence")
         assert (link.taken, stage.previews) == (2 if lookahead else 3, lookahead)

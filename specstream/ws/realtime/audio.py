@@ -12,6 +12,7 @@ import anyio.lowlevel
 from specstream.errors import AdapterFailed
 from specstream.listening.resampler import Resampler
 from specstream.pipeline.clock import Clock
+from specstream.signals import Signal
 from specstream.types import AvatarCue, Span, Speech
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.wire import SAMPLE_RATE
@@ -66,7 +67,7 @@ class AudioPacer:
         self._ready: deque[Piece] = deque()
         self._ready_samples = 0
         self._ended = False
-        self._changed = anyio.Event()
+        self._changed = Signal()
 
     def at_24k(self, samples: Span) -> Span:
         """Convert a range of the voice's samples to the wire's clock, rounding up."""
@@ -128,11 +129,7 @@ class AudioPacer:
 
     def _end(self) -> None:
         self._ended = True
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.notify()
 
     def _enter(self, pcm: bytes) -> None:
         """Cut new output where a phrase ends, so that every piece has one origin."""
@@ -151,7 +148,7 @@ class AudioPacer:
                 self._made, at = samples.end, at + count
             if self._made >= end and len(self._sources) > 1:
                 self._sources.popleft()
-        self._notify()
+        self._changed.notify()
 
     async def take(self) -> Piece | None:
         """Return the next piece once it may be sent; None after the last one (`close`) or `drop`.
@@ -172,7 +169,7 @@ class AudioPacer:
         if self._played_out() < self._clock.now():
             self._playing_since, self._to_play = self._clock.now(), 0
         self._to_play += piece.samples.length
-        self._notify()
+        self._changed.notify()
         return piece
 
     @property

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import anyio
-
+from specstream.signals import Signal
 from specstream.ws.realtime.events import AudioDelta, ServerEvent
 
 __all__ = ["Outbox"]
@@ -30,7 +29,7 @@ class Outbox:
         self._frames: deque[str] = deque()
         self._bytes = 0
         self._finished = False
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self.seq = 0
         """Events so far."""
 
@@ -59,13 +58,13 @@ class Outbox:
         frame = event.model_dump_json()
         self._frames.append(frame)
         self._bytes += len(frame)
-        self._notify()
+        self._changed.notify()
         return len(frame)
 
     def finish(self) -> None:
         """Let `take` return None after the events in the queue: no more will come."""
         self._finished = True
-        self._notify()
+        self._changed.notify()
 
     async def take(self) -> str | None:
         """Return the next frame to write; None after the last one."""
@@ -75,9 +74,5 @@ class Outbox:
             await self._changed.wait()
         frame = self._frames.popleft()
         self._bytes -= len(frame)
-        self._notify()
+        self._changed.notify()
         return frame
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()

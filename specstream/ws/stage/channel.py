@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
 from specstream.errors import ConnectionFailed
+from specstream.signals import Signal
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.log import LOG
 from specstream.ws.stage.codec import MAX_MESSAGE, Violation
@@ -41,14 +42,10 @@ class Channel:
         self._peer = peer
         self._outbox: deque[tuple[str | bytes, ...]] = deque()
         self._closing = False
-        self._changed = anyio.Event()
+        self._changed = Signal()
         self._writer = asyncio.create_task(self._write())
         self._watcher: asyncio.Task[None] | None = None
         self._quiet = anyio.Event()  # set once the peer has answered the ping after a turn
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     @property
     def usable(self) -> bool:
@@ -63,7 +60,7 @@ class Channel:
             AdapterFailed: it is too long for a message.
         """
         self._outbox.append(self.rules.send(what))
-        self._notify()
+        self._changed.notify()
 
     def took(self) -> None:
         """Count a received item as used; acknowledges it when an ack is due."""
@@ -93,7 +90,7 @@ class Channel:
             except ConnectionClosed as error:
                 raise ConnectionFailed(f"{self._peer} is gone: {error}") from error
             received = self.rules.receive(message)
-            self._notify()
+            self._changed.notify()
             if received is not None:
                 return received
 
@@ -154,7 +151,7 @@ class Channel:
         Not cancellable, but bounded in time. No other task may be in `receive`.
         """
         self._closing = True
-        self._notify()
+        self._changed.notify()
         await self._stop_watching()
         try:
             with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):

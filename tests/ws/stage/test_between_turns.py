@@ -53,7 +53,7 @@ class Stray:
 
 async def cancelled_turn(stage: RemoteStage) -> list[Any]:
     link: Link[Any] = Link()
-    outputs = stage.run(link.inlet)
+    outputs = stage.run(link)
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.lowlevel.checkpoint)
         found = []
@@ -123,7 +123,7 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
                     link.cancel(Cancel("enough"))
 
                 group.start_soon(cancel)
-                assert [item async for item in stage.run(link.inlet)] == [Cancel("enough")]
+                assert [item async for item in stage.run(link)] == [Cancel("enough")]
             assert not woken[0].usable
             assert stage._idle == []
     assert not caplog.messages

@@ -123,7 +123,7 @@ async def checked(stage: Any, order: Order, items: Sequence[Any], rng: random.Ra
 
     async with anyio.create_task_group() as group:
         group.start_soon(send)
-        async for item in stage.run(link.inlet):
+        async for item in stage.run(link):
             wire.append((item, link.reach))
             while wire and rng.random() < 0.6:
                 receive()

@@ -130,7 +130,7 @@ async def test_a_reader_that_stops_stops_the_remote_voice() -> None:
         for phrase in many:
             await link.send(phrase)
         link.close()
-        outputs = stage.run(link.inlet)
+        outputs = stage.run(link)
         read: list[Any] = [await anext(outputs) for _ in range(6)]
         pieces = sum(len(piece.pcm) > 0 for piece in read)  # the last of a phrase is the stage's
         limit = pieces + window + 1

@@ -53,7 +53,7 @@ async def test_a_cancel_in_the_middle_of_a_turn(kind: Kind, where: str) -> None:
         link: Link[Any] = Link(1024)
         for item in inputs[kind]:
             await link.send(item)
-        outputs = stage.run(link.inlet)
+        outputs = stage.run(link)
         before = [await anext(outputs)]
         if script.stall_at:
             with anyio.fail_after(20):
@@ -121,7 +121,7 @@ async def test_cancels_at_any_moment(seed: int) -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(cancel)
-                found = [output async for output in stage.run(link.inlet)]
+                found = [output async for output in stage.run(link)]
             assert found.count(Cancel("now")) <= 1
             if Cancel("now") in found:
                 assert found[-1] == Cancel("now")
@@ -146,7 +146,7 @@ async def test_cancelling_before_anybody_answers() -> None:
         silent.setblocking(False)
         async with anyio.create_task_group() as group:
             group.start_soon(cancel)
-            assert [item async for item in stage.run(link.inlet)] == [Cancel("never mind")]
+            assert [item async for item in stage.run(link)] == [Cancel("never mind")]
 
 
 async def test_an_adapter_that_never_answers_a_cancel_is_left() -> None:
@@ -158,5 +158,5 @@ async def test_an_adapter_that_never_answers_a_cancel_is_left() -> None:
         stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice", cancel_timeout=0.0)
         link: Link[Any] = Link()
         link.close()
-        assert [item async for item in stage.run(link.inlet)] == [Cancel("enough")]
+        assert [item async for item in stage.run(link)] == [Cancel("enough")]
         assert stage._idle == []
