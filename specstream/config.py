@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from specstream.checks import meant, problem
 from specstream.errors import ConfigError, PromptError
 from specstream.learning.config import LearningConfig
 from specstream.methods import (
@@ -42,7 +41,6 @@ __all__ = [
     "ProposerConfig",
     "SuffixProposerConfig",
     "bundled",
-    "meant",
     "parse_config",
     "read_config",
 ]
@@ -268,18 +266,9 @@ def _problem(error: ErrorDetails) -> str:
     if error["type"] == "union_tag_invalid":
         named = error["ctx"]["tag"]
         return f"{named} is no method ({', '.join(sorted(methods))}){meant(named, methods)}"
-    if error["type"] != "extra_forbidden":
-        return error["msg"].removeprefix("Value error, ")
-    *place, key = error["loc"]
     tables: dict[Any, type[Strict]] = {"learning": LearningConfig, **methods}
-    table = tables[place[-1]] if place else EngineConfig
-    return "there is no such key" + meant(str(key), table.model_fields)
-
-
-def meant(key: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean NAME?"`` for the closest known name; "" if none is close to ``key``."""
-    near = difflib.get_close_matches(key, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    table = next((tables[part] for part in error["loc"][:-1] if part in tables), EngineConfig)
+    return problem(error, table.model_fields)
 
 
 def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:

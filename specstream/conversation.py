@@ -181,7 +181,7 @@ class Conversation(Generic[R]):
         params: SamplingParams | None = None,
         *,
         hold: Hold | None = None,
-        **options: Any,
+        **options: Unpack[ReplyOptions],
     ) -> AsyncGenerator[Turn[R], None]:
         """Reply to ``text``, the user's next turn, through ``pipeline``, with speech to ``playout``.
 

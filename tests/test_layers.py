@@ -25,6 +25,7 @@ TRAINING = {
 LAYERS = [
     {
         "specstream.errors",
+        "specstream.checks",
         "specstream.signals",
         "specstream",
         "specstream.wording",
@@ -135,7 +136,13 @@ def test_nothing_imports_upwards() -> None:
         ),
         (
             {"specstream.pipeline"},
-            {"specstream.pipeline", "specstream.types", "specstream.errors", "specstream.signals"},
+            {
+                "specstream.pipeline",
+                "specstream.types",
+                "specstream.checks",
+                "specstream.errors",
+                "specstream.signals",
+            },
         ),
         (
             {"specstream.ws.client", "specstream.ws.dial", "specstream.ws.reply", *WIRE},

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import anyio
 
 from specstream.agent.questions import Guess, Question
+from specstream.checks import check_ranges
 from specstream.listening.endings import ending
-from specstream.listening.settings import check_ranges
 from specstream.types import Chunk
 
 __all__ = ["Ledger", "Preempt", "PreemptReport"]

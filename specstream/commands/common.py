@@ -7,10 +7,11 @@ import json
 from dataclasses import fields
 from typing import Any
 
+from specstream.checks import meant
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.progress import show_log
 from specstream.commands.stdin import read_prompt
-from specstream.config import meant, parse_config, read_config
+from specstream.config import parse_config, read_config
 from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, PromptError
 from specstream.model.places import check_models

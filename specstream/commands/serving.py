@@ -13,9 +13,9 @@ from typing import Any, Self
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from specstream.checks import problem
 from specstream.commands.common import tables_of
 from specstream.commands.output import note
-from specstream.config import meant
 from specstream.errors import ConfigError
 from specstream.ws.auth import check_names
 
@@ -141,10 +141,6 @@ def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
         ConfigError: an unknown key, or a value out of range.
     """
     values: dict[str, Any] = tables_of(args)["server"] if table else {}
-    unknown = sorted(values.keys() - ServerConfig.model_fields.keys())
-    if unknown:
-        hint = meant(unknown[0], ServerConfig.model_fields)
-        raise ConfigError(f"{args.config}: unknown key server.{unknown[0]}{hint}")
     given = {name: getattr(args, name, None) for name in ServerConfig.model_fields}
     given = {name: value for name, value in given.items() if value is not None}
     try:
@@ -153,7 +149,8 @@ def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         place = f"--{name.replace('_', '-')}" if name in given else f"{args.config}: server.{name}"
-        raise ConfigError(f"{place}: {first['msg']}") from None
+        told = problem(first, ServerConfig.model_fields)
+        raise ConfigError(f"{place}: {told}") from None
 
 
 def api_key_of(args: argparse.Namespace, config: ServerConfig) -> str | None:

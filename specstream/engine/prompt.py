@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from specstream.config import meant
+from specstream.checks import meant
 from specstream.engine.call_messages import checked_calls, checked_text, for_template
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specstream.checks import check_ranges
 from specstream.errors import ConfigError
 
-__all__ = ["ListenerSettings", "check_ranges"]
+__all__ = ["ListenerSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,3 @@ class ListenerSettings:
         )
         if self.partial_ms is not None and self.partial_ms < 100:
             raise ConfigError("partial_ms must be at least 100")
-
-
-def check_ranges(settings: object, **ranges: tuple[float, float]) -> None:
-    """Check that each named number of ``settings`` lies in its range, ends included.
-
-    Raises:
-        ConfigError: names the first that doesn't.
-    """
-    for name, (least, most) in ranges.items():
-        if not least <= getattr(settings, name) <= most:
-            raise ConfigError(f"{name} must be from {least:g} to {most:g}")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specstream.config import EngineConfig, meant
+from specstream.checks import meant
+from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import head_names, located

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 
+from specstream.checks import check_numbers
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.pipeline.clock import Clock, LoopClock
 from specstream.pipeline.contract import as_failure
@@ -49,9 +49,7 @@ class Playout:
         paced: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        for name, value in {"lead_s": lead_s, "ahead_s": ahead_s}.items():
-            if not (isinstance(value, int | float) and 0 <= value < math.inf):
-                raise ConfigError(f"{name} must be a number of seconds from 0 on, not {value!r}")
+        check_numbers(0, lead_s=lead_s, ahead_s=ahead_s)
         self.sink = sink_of(sink)
         self.lead_s, self.ahead_s, self.paced = lead_s, ahead_s, paced
         self.clock = clock or LoopClock()

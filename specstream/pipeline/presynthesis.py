@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specstream.errors import ConfigError
+from specstream.checks import check_numbers
 from specstream.types import Speech
 
 __all__ = ["Account", "Presynthesis", "PresynthesisReport", "TurnAccount"]
@@ -43,10 +43,7 @@ class Presynthesis:
     ahead_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_waste", "min_stood", "ahead_s"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} must be a number from 0 on, not {value!r}")
+        check_numbers(0, max_waste=self.max_waste, min_stood=self.min_stood, ahead_s=self.ahead_s)
 
 
 @dataclass(frozen=True, slots=True)

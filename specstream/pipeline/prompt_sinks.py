@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from specstream.checks import check_numbers
 from specstream.errors import ConfigError
 from specstream.signals import Signal
 from specstream.types import Cancel, Revoke, ScenePrompt
@@ -96,8 +97,7 @@ class PromptQueue(_Sink):
     """
 
     def __init__(self, max_waiting: int = 8) -> None:
-        if max_waiting < 1:
-            raise ConfigError(f"max_waiting must be at least 1, not {max_waiting}")
+        check_numbers(1, max_waiting=max_waiting)
         super().__init__()
         self._max_waiting = max_waiting
         self._waiting: OrderedDict[str, ScenePrompt] = OrderedDict()

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from specstream.config import meant, read_config
+from specstream.checks import problem
+from specstream.config import read_config
 from specstream.errors import ConfigError
 
 __all__ = [
@@ -140,11 +141,9 @@ def read_scenario(path: str | Path) -> Scenario:
 def _problem(detail: Any) -> str:
     """Describe one validation error, with a suggestion where a key is misspelled."""
     place = ".".join(str(part) for part in detail["loc"])
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        *outer, key = detail["loc"]
-        table: Any = Scenario
-        if outer:
-            table = TurnScript if outer[0] == "turns" else table.model_fields[outer[0]].annotation
-        message = "there is no such key" + meant(str(key), table.model_fields)
+    table: Any = Scenario
+    if len(detail["loc"]) > 1:
+        outer = detail["loc"][0]
+        table = TurnScript if outer == "turns" else Scenario.model_fields[outer].annotation
+    message = problem(detail, table.model_fields)
     return f"{place}: {message}" if place else message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from specstream.config import meant
+from specstream.checks import meant
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.runner import ModelRunner
 from specstream.train.options import TrainOptions

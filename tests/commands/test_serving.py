@@ -71,7 +71,11 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "argv", "says"),
     [
-        ("[server]\nmax_session = 3\n", [], "server.max_session; did you mean max_sessions?"),
+        (
+            "[server]\nmax_session = 3\n",
+            [],
+            "server.max_session: there is no such key; did you mean max_sessions?",
+        ),
         ("[server]\norigins = 'x'\n", [], "server.origins"),
         ("[server]\nlead = 0\n", [], "server.lead"),
         ("[servers]\n", [], "unknown table 'servers'"),
