@@ -98,6 +98,8 @@ def test_a_quotation_is_open_until_its_own_mark_closes_it() -> None:
     [
         ("A small girl stands on the stairs.", "en", True),
         ("Rain ran down the windows.", "en", True),
+        ("Smoke curled from the little can.", "en", True),
+        ("The dog in the yard may bark.", "en", False),
         ("He had never thought of that.", "en", False),
         ("Would you like a slice of bread?", "en", False),
         ("There is no dog in the yard.", "en", False),
@@ -108,3 +110,8 @@ def test_a_quotation_is_open_until_its_own_mark_closes_it() -> None:
 )
 def test_what_can_be_seen(text: str, language: str, shows: bool) -> None:
     assert (sight(text, language) > 1) is shows
+
+
+@pytest.mark.parametrize("text", ["They stared at her.", "They ran as fast as they could."])
+def test_what_somebody_known_does_can_be_seen(text: str) -> None:
+    assert sight(text, "en", known=True) > 1

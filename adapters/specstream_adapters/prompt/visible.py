@@ -17,12 +17,13 @@ _FUNCTION_WORDS = {  # by language
 }
 _WORDS_OF = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
 _NOT = frozenset(  # words by which something is denied, wished or thought: it can't be seen
-    "not never no nothing nobody none neither nor seldom scarcely can could may might must would "
-    "should shall will won't don't didn't cannot wanted wants hoped hopes wished wishes knew "
-    "knows thought thinks believed believes wondered wonders remembered remembers forgot seemed "
-    "seems nicht kein keine keinen keiner nie niemand nichts niemals scheint schien weiß wusste "
-    "nada nadie nunca ningún ninguna parece parecía sabe sabía".split()
+    "not never no nothing nobody none neither nor seldom scarcely won't don't didn't cannot "
+    "wanted wants hoped hopes wished wishes knew knows thought thinks believed believes wondered "
+    "wonders remembered remembers forgot seemed seems nicht kein keine keinen keiner nie niemand "
+    "nichts niemals scheint schien weiß wusste nada nadie nunca ningún ninguna parece parecía sabe "
+    "sabía".split()
 )
+_MODAL = frozenset("can could may might must would should shall will".split())
 # A question, or words between speaker and listener.
 _TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -51,7 +52,8 @@ def stem(word: str) -> str:
     """The listed word of which an English word (lower case) is a form; without one, the word itself."""
     if word in _NOT:  # "hopes" is no form of "hop"
         return word
-    return next((root for root in stems(word) if root in _kinds()), word)
+    # The longest root: a form of "star" is "starred", with a doubled letter; "stared" is one of "stare".
+    return max((root for root in stems(word) if root in _kinds()), key=len, default=word)
 
 
 def kind(word: str) -> str:
@@ -102,7 +104,7 @@ def sight(
     if not words or _MARKS.search(text):
         return 0
     clauses = re.split(r"[,;:—–]", text)
-    denied = any(word.lower() in _NOT for word in _WORD.findall(clauses[0]))
+    denied = _denies(_WORD.findall(clauses[0]))
     if language != "en":
         if denied or re.search(r"\?\W*$", text):
             return 0
@@ -127,4 +129,13 @@ def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
     somebody = sum(found in ("someone", "animal", "name") for found in kinds)
     things, doings = kinds.count("something"), kinds.count("doing")
     weight = min(things + somebody, 1 + things) + doings
-    return max(0, weight - 2 * any(word.lower() in _NOT for word in words)), doings
+    return max(0, weight - 2 * _denies(words)), doings
+
+
+def _denies(words: list[str]) -> bool:
+    """Whether a clause says that something isn't so, may be so or is thought.
+
+    At its end, "can" is a noun ("a little can"), or only repeats a verb ("as fast as he can").
+    """
+    lower = [word.lower() for word in words]
+    return not (_NOT.isdisjoint(lower) and _MODAL.isdisjoint(lower[:-1]))
