@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import Sequence
@@ -176,7 +177,7 @@ async def test_the_event_loop_goes_on_while_the_library_speaks(
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(espeak, "_shared", None)
+    monkeypatch.setattr(espeak, "shared_worker", inspect.unwrap(espeak.shared_worker))
     return monkeypatch
 
 

@@ -54,7 +54,8 @@ class CountingLibrary:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
     made = CountingLibrary()
-    monkeypatch.setattr(espeak, "_shared", Worker(cast(EspeakLibrary, made)))
+    worker = Worker(cast(EspeakLibrary, made))
+    monkeypatch.setattr(espeak, "shared_worker", lambda: worker)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.types import PAUSE, Phrase, Span, SpeechBuffer
-from specstream_adapters.voice import HibariVoice, hibari_model
+from specstream_adapters.voice import HibariVoice, hibari, hibari_model
 from specstream_adapters.voice.hibari_marks import Wave
 from specstream_adapters.voice.hibari_model import HibariModel, shared_model
+from specstream_adapters.voice.shared import once
 
 pytest.importorskip("hibari")
 
@@ -84,8 +86,7 @@ def test_all_voices_share_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
         loads.append(model)
         return model
 
-    monkeypatch.setattr(hibari_model, "_shared", None)
-    monkeypatch.setattr(hibari_model, "_load", load)
+    monkeypatch.setattr(hibari, "shared_model", once(load))
     threads = [threading.Thread(target=HibariVoice) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -96,7 +97,7 @@ def test_all_voices_share_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(hibari_model, "_shared", None)
+    monkeypatch.setattr(hibari, "shared_model", inspect.unwrap(shared_model))
     return monkeypatch
 
 

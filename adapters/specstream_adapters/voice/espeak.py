@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import in_range
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
-from specstream_adapters.voice.shared import thread_of
+from specstream_adapters.voice.shared import once, thread_of
 from specstream_adapters.voice.text import pieces, plain, speakable
 
 __all__ = ["EspeakVoice", "Worker", "shared_worker"]
@@ -184,18 +183,11 @@ class Worker:
         return self.submit(job).result()
 
 
-_lock = threading.Lock()
-_shared: Worker | None = None
-
-
+@once
 def shared_worker() -> Worker:
     """The process's one worker, made on first use.
 
     Raises:
         AdapterUnavailable: no usable library was found.
     """
-    global _shared
-    with _lock:
-        if _shared is None:
-            _shared = Worker(EspeakLibrary())
-        return _shared
+    return Worker(EspeakLibrary())

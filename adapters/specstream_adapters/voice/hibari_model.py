@@ -7,7 +7,6 @@ bytes to the file declares that inner value as an output: protobuf merges a mess
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from specstream.errors import AdapterUnavailable
 from specstream_adapters.voice.hibari_marks import Wave
 from specstream_adapters.voice.hibari_text import Reader
+from specstream_adapters.voice.shared import once
 
 __all__ = ["HibariModel", "shared_model"]
 
@@ -51,24 +51,13 @@ class HibariModel:
         return wave, [int(count) for count in frames]
 
 
-_lock = threading.Lock()
-_shared: HibariModel | None = None
-
-
+@once
 def shared_model() -> HibariModel:
     """The process's one model, loaded on first use (about a second, packages included).
 
     Raises:
         AdapterUnavailable: hibari-tts or onnxruntime is missing, or is a release that differs.
     """
-    global _shared
-    with _lock:
-        if _shared is None:
-            _shared = _load()
-        return _shared
-
-
-def _load() -> HibariModel:
     try:
         import onnxruntime
         from hibari import dsp, g2p, tts

@@ -1,14 +1,31 @@
-"""What the voices share: the marks that go with a buffer, and the thread of a library."""
+"""What the voices share: the marks that go with a buffer, a library's thread, and loading it once."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, wraps
+from threading import Lock
+from typing import TypeVar
 
 from specstream.types import Mark
 
-__all__ = ["take_marks", "thread_of"]
+__all__ = ["once", "take_marks", "thread_of"]
+
+T = TypeVar("T")
+
+
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """Give all callers, on any thread, what the first call made; an exception isn't kept."""
+    made, lock = cache(make), Lock()
+
+    @wraps(make)
+    def shared() -> T:
+        with lock:
+            return made()
+
+    return shared
 
 
 def thread_of(library: str) -> ThreadPoolExecutor:
