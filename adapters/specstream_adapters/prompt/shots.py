@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 
-from specstream.types import Span
+from specstream.types import Phrase, Span
 from specstream_adapters.prompt.bible import Bible, Subject, pronouns
-from specstream_adapters.prompt.speech import narration
+from specstream_adapters.prompt.speech import MachineText, narration
 from specstream_adapters.prompt.visible import language_of, sight
 
 __all__ = ["Sentence", "Shot", "ShotNumbers", "ShotState", "ended"]
@@ -33,23 +34,52 @@ _FIRST = re.compile(r"^(?:He|She|It|They)(?= [a-z])")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, or the beginning of one.
+    """A sentence, or the beginning of one, and what was known where it began; boards may share it.
 
     Attributes:
-        text: The spoken text of ``span``, offsets kept: tags and machine text are spaces.
-        span: Where it lies in the reply; sentences laid end to end are the reply.
-        tokens: The tokens that wrote its phrases.
-        tags: Names of the directions inside it.
+        machine: Whether text for programs was open where it began.
         spoken_before: Characters spoken before it began, tags and machine text not counted.
+        state: What was known; not to be changed.
+        phrases: Its phrases so far.
+        shot_id: The shot that it began; "" if it began none.
         ended: Whether the sentence is complete.
     """
 
-    text: str
-    span: Span
-    tokens: Span
-    tags: tuple[str, ...]
+    machine: MachineText
     spoken_before: int
-    ended: bool = True
+    state: ShotState
+    phrases: tuple[Phrase, ...] = ()
+    shot_id: str = ""
+    ended: bool = False
+
+    def read(self) -> tuple[str, int, MachineText]:
+        """Its spoken text, the characters spoken up to its end, and the machine text's state there."""
+        machine, text, spoken = copy(self.machine), "", self.spoken_before
+        for phrase in self.phrases:
+            shown, hidden = machine.blank(phrase.spoken)
+            text += shown
+            spoken += len(shown) - hidden - sum(tag.chars.length for tag in phrase.tags)
+        return text, spoken, machine
+
+    @property
+    def text(self) -> str:
+        """The spoken text of ``span``, offsets kept: tags and machine text are spaces."""
+        return self.read()[0]
+
+    @property
+    def span(self) -> Span:
+        """Where it lies in the reply; sentences laid end to end are the reply."""
+        return Span(self.phrases[0].chars.start, self.phrases[-1].chars.end)
+
+    @property
+    def tokens(self) -> Span:
+        """The tokens that wrote its phrases."""
+        return Span(self.phrases[0].tokens.start, self.phrases[-1].tokens.end)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Names of the directions inside it."""
+        return tuple(tag.name for phrase in self.phrases for tag in phrase.tags)
 
 
 @dataclass(frozen=True, slots=True)

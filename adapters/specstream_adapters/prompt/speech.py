@@ -1,10 +1,10 @@
-"""Find quoted speech in a sentence, and the narration that is left without it."""
+"""Find what in a text is no narration: quoted speech, and what was written for programs."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["narration", "open_quote", "quotations"]
+__all__ = ["MachineText", "narration", "open_quote", "quotations"]
 
 _CLOSING = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«"}
 _NAMED = re.compile(r"\b(?:an?|the|called|named|as|of|als|ein|eine|el|la|un|una)\s$", re.IGNORECASE)
@@ -28,6 +28,46 @@ _INVERTED = re.compile(rf"^{_SAY} (?=(?:the|an?) [^,.]*, \w+ing \w+ \w+)")
 _TAG_WORDS = 5  # a verb of speech further behind is a part of the narration
 _DASH = re.compile(r"^\s*[—–]")
 _SAID = re.compile(rf"\b{_SAY}\b")
+_MAX_JSON = 20_000  # characters after a brace; text without an end by then isn't taken for JSON
+_TOKEN = re.compile(r"```|<\|[^|<>]{1,40}\|>|\\.|.", re.DOTALL)
+_JSON = re.compile(r"\s*(?:[\"'}]|\Z)|[^\S\n]*\n")  # what follows the first brace
+
+
+class MachineText:
+    """Blanks text for programs (JSON, fenced code, special tokens), which may span several calls."""
+
+    def __init__(self) -> None:
+        self._depth = self._inside = 0
+        self._quoted = self._fenced = False
+
+    def blank(self, text: str) -> tuple[str, int]:
+        """The text with a space for each character written for programs, and the number of those.
+
+        "```" and "<|...|>" must not be split between two calls.
+        """
+        shown, hidden = "", 0
+        for found in _TOKEN.finditer(text):
+            token, hide = found[0], True
+            if self._depth:
+                self._in_json(token)
+            elif token == "```":
+                self._fenced = not self._fenced
+            elif not self._fenced and token == "{" and _JSON.match(text, found.end()):
+                self._depth, self._inside, self._quoted = 1, 0, False
+            else:
+                hide = self._fenced or len(token) > 2
+            shown += " " * len(token) if hide else token
+            hidden += len(token) if hide else 0
+        return shown, hidden
+
+    def _in_json(self, token: str) -> None:
+        self._inside += len(token)
+        if self._inside > _MAX_JSON:
+            self._depth = 0
+        elif token == '"':
+            self._quoted = not self._quoted
+        elif not self._quoted:
+            self._depth += (token == "{") - (token == "}")
 
 
 def quotations(text: str) -> list[tuple[int, int]]:

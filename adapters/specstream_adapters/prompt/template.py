@@ -187,7 +187,7 @@ class TemplateStoryboard:
         if self._first is None and any(map(str.isalnum, sentence.text)):
             self._first = sentence
         # What was shown of its beginning is read again as part of the whole.
-        self._state = self._reader.last.state.copy()
+        self._state = sentence.state.copy()
         before = self._state.open
         shot = self._state.take(sentence, self._shot_id, self._rewriter.max_shots)
         if shot is None and half is not None and half.span.start == start:
