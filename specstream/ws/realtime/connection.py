@@ -210,7 +210,7 @@ class RealtimeConnection:
         async with self._starting:
             speaking = self._speaking()
         if speaking is not None:
-            speaking.cancel(reason="turn_detected")
+            speaking.cancel("turn_detected")
             await speaking.finished.wait()
             await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 

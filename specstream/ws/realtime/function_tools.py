@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from specstream.errors import PromptError
 from specstream.types import Tool, Tools
-from specstream.ws.realtime.wire import Ignored, Refused, Strict
+from specstream.ws.realtime.wire import Ignored, Refused, Strict, expecting
 
 __all__ = ["FunctionTool", "ToolChoice", "hosted_left_out", "setting_of", "tools_of"]
 
@@ -26,16 +26,17 @@ class FunctionTool(Strict):
     strict: bool | None = None
 
 
-def _choice(value: Any) -> Any:
-    named = isinstance(value, dict) and value.keys() == {"type", "name"}
-    if value in ("auto", "none", "required"):
-        return value
-    if named and value["type"] == "function" and isinstance(value["name"], str):
-        return value
-    raise ValueError('"auto", "none", "required" or {"type": "function", "name": …}')
+class NamedTool(Strict):
+    """The one function that a reply must call."""
+
+    type: Literal["function"]
+    name: str
 
 
-ToolChoice = Annotated[Any, BeforeValidator(_choice)]
+ToolChoice = Annotated[
+    Literal["auto", "none", "required"] | NamedTool,
+    expecting('"auto", "none", "required" or {"type": "function", "name": …}'),
+]
 ToolList = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
 
 
@@ -54,7 +55,7 @@ def hosted_left_out(tools: Any, at: str) -> tuple[Any, list[Ignored]]:
 
 
 def tools_of(
-    tools: Sequence[FunctionTool], choice: Any, parallel: bool | None, *, at: str
+    tools: Sequence[FunctionTool], choice: ToolChoice, parallel: bool | None, *, at: str
 ) -> Tools | None:
     """Make the tools of a response; None if there are none. ``at`` is their path in the frame.
 
@@ -63,7 +64,7 @@ def tools_of(
     """
     if not tools:
         return None
-    name = choice["name"] if isinstance(choice, dict) else choice
+    name = choice.name if isinstance(choice, NamedTool) else choice
     try:
         made = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools)
         return Tools(made, name or "auto", parallel is not False)

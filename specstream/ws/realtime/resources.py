@@ -15,10 +15,6 @@ ItemStatus = Literal["completed", "incomplete", "in_progress"]
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
 Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens"]
-_REASONS: dict[EndStatus, Reason] = {
-    "cancelled": "client_cancelled",
-    "incomplete": "max_output_tokens",
-}
 
 
 class Word(Sparse):
@@ -109,20 +105,18 @@ class StatusDetails(Sparse):
     error: Failure | None = None
 
     @classmethod
-    def of(
-        cls, status: EndStatus, error: BaseException | None, reason: Reason | None = None
-    ) -> StatusDetails:
+    def of(cls, status: EndStatus, why: BaseException | Reason | None) -> StatusDetails:
         """Build the details of an end. Clients see the text of typed errors only; others are logged.
 
-        A cancelled response has an error only if the server cancelled it; otherwise ``reason`` is why
-        it was cancelled.
+        ``why`` is what it failed with, or what cancelled it: an error if it was the server.
         """
-        cancelled_here = status == "cancelled" and error is not None
-        if status != "failed" and not cancelled_here:
-            return cls(type=status, reason=reason or _REASONS.get(status))
+        if status == "incomplete":
+            why = "max_output_tokens"
+        if not isinstance(why, BaseException):
+            return cls(type=status, reason=why)
         code, message = "server_error", "The response broke; see the server's log."
-        if isinstance(error, SpecstreamError):
-            code, message = error.code, str(error)
+        if isinstance(why, SpecstreamError):
+            code, message = why.code, str(why)
         failure = Failure(type="server_error", code=code, message=message)
         return cls(type=status, error=failure)
 

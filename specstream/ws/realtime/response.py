@@ -78,9 +78,7 @@ class ResponseTurn:
         self._run: Run | None = None
         self._scope = anyio.CancelScope()
         self._playing = anyio.CancelScope()
-        self._cancelled = False
-        self._cancelled_by: SpecstreamError | None = None
-        self._reason: Reason | None = None
+        self._cancelled: SpecstreamError | Reason | None = None  # why, once it was cancelled
         self._closing = False
         self._muted = False
         self._error: BaseException | None = None
@@ -97,19 +95,17 @@ class ResponseTurn:
 
     def cancel(
         self,
-        why: SpecstreamError | None = None,
-        reason: Reason | None = None,
+        why: SpecstreamError | Reason = "client_cancelled",
         heard_ms: int | None = None,
     ) -> bool:
         """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
 
-        ``response.done`` reports ``why`` (the server cancels), else ``reason`` (None: the client
-        cancels). Returns at once; `finished` is set after ``response.done``, and nothing is sent
+        ``response.done`` reports ``why``: an error if the server cancels. Returns at once; `finished` is set after ``response.done``, and nothing is sent
         after that. The face comes to rest at ``heard_ms``, or where a listener can be by now.
         """
         if self._cancelled or self._closing:
             return False
-        self._cancelled, self._cancelled_by, self._reason = True, why, reason
+        self._cancelled = why
         heard_s = self._pacer.heard_s if heard_ms is None else heard_ms / 1e3
         sample = round(heard_s * SAMPLE_RATE)
         made = self._run.count if self._run is not None else 0
@@ -121,7 +117,7 @@ class ResponseTurn:
             self._scope.cancel()
         else:
             self._generation.cancel()
-            self._run.cancel(why.code if why else reason or "client_cancelled")
+            self._run.cancel(why.code if isinstance(why, SpecstreamError) else why)
             self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
         return True
 
@@ -260,8 +256,7 @@ class ResponseTurn:
     async def _put_response(self, status: Status) -> None:
         request, details, usage = self._request, None, None
         if status != "in_progress":
-            error = self._cancelled_by if self._cancelled else self._error
-            details = StatusDetails.of(status, error, self._reason)
+            details = StatusDetails.of(status, self._cancelled or self._error)
             usage = Usage.of(self._generation and self._generation.report)
         output = {"format": request.format.model_dump(), "voice": request.voice}
         response = Response(

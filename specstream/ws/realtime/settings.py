@@ -11,7 +11,7 @@ from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.realtime.function_tools import ToolChoice, ToolList, hosted_left_out
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
-from specstream.ws.realtime.wire import Ignored, Refused, Strict
+from specstream.ws.realtime.wire import Ignored, Refused, Strict, expecting
 
 __all__ = [
     "MAX_SETTINGS",
@@ -60,12 +60,6 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
 OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing", "preview"]
 
 
-def _token_limit(value: Any) -> Any:
-    if value == "inf" or (type(value) is int and 1 <= value <= 4096):
-        return value
-    raise ValueError('an integer from 1 to 4096, or "inf"')
-
-
 def _one_modality(value: list[str]) -> list[str]:
     if len(value) != 1:
         raise ValueError('["text"] or ["audio"]; audio always comes with its transcript')
@@ -85,14 +79,6 @@ def _no_prompt(value: Any) -> Any:
     return value
 
 
-def _voice(value: Any) -> Any:
-    """Check here: pydantic's refusal of a union names a member's type as if it were a key."""
-    parts = value.values() if isinstance(value, dict) else [value]
-    if not all(isinstance(part, str) for part in parts):
-        raise ValueError('a name, or an object such as {"id": "NAME"}')
-    return value
-
-
 def _small(value: dict[str, str]) -> dict[str, str]:
     if any(len(key) > 64 or len(text) > 512 for key, text in value.items()):
         raise ValueError("keys have at most 64 characters and values at most 512")
@@ -101,13 +87,16 @@ def _small(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-TokenLimit = Annotated[Any, BeforeValidator(_token_limit)]
+TokenLimit = Annotated[
+    Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["inf"],
+    expecting('an integer from 1 to 4096, or "inf"'),
+]
 Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
 NoPrompt = Annotated[Any, BeforeValidator(_no_prompt)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
 Metadata = Annotated[dict[str, str], AfterValidator(_small)]
-Voice = Annotated[str | dict[str, str], BeforeValidator(_voice)]
+Voice = Annotated[str | dict[str, str], expecting('a name, or an object such as {"id": "NAME"}')]
 
 
 class AudioOutput(Group):

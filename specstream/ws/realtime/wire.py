@@ -10,6 +10,8 @@ from pydantic import (
     ConfigDict,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_serializer,
 )
 from pydantic_core import ErrorDetails
@@ -24,6 +26,7 @@ __all__ = [
     "Refused",
     "Sparse",
     "Strict",
+    "expecting",
     "new_id",
     "validate",
 ]
@@ -90,6 +93,21 @@ def validate(model: type[M], data: Any, *, at: str = "") -> M:
         return model.model_validate(data)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0], at) from None
+
+
+def expecting(what: str) -> WrapValidator:
+    """Refuse a value that doesn't fit with the words ``what``.
+
+    For unions: pydantic names a member's type in its refusal as if it were a key.
+    """
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(what) from None
+
+    return WrapValidator(check)
 
 
 def _refusal(error: ErrorDetails, at: str) -> Refused:
