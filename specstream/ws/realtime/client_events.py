@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import specstream.ws.realtime.events as ev
 from specstream.errors import ProtocolError
@@ -17,8 +17,6 @@ from specstream.ws.realtime.resources import (
     Usage,
     Word,
 )
-
-V = TypeVar("V", AvatarCue, ScenePrompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +192,7 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
     """Translate a wire event for the reader; None for an event that the reader does not get.
 
     Raises:
-        ProtocolError: audio is not base64, or a cue or a shot lacks a field.
+        ProtocolError: audio is not base64.
     """
     at = event.specstream
     tokens, chars, round = at.tokens or Span(0, 0), at.chars or Span(0, 0), at.round or 0
@@ -211,9 +209,9 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
             samples = at.samples or Span(0, len(pcm) // 2)
             return AudioDelta(pcm, samples, tuple(at.words or ()), at.t_ms)
         case ev.AvatarDelta(cue=cue):
-            return AvatarDelta(_value(AvatarCue, cue), at.t_ms)
+            return AvatarDelta(cue, at.t_ms)
         case ev.PromptDelta(shot=shot):
-            return PromptDelta(_value(ScenePrompt, shot), at.t_ms)
+            return PromptDelta(shot, at.t_ms)
         case ev.ArgumentsDelta(call_id=call_id, delta=arguments):
             return ToolDelta(call_id, arguments, at.t_ms)
         case ev.OutputItemEvent(type="response.output_item.done", item=FunctionCallItem() as item):
@@ -239,15 +237,3 @@ def _decoded(data: str) -> bytes:
         return base64.b64decode(data)
     except ValueError as error:
         raise ProtocolError(f"the server sent audio that is not base64: {error}") from error
-
-
-def _value(kind: type[V], data: dict[str, Any]) -> V:
-    """Read a value from its wire form, with ranges as pairs; unknown keys are ignored."""
-    known = {field.name: data[field.name] for field in fields(kind) if field.name in data}
-    try:
-        for name in ("samples", "chars", "tokens", "span"):
-            if name in known:
-                known[name] = Span(*known[name])
-        return kind(**known)
-    except TypeError as error:
-        raise ProtocolError(f"the server sent an incomplete {kind.__name__}: {error}") from error

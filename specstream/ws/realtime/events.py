@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from specstream.errors import ProtocolError
+from specstream.types import AvatarCue, ScenePrompt
 from specstream.ws.realtime.resources import AnyItem, Extra, Failure, Part, Response
 
 
@@ -245,17 +246,17 @@ class AudioDone(_ContentEvent):
 
 
 class AvatarDelta(_ContentEvent):
-    """One `specstream.types.AvatarCue`, its samples at 24 kHz."""
+    """One cue, its samples at 24 kHz."""
 
     type: str = "specstream.avatar.delta"
-    cue: dict[str, Any]
+    cue: AvatarCue
 
 
 class PromptDelta(_ContentEvent):
-    """One `specstream.types.ScenePrompt`."""
+    """One shot."""
 
     type: str = "specstream.prompt.delta"
-    shot: dict[str, Any]
+    shot: ScenePrompt
 
 
 class RevokeEvent(_ContentEvent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from specstream.errors import SpecstreamError
@@ -167,11 +167,11 @@ class ItemWriter:
 
     async def cue(self, cue: AvatarCue, samples: Span) -> None:
         """Send a cue, which is at ``samples`` (24 kHz)."""
-        await self._put(ev.AvatarDelta, cue={**asdict(cue), "samples": samples})
+        await self._put(ev.AvatarDelta, cue=replace(cue, samples=samples))
 
     async def shot(self, shot: ScenePrompt) -> None:
         """Send a scene prompt."""
-        await self._put(ev.PromptDelta, shot=asdict(shot))
+        await self._put(ev.PromptDelta, shot=shot)
 
     async def revoke(self, stage: str, revoke: Revoke) -> None:
         """Report a revoke, if the client asked for these events."""

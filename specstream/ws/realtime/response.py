@@ -100,8 +100,9 @@ class ResponseTurn:
     ) -> bool:
         """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
 
-        ``response.done`` reports ``why``: an error if the server cancels. Returns at once; `finished` is set after ``response.done``, and nothing is sent
-        after that. The face comes to rest at ``heard_ms``, or where a listener can be by now.
+        ``response.done`` reports ``why``, an error if the server cancels. Returns at once; `finished`
+        is set after ``response.done``, and nothing is sent after that. The face comes to rest at
+        ``heard_ms``, or where a listener can be by now.
         """
         if self._cancelled or self._closing:
             return False
