@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,8 @@ from specstream.model.agreement import agrees
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
-from specstream.model.entry import Entered, common_depth, entered_states
-from specstream.model.forward import Taps
+from specstream.model.entry import common_depth, entered_states
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import layer_of, select
 from specstream.model.native.chain import MOST_BYTES, NativeChain
@@ -35,7 +36,6 @@ from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, Quantised, quantised_products
 from specstream.model.rotations import rotations
 from specstream.model.stop import NEVER, Stop
-from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["Decoder"]
@@ -134,8 +134,10 @@ class Decoder:
         cache = self.new_cache()
 
         def logits_of(tokens: Tensor) -> Tensor:
-            parts = [(part, part.shape[0]) for part in (tokens[:5], tokens[5:])]
-            return self.logits(torch.cat([self(part, [cache], [count]) for part, count in parts]))
+            first, rest = (
+                ForwardInput(part, cache, part.shape[0]) for part in (tokens[:5], tokens[5:])
+            )
+            return torch.cat([*self([first]).logits, *self([rest]).logits])
 
         return agrees(model, logits_of, native=self.native is not None)
 
@@ -164,39 +166,30 @@ class Decoder:
         """An empty cache for one sequence."""
         return self.attention.new_cache(fixed_capacity)
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        caches: Sequence[RowCache],
-        counts: Sequence[int],
-        keeps: Sequence[int] | None = None,
-        trees: Sequence[Tree | None] | None = None,
-        entered: Sequence[Entered | None] | None = None,
-        taps: Taps | None = None,
-        stop: int | None = None,
-    ) -> Tensor:
-        """Append tokens to each sequence; return final hidden states ``[kept, hidden]``.
+    def __call__(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+        """Append tokens to each sequence, in one pass; return logits and what ``extras`` asks for.
 
-        Args:
-            tokens: ``[N]`` int64, the sequences' tokens concatenated.
-            caches: One per sequence; each grows by its count.
-            counts: Tokens of each sequence, in order; each at least 1.
-            keeps: For each sequence, how many of its last tokens to return states of. Default: all.
-            trees: Per sequence the tree that its last tokens form, or None for a chain.
-            entered: Per sequence the states of its first tokens, if an earlier pass ran these through
-                the first layers, or None; all at one depth. Such a sequence has no tree.
-            taps: Receives states of all tokens while the pass runs.
-            stop: Run only this many layers and return the states ``[N, hidden]`` after them, without
-                the final norm. The other layers then lack rows of these tokens: see `Extras.logits`.
+        See `ModelRunner.forward`; here logits have the model's own width.
+
+        Raises:
+            ValueError: inputs are entered to different depths.
         """
-        if trees is not None and not any(trees):
-            trees = None
-        batch = Batch(caches, counts, keeps or counts, trees)
-        begun = None
-        if entered is not None and (depth := common_depth(entered)):
-            # A tap below that depth needs states which `entered` doesn't hold: then start over.
-            if taps is None or min(taps.depths, default=depth) >= depth:
-                begun = depth, entered_states(tokens, batch, entered, partial(self, stop=depth))
+        trees = [item.tree for item in inputs]
+        batch = Batch(
+            [cast(RowCache, item.cache) for item in inputs],
+            [item.token_ids.shape[0] for item in inputs],
+            [item.keep for item in inputs],
+            trees if any(trees) else None,
+        )
+        tokens = torch.cat([item.token_ids for item in inputs])
+        taps = None if extras is PLAIN else Taps(extras, batch.counts)
+        if extras.rider is not None:
+            extras.rider.prepare(batch)
+        begun, depth = None, common_depth(inputs)
+        # A tap below that depth needs states that `Entered` doesn't hold: then start over.
+        if depth and min(extras.taken, default=depth) >= depth:
+            begun = depth, entered_states(inputs, depth, self)
+        stop = None if extras.logits else max(extras.depths)
         if self._whole is not None:
             x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
@@ -204,9 +197,12 @@ class Decoder:
             plan = self.attention.plan(batch)
             narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
             x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, stop=stop)
-        for cache, count in zip(caches, counts, strict=True):
-            cache.append_to(cache.length + count)
-        return x
+        batch.append()
+        states = [] if taps is None else taps.states
+        if taps is not None and extras.rider is not None:
+            extras.rider.run(taps.at(extras.rider.depth))
+        logits = self.logits(x).split_with_sizes(list(batch.keeps)) if extras.logits else ()
+        return ForwardOutput(list(logits), states)
 
     def run(
         self,
@@ -231,10 +227,11 @@ class Decoder:
             sin: As ``cos``.
             plan: Attention of this pass.
             narrow: Return the kept tokens' states only.
-            taps: See `__call__`.
+            taps: Receives states of all tokens while the pass runs.
             begun: The number of layers already done and all tokens' states ``[N, hidden]`` after them,
                 which are overwritten. Default: start from the embeddings.
-            stop: See `__call__`.
+            stop: Run only this many layers, without the final norm. The other layers then lack rows of
+                these tokens: see `Extras.logits`.
         """
         end = len(self.layers) if stop is None else stop
         wanted = taps.depths if taps is not None else ()

@@ -10,11 +10,41 @@ import torch
 from torch import Tensor
 
 from specstream.model.attention.base import Batch
-from specstream.model.entry import Entered
 from specstream.model.kv.base import KVCache
 from specstream.model.tree import Tree
 
-__all__ = ["PLAIN", "Extras", "ForwardInput", "ForwardOutput", "Midway", "Rider", "Taps"]
+__all__ = [
+    "PLAIN",
+    "Entered",
+    "Extras",
+    "ForwardInput",
+    "ForwardOutput",
+    "Midway",
+    "Rider",
+    "Taps",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """Hidden states of an input's first tokens, which a pass without logits computed.
+
+    That pass (`Extras.logits`) left the tokens' keys and values of the first layers in the sequence's
+    cache, behind its valid rows. No other pass over the sequence may run before these states are used.
+
+    Attributes:
+        at: Length of the cache before that pass: the row of the first of these tokens.
+        depth: Number of layers that have been computed, at least 1.
+        states: ``[m, hidden]`` after those layers, m >= 1.
+    """
+
+    at: int
+    depth: int
+    states: Tensor
+
+    def fits(self, length: int, count: int) -> bool:
+        """Whether these tokens can be the first of ``count`` tokens behind ``length`` valid rows."""
+        return self.at == length and 0 < self.states.shape[0] <= count
 
 
 @dataclass(frozen=True, slots=True)

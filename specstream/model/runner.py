@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -13,7 +14,6 @@ from transformers import PreTrainedModel
 from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
-from specstream.model.decoder_forward import decoder_forward
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.graphs import CapturePlan, GraphedPasses, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
@@ -263,14 +263,11 @@ class ModelRunner:
             return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
         chains = not any(item.entered or item.tree for item in inputs)
         if self.compiled is not None and extras is PLAIN and chains:
-            found = self.compiled(
-                [item.token_ids for item in inputs],
-                [cast(RowCache, item.cache) for item in inputs],
-                [item.keep for item in inputs],
-            )
+            found = self.compiled(inputs)
             if found is not None:
                 return ForwardOutput([self._fit(logits) for logits in found])
-        return decoder_forward(self._decoder, inputs, extras, self._fit)
+        made = self._decoder(inputs, extras)
+        return replace(made, logits=[self._fit(logits) for logits in made.logits])
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         """Run one input in a pass of exactly ``width`` tokens."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ProposalError
-from specstream.model.entry import Entered
+from specstream.model.forward import Entered
 from specstream.model.native.sampling import native_distributions
 from specstream.model.sampling import free_to_look
 from specstream.model.tree import Tree

@@ -30,7 +30,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specstream.model.entry import Entered
+from specstream.model.forward import Entered
 from specstream.model.tree import Tree
 from specstream.types import SamplingParams
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
-import torch
 
 from specstream.config import DraftProposerConfig
 from specstream.errors import EngineBusy, PromptError
 from specstream.model.decoder import Decoder
+from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import KINDS
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -53,10 +53,12 @@ def test_counters_agree_with_a_count_of_the_passes(
     core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=5)
     run = Decoder.__call__
 
-    def count(self: Decoder, *args: Any, **more: Any) -> torch.Tensor:
+    def count(
+        self: Decoder, inputs: Sequence[ForwardInput], extras: Extras = PLAIN
+    ) -> ForwardOutput:
         nonlocal passes
-        passes += self is core.target._decoder and more.get("stop") is None
-        return run(self, *args, **more)
+        passes += self is core.target._decoder and extras.logits
+        return run(self, inputs, extras)
 
     monkeypatch.setattr(Decoder, "__call__", count)
     request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from transformers import (
 
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
+from specstream.model.forward import ForwardInput
+from specstream.model.kv import KVCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 VOCAB = 40
@@ -59,6 +62,13 @@ def decoder_of(model: Any, backend: str, rows: int = 16_384) -> Decoder:
     assert weights is not None
     attention = PooledAttention(weights, rows) if backend == "pooled" else None
     return Decoder(weights, RotaryTable.of(model, weights.head_dim), attention)
+
+
+def whole_inputs(tokens: Sequence[torch.Tensor], caches: Sequence[KVCache]) -> list[ForwardInput]:
+    """Inputs of a pass that keeps all tokens."""
+    return [
+        ForwardInput(ids, cache, ids.shape[0]) for ids, cache in zip(tokens, caches, strict=True)
+    ]
 
 
 def text(count: int, seed: int = 1) -> torch.Tensor:

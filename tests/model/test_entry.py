@@ -7,8 +7,8 @@ import torch
 
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
-from specstream.model.entry import Entered, common_depth
-from specstream.model.forward import Extras, ForwardInput
+from specstream.model.entry import common_depth
+from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
@@ -21,10 +21,11 @@ FIRST = Extras((1,), logits=False)
 def entered(decoder: Decoder, ids: torch.Tensor, cache: RowCache, steps: list[int]) -> Entered:
     """The first layer reads ``ids`` in steps, and the cache is rolled back."""
     at = cache.length
-    parts = ids.split_with_sizes(steps)
-    states = [decoder(part, [cache], [part.shape[0]], stop=1) for part in parts]
+    states = list[torch.Tensor]()
+    for part in ids.split_with_sizes(steps):
+        states += decoder([ForwardInput(part, cache)], FIRST).states
     cache.rollback_to(at)
-    return Entered(at, 1, torch.cat(states))
+    return Entered(at, 1, torch.cat(states)[:, 0])
 
 
 @pytest.mark.parametrize("backend", ["contiguous", "pooled"])
@@ -39,7 +40,7 @@ def test_logits_are_those_of_a_whole_pass(name: str, backend: str) -> None:
     begun = [254, 8, 3, 40 - 7]
     caches = [decoder.new_cache() for _ in texts]
     for ids, cache, start in zip(texts, caches, begun, strict=True):
-        decoder(ids[:start], [cache], [start])
+        decoder([ForwardInput(ids[:start], cache)])
     for _ in range(2):  # the second time over junk rows of the first
         firsts = [
             entered(decoder, texts[0][254:258], caches[0], [1, 1, 2]),
@@ -47,11 +48,13 @@ def test_logits_are_those_of_a_whole_pass(name: str, backend: str) -> None:
             None,
             entered(decoder, texts[3][33:34], caches[3], [1]),
         ]
-        counts = [10, 4, 87, 7]
-        tokens = torch.cat([ids[start:] for ids, start in zip(texts, begun, strict=True)])
+        each = zip(texts, begun, caches, [4, 4, 1, 2], firsts, strict=True)
+        inputs = [
+            ForwardInput(ids[start:], cache, keep, entered=first)
+            for ids, start, cache, keep, first in each
+        ]
         kept = [one.states.clone() for one in firsts if one is not None]
-        found = decoder.logits(decoder(tokens, caches, counts, [4, 4, 1, 2], None, firsts))
-        for rows, own in zip(found.split_with_sizes([4, 4, 1, 2]), wanted, strict=True):
+        for rows, own in zip(decoder(inputs).logits, wanted, strict=True):
             torch.testing.assert_close(rows, own[-rows.shape[0] :], atol=1e-4, rtol=1e-4)
         assert [cache.length for cache in caches] == [264, 12, 90, 40]
         for one, before in zip([f for f in firsts if f is not None], kept, strict=True):
@@ -59,7 +62,7 @@ def test_logits_are_those_of_a_whole_pass(name: str, backend: str) -> None:
         for cache, start in zip(caches, begun, strict=True):
             cache.rollback_to(start)
     # Junk of the first layer behind the valid rows is harmless.
-    plain = decoder.logits(decoder(texts[1][8:], caches[1:2], [4]))
+    (plain,) = decoder([ForwardInput(texts[1][8:], caches[1], 4)]).logits
     torch.testing.assert_close(plain, wanted[1][8:], atol=1e-4, rtol=1e-4)
 
 
@@ -125,12 +128,16 @@ def test_an_interrupted_pass_leaves_valid_caches(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_can_not_be_joined_is_refused() -> None:
-    states = torch.zeros(2, 32)
-    assert common_depth([None, Entered(0, 1, states)]) == 1 and common_depth([None]) == 0
+    states, runner = torch.zeros(2, 32), ModelRunner(build("llama"))
+    plain, one, two = (
+        ForwardInput(text(2), runner.new_cache(), entered=entry)
+        for entry in (None, Entered(0, 1, states), Entered(0, 2, states))
+    )
+    assert common_depth([plain, one]) == 1 and common_depth([plain]) == 0
     with pytest.raises(ValueError, match="one depth"):
-        common_depth([Entered(0, 1, states), Entered(0, 2, states)])
-    one = Entered(5, 1, states)
-    assert one.fits(5, 2) and not one.fits(4, 2) and not one.fits(5, 1)
+        runner.forward([one, two])
+    known = Entered(5, 1, states)
+    assert known.fits(5, 2) and not known.fits(4, 2) and not known.fits(5, 1)
     assert not Entered(5, 1, states[:0]).fits(5, 2)
     with pytest.raises(ModelUnsupported, match="own forward"):
         _ = ModelRunner(build("llama"), lean=False).decoder

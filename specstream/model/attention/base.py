@@ -33,6 +33,11 @@ class Batch:
     keeps: Sequence[int]
     trees: Sequence[Tree | None] | None = None
 
+    def append(self) -> None:
+        """Declare the rows that the finished pass has written valid in their caches."""
+        for cache, count in zip(self.caches, self.counts, strict=True):
+            cache.append_to(cache.length + count)
+
     def kept(self, x: Tensor) -> Tensor:
         """Return the kept tokens' rows of ``x [tokens, …]``."""
         if sum(self.keeps) == x.shape[0]:

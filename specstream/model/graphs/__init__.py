@@ -11,6 +11,7 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.model.agreement import off_by, rounding
 from specstream.model.decoder import Decoder
+from specstream.model.forward import ForwardInput
 from specstream.model.graphs.cudagraphs import (
     DRAFT,
     TARGET,
@@ -77,12 +78,12 @@ def _drop_what_differs(decoder: Decoder, made: GraphedPasses, vocab: int) -> Non
 def _pass_is_off(decoder: Decoder, made: GraphedPasses, width: int, batch: int) -> float:
     """The largest difference of logits, relative to the largest logit (at least 1)."""
     tokens, caches = _begun(decoder, width, 1 + batch)
-    found = made([tokens] * batch, caches[1:], [width] * batch)
+    found = made([ForwardInput(tokens, cache, width) for cache in caches[1:]])
     if found is None:
         return torch.inf
-    wanted = decoder.logits(decoder(tokens, caches[:1], [width]))
+    (wanted,) = decoder([ForwardInput(tokens, caches[0], width)]).logits
     # A second pass reads the cache rows that the first one wrote.
-    more = [decoder.logits(decoder(tokens[:1], [cache], [1])) for cache in caches]
+    more = [decoder([ForwardInput(tokens[:1], cache)]).logits[0] for cache in caches]
     later = [off_by(logits, more[0]) for logits in more[1:]]
     return max([off_by(logits, wanted) for logits in found] + later)
 
@@ -96,11 +97,12 @@ def _chain_is_off(decoder: Decoder, made: GraphedPasses, width: int, vocab: int)
         return torch.inf
     choices, confidences = chained
     read = torch.cat([tokens, choices[:-1]])
-    logits = decoder.logits(decoder(read, caches[:1], [read.shape[0]]))[width - 1 :, :vocab].float()
+    (logits,) = decoder([ForwardInput(read, caches[0], choices.shape[0])]).logits
+    logits = logits[:, :vocab].float()
     chosen = logits.gather(1, choices.unsqueeze(1))
     # The logit that each confidence implies: log p plus the log-sum-exp of the eager logits.
     implied = confidences.log().unsqueeze(1) + logits.logsumexp(-1, keepdim=True)
-    more = [decoder.logits(decoder(choices[-1:], [cache], [1])) for cache in caches]
+    more = [decoder([ForwardInput(choices[-1:], cache)]).logits[0] for cache in caches]
     best = logits.amax(-1, keepdim=True)
     return max(off_by(chosen, best), off_by(implied, best), off_by(more[1], more[0]))
 
@@ -111,5 +113,5 @@ def _begun(decoder: Decoder, width: int, count: int) -> tuple[Tensor, list[RowCa
     tokens %= decoder.weights.vocab_size
     caches = [decoder.new_cache() for _ in range(count)]
     for cache in caches:
-        decoder(tokens[:_BEFORE], [cache], [_BEFORE])
+        decoder([ForwardInput(tokens[:_BEFORE], cache)])
     return tokens[_BEFORE:], caches

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specstream.model.attention.base import Batch
 from specstream.model.attention.kernels import Ragged, flash
 from specstream.model.attention.pooled import PooledAttention, PooledPlan, padded_rows
 from specstream.model.decoder import Decoder
+from specstream.model.forward import ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
 from specstream.model.transfer import to_device
@@ -100,32 +102,28 @@ class GraphedPasses:
                 check()
                 self._graph(*key)
 
-    def __call__(
-        self,
-        tokens: Sequence[Tensor],
-        caches: Sequence[RowCache],
-        keeps: Sequence[int],
-    ) -> list[Tensor] | None:
-        """Append int64 ``tokens [n]`` to each sequence; return logits of the last, ``[keep, V]`` each.
+    def __call__(self, inputs: Sequence[ForwardInput]) -> list[Tensor] | None:
+        """Append tokens to each sequence, all chains; return logits of the last, ``[keep, V]`` each.
 
         Returns None, with nothing done, if no captured pass fits.
         """
-        counts = [ids.shape[0] for ids in tokens]
+        caches = [cast(PooledCache, item.cache) for item in inputs]
+        counts, keeps = [item.token_ids.shape[0] for item in inputs], [item.keep for item in inputs]
         width = next((width for width in self.widths if width >= max(counts)), 0)
         batch = next((batch for batch in self.batches if batch >= len(caches)), 0)
         longest = max(cache.length for cache in caches) + width
         if not width or not batch or longest > self._longest:
             return None
         graph = self._graph(batch, width, chain=False)
-        self._fill(graph, torch.cat(list(tokens)), counts, caches, width, width)
+        tokens = torch.cat([item.token_ids for item in inputs])
+        self._fill(graph, tokens, counts, caches, width, width)
         graph.replay()
         each = enumerate(zip(counts, keeps, strict=True))
         rows = [i * width + row for i, (n, keep) in each for row in range(n - keep, n)]
         # A copy: the next replay overwrites the results.
         kept = graph.results[0].index_select(0, to_device(rows, graph.tokens.device))
-        for cache, count in zip(caches, counts, strict=True):
-            cache.append_to(cache.length + count)
-        return list(kept.split_with_sizes(list(keeps)))
+        Batch(caches, counts, keeps).append()
+        return list(kept.split_with_sizes(keeps))
 
     def chain(self, tokens: Tensor, cache: RowCache) -> tuple[Tensor, Tensor] | None:
         """Append ``tokens [n]``, then greedy choices; return ``choices [steps], confidences [steps]``.

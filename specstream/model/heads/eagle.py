@@ -127,7 +127,7 @@ class EagleHead:
         if self._level is not None:
             most = min(most, self.shape.draft_vocab_size)
             level = Level(*self._level(tokens, features, batch, most))
-            self._layer.end(batch)
+            batch.append()
             return level if self.ids is None else level._replace(choices=self.ids[level.choices])
         normed = self._layer.norm(features)
         read = self._embedding_norm(F.embedding(tokens, self._embedding))

@@ -154,10 +154,5 @@ class FeatureLayer:
             kept = plan.narrow() if sum(batch.keeps) < x.shape[0] else None
             cos, sin = rotations(self.rotary, batch, x.device)
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
-        self.end(batch)
+        batch.append()
         return x
-
-    def end(self, batch: Batch) -> None:
-        """Declare the rows of a finished pass valid in their caches."""
-        for cache, count in zip(batch.caches, batch.counts, strict=True):
-            cache.append_to(cache.length + count)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
-from specstream.model.entry import Entered
-from specstream.model.forward import Extras, ForwardInput
+from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from specstream.model.attention import contiguous, pooled
 from specstream.model.attention.kernels import padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
+from specstream.model.forward import ForwardInput
 from specstream.model.kv import pooled as pooled_kv
 from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
-from tests.model.families import FAMILY, build, decoder_of, text, whole
+from tests.model.families import FAMILY, build, decoder_of, text, whole, whole_inputs
 from tests.transfers import transfers
 
 BACKENDS = ["contiguous", "pooled"]
@@ -36,19 +38,16 @@ class Crowd:
         self.wanted = [whole(model, ids) for ids in self.texts]
         self.caches = [self.decoder.new_cache() for _ in lengths]
 
-    def run(self, tokens: dict[int, torch.Tensor], keeps: list[int]) -> torch.Tensor:
-        caches = [self.caches[which] for which in tokens]
-        counts = [ids.shape[0] for ids in tokens.values()]
-        ids = torch.cat(list(tokens.values()))
-        return self.decoder.logits(self.decoder(ids, caches, counts, keeps))
+    def run(self, tokens: dict[int, torch.Tensor], keeps: list[int]) -> list[torch.Tensor]:
+        each = zip(tokens.items(), keeps, strict=True)
+        inputs = [ForwardInput(ids, self.caches[which], keep) for (which, ids), keep in each]
+        return self.decoder(inputs).logits
 
     def go(self, counts: dict[int, int], keep: Callable[[int], int] = lambda n: n) -> None:
         """Advance some by so many tokens, in the order given."""
         keeps = [keep(n) for n in counts.values()]
         tokens = {which: self._next(which, n) for which, n in counts.items()}
-        for which, rows in zip(
-            counts, self.run(tokens, keeps).split_with_sizes(keeps), strict=True
-        ):
+        for which, rows in zip(counts, self.run(tokens, keeps), strict=True):
             end = self.caches[which].length
             wanted = self.wanted[which][end - rows.shape[0] : end]
             torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=1e-4)
@@ -89,19 +88,21 @@ def test_pooled_and_contiguous_agree_to_rounding(count: int) -> None:
     held = [rng.choice((0, 1, 30, 300)) for _ in range(count)]
     counts = [rng.choice((1, 2, 6, 80)) for _ in range(count)]
     shapes = [rng.choice((None, Tree((-1, -1, 0, 1, 1)))) for _ in range(count)]
-    for trees in (None, shapes):
+    for trees in ([None] * count, shapes):
         found = []
-        if trees is not None:
+        if trees is shapes:
             counts = [max(n, 6) for n in counts]
         for backend in BACKENDS:
             decoder = decoder_of(model, backend, 32_768)
+            decoder.logits = lambda states: states
             caches = [decoder.new_cache() for _ in held]
             for number, (cache, rows) in enumerate(zip(caches, held, strict=True)):
                 if rows:
-                    decoder(text(rows, number), [cache], [rows])
-            ids = text(sum(counts), 99)
+                    decoder([ForwardInput(text(rows, number), cache)])
+            ids = text(sum(counts), 99).split_with_sizes(counts)
             for keeps in (counts, [min(n, 6) for n in counts]):
-                found.append(decoder(ids, caches, counts, keeps, trees))
+                each = zip(ids, caches, keeps, trees, strict=True)
+                found.append(torch.cat(decoder([ForwardInput(*one) for one in each]).logits))
                 for cache, rows in zip(caches, held, strict=True):
                     assert cache.length == rows + counts[caches.index(cache)]
                     cache.rollback_to(rows)
@@ -114,9 +115,12 @@ def test_pooled_and_contiguous_agree_to_rounding(count: int) -> None:
 def test_a_pass_never_waits_for_the_device(backend: str) -> None:
     decoder = decoder_of(build("llama"), backend)
     caches = [decoder.new_cache() for _ in range(3)]
-    for trees in (None, [None, Tree((-1, -1)), None]):
+    for tree in (None, Tree((-1, -1))):
+        parts, trees = text(9).split_with_sizes([3, 4, 2]), (None, tree, None)
+        each = zip(parts, caches, [1, 3, 1], trees, strict=True)
+        inputs = [ForwardInput(*one) for one in each]
         with transfers() as counter:
-            decoder(text(9), caches, [3, 4, 2], [1, 3, 1], trees)
+            decoder(inputs)
         assert counter.where == []
 
 
@@ -128,7 +132,7 @@ def test_another_sequences_broken_numbers_stay_its_own(backend: str) -> None:
     crowd.go({0: 5, 1: 8, 2: 20})
     broken = crowd.caches[2]
     _overwrite(broken, torch.nan)
-    rows = crowd.run({i: text(3) for i in range(3)}, [3, 3, 3]).chunk(3)
+    rows = crowd.run({i: text(3) for i in range(3)}, [3, 3, 3])
     assert rows[2].isnan().all() and not rows[0].isnan().any() and not rows[1].isnan().any()
     for cache, length in zip(crowd.caches, (5, 8, 20), strict=True):
         cache.rollback_to(length)
@@ -213,9 +217,8 @@ def test_half_precision_is_as_near_as_the_models_own(dtype: torch.dtype, backend
     texts = [text(n, seed=n) for n in (20, 33)]
     caches = [decoder.new_cache() for _ in texts]
     for start, stop in ((0, 17), (17, 18), (18, 20)):
-        ids = torch.cat([t[start:stop] for t in texts])
-        hidden = decoder(ids, caches, [stop - start] * 2)
-        for tokens, rows in zip(texts, decoder.logits(hidden).chunk(2), strict=True):
+        inputs = whole_inputs([t[start:stop] for t in texts], caches)
+        for tokens, rows in zip(texts, decoder(inputs).logits, strict=True):
             wanted = whole(exact, tokens[:stop])[start:]
             theirs = whole(model, tokens[:stop])[start:].float()
             off, allowed = (rows.float() - wanted).abs(), (theirs - wanted).abs()
@@ -229,7 +232,7 @@ def test_a_pool_tells_how_much_of_it_is_free() -> None:
     runner._decoder = decoder
     assert runner.free_cache_bytes == 1024 * decoder.weights.kv_bytes
     cache = decoder.new_cache()
-    decoder(text(3), [cache], [3])
+    decoder([ForwardInput(text(3), cache)])
     assert runner.free_cache_bytes == 1024 * decoder.weights.kv_bytes - cache.nbytes
 
 
@@ -249,10 +252,14 @@ def test_all_sequences_share_one_kernel_call_a_layer() -> None:
     attention = PooledAttention(weights, 4096, counted)
     decoder = Decoder(weights, RotaryTable.of(model, weights.head_dim), attention)
     plain = decoder_of(model, "contiguous")
-    trees = [None, Tree((-1, -1)), None]
-    for shapes, causal in ((None, True), (trees, False), (trees, False)):
-        caches = [[each.new_cache() for _ in range(3)] for each in (decoder, plain)]
+    parts = text(9).split_with_sizes([3, 4, 2])
+
+    def logits(of: Decoder, tree: Tree | None) -> list[torch.Tensor]:
+        inputs = whole_inputs(parts, [of.new_cache() for _ in parts])
+        return of([inputs[0], replace(inputs[1], tree=tree), inputs[2]]).logits
+
+    for tree in (None, Tree((-1, -1)), Tree((-1, -1))):
         calls.clear()
-        found = decoder(text(9), caches[0], [3, 4, 2], None, shapes)
-        assert calls == [causal] * 2
-        torch.testing.assert_close(found, plain(text(9), caches[1], [3, 4, 2], None, shapes))
+        found = logits(decoder, tree)
+        assert calls == [tree is None] * 2
+        torch.testing.assert_close(found, logits(plain, tree))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 from specstream.model import graphs
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
+from specstream.model.forward import ForwardInput
 from specstream.model.graphs import CapturePlan, cudagraphs
 from specstream.model.graphs.cudagraphs import GraphedPasses
 from specstream.model.kv.base import RowCache
-from tests.model.families import VOCAB, build, decoder_of, text, whole
+from tests.model.families import VOCAB, build, decoder_of, text, whole, whole_inputs
 from tests.transfers import transfers
 
 PLAN = CapturePlan((1, 3), chain_widths=(2,), chain_steps=3)
@@ -56,12 +57,9 @@ class Both:
         return self.together([tokens], [cache])[0]
 
     def together(self, tokens: list[Tensor], caches: list[RowCache]) -> list[Tensor]:
-        counts = [ids.shape[0] for ids in tokens]
-        found = self.graphed(tokens, caches, counts)
-        if found is None:
-            hidden = self.decoder(torch.cat(tokens), caches, counts)
-            found = list(self.decoder.logits(hidden).split_with_sizes(counts))
-        return found
+        inputs = whole_inputs(tokens, caches)
+        found = self.graphed(inputs)
+        return self.decoder(inputs).logits if found is None else found
 
 
 @torch.inference_mode()
@@ -88,7 +86,7 @@ def test_a_ragged_batch_is_one_replay(count: int) -> None:
     wanted = [whole(both.model, ids) for ids in texts]
     caches = [both.decoder.new_cache() for _ in texts]
     for number, (ids, cache) in enumerate(zip(texts, caches, strict=True)):
-        both.decoder(ids[: 4 + number], [cache], [4 + number])
+        both.decoder([ForwardInput(ids[: 4 + number], cache)])
     for turn in range(8):
         counts = [1 + (turn + number) % 3 for number in range(count)]
         live = list(zip(texts, caches[:count], counts, strict=False))
@@ -102,7 +100,7 @@ def test_a_ragged_batch_is_one_replay(count: int) -> None:
         assert both.recorder.replayed == before + 1
     bystander = caches[-1]
     at = bystander.length
-    rows = both.decoder.logits(both.decoder(texts[-1][at : at + 2], [bystander], [2]))
+    (rows,) = both.decoder([ForwardInput(texts[-1][at : at + 2], bystander, 2)]).logits
     torch.testing.assert_close(rows, wanted[-1][at : at + 2], atol=1e-4, rtol=1e-4)
 
 
@@ -110,10 +108,11 @@ def test_a_ragged_batch_is_one_replay(count: int) -> None:
 def test_only_the_kept_rows_are_returned() -> None:
     both = Both()
     caches = [both.decoder.new_cache() for _ in range(3)]
-    whole_rows = both.graphed([text(3), text(2), text(1)], caches, [3, 2, 1])
+    inputs = whole_inputs([text(3), text(2), text(1)], caches)
+    whole_rows = both.graphed(inputs)
     for cache in caches:
         cache.rollback_to(0)
-    kept = both.graphed([text(3), text(2), text(1)], caches, [1, 2, 1])
+    kept = both.graphed([replace(inputs[0], keep=1), *inputs[1:]])
     assert whole_rows is not None and kept is not None
     for all_rows, some in zip(whole_rows, kept, strict=True):
         assert torch.equal(all_rows[-some.shape[0] :], some)
@@ -123,8 +122,8 @@ def test_only_the_kept_rows_are_returned() -> None:
 def test_a_batch_that_is_too_large_or_too_wide_runs_eagerly() -> None:
     both = Both()
     caches = [both.decoder.new_cache() for _ in range(5)]
-    assert both.graphed([text(1)] * 5, caches, [1] * 5) is None
-    assert both.graphed([text(1), text(4)], caches[:2], [1, 1]) is None
+    assert both.graphed(whole_inputs([text(1)] * 5, caches)) is None
+    assert both.graphed(whole_inputs([text(1), text(4)], caches[:2])) is None
     assert [cache.length for cache in caches] == [0] * 5
 
 
@@ -161,8 +160,8 @@ def test_a_chain_writes_what_single_steps_write() -> None:
         both.step(text(1), other)
         assert found is not None
         for token, confidence in zip(*found, strict=True):
-            logits = both.decoder.logits(both.decoder(read, [plain], [read.shape[0]]))[-1]
-            top, best = logits.softmax(-1).max(-1)
+            (logits,) = both.decoder([ForwardInput(read, plain)]).logits
+            top, best = logits[0].softmax(-1).max(-1)
             assert int(token) == int(best)
             torch.testing.assert_close(confidence, top, atol=1e-4, rtol=1e-4)
             read = token.reshape(1)
@@ -222,7 +221,7 @@ def test_a_graph_holds_all_memory_that_it_knows() -> None:
 def test_recording_touches_no_sequences_rows() -> None:
     both = Both()
     cache = both.decoder.new_cache()
-    both.decoder(text(6), [cache], [6])
+    both.decoder([ForwardInput(text(6), cache)])
     attention = both.decoder.attention
     assert isinstance(attention, PooledAttention)
     before = attention.pool.kv.clone()
@@ -236,7 +235,7 @@ def test_recording_touches_no_sequences_rows() -> None:
 def test_a_failed_recording_leaves_the_sequence_as_it_was() -> None:
     both = Both()
     cache = both.decoder.new_cache()
-    both.decoder(text(4), [cache], [4])
+    both.decoder([ForwardInput(text(4), cache)])
 
     def fails(work: Callable[[], None]) -> Callable[[], None]:
         work()
@@ -261,10 +260,11 @@ def test_results_outlive_the_next_pass() -> None:
 def test_a_width_that_is_dropped_is_not_used() -> None:
     both = Both()
     both.graphed.drop(1)
-    assert both.graphed([text(1)], [both.decoder.new_cache()], [1]) is not None
+    item = ForwardInput(text(1), both.decoder.new_cache())
+    assert both.graphed([item]) is not None
     both.graphed.drop(3)
     assert not both.graphed.widths
-    assert both.graphed([text(1)], [both.decoder.new_cache()], [1]) is None
+    assert both.graphed([item]) is None
 
 
 def test_graphs_that_compute_something_else_are_dropped(
@@ -276,9 +276,9 @@ def test_graphs_that_compute_something_else_are_dropped(
     assert (both.graphed.widths, both.graphed.chains) == ((1, 3), (2,))
     real = GraphedPasses.__call__
 
-    def off(self: GraphedPasses, tokens: list[Tensor], *args: Any) -> list[Tensor] | None:
-        found = real(self, tokens, *args)
-        wrong = len(tokens) == 4 and tokens[0].shape[0] == 3
+    def off(self: GraphedPasses, inputs: Sequence[ForwardInput]) -> list[Tensor] | None:
+        found = real(self, inputs)
+        wrong = len(inputs) == 4 and inputs[0].token_ids.shape[0] == 3
         return [rows + 0.1 * wrong for rows in found or []]
 
     monkeypatch.setattr(GraphedPasses, "__call__", off)

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.model.entry import Entered
-from specstream.model.forward import Extras, ForwardInput
+from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import library
