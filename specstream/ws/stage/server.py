@@ -12,7 +12,6 @@ from anyio import to_thread
 from websockets.asyncio.server import ServerConnection
 from websockets.typing import Subprotocol
 
-from specstream.checks import check_numbers
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
 from specstream.pipeline.adapters import stage_of
 from specstream.pipeline.stage import as_failure
@@ -70,8 +69,8 @@ class AdapterServer:
             raise ConfigError(
                 f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}"
             )
-        check_numbers(1, MAX_WINDOW, window=window)
-        check_numbers(1, max_connections=max_connections)
+        if not 1 <= window <= MAX_WINDOW or max_connections < 1:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
         check_key(host, api_key)
         self._address = (host, port)
         self._options: dict[str, Any] = {
