@@ -13,33 +13,14 @@ from pydantic_core import ErrorDetails
 from specstream.checks import meant, problem
 from specstream.errors import ConfigError, PromptError
 from specstream.learning.config import LearningConfig
-from specstream.methods import (
-    PROPOSERS,
-    AutoProposerConfig,
-    DraftProposerConfig,
-    EagleProposerConfig,
-    LookaheadProposerConfig,
-    MedusaProposerConfig,
-    OffProposerConfig,
-    ProposerConfig,
-    Strict,
-    SuffixProposerConfig,
-)
+from specstream.methods import PROPOSERS, AutoProposerConfig, ProposerConfig, Strict
 from specstream.params import template_kwargs
 
 __all__ = [
     "DEFAULT_DRAFT",
     "DEFAULT_TARGET",
-    "AutoProposerConfig",
-    "DraftProposerConfig",
-    "EagleProposerConfig",
     "EngineConfig",
     "LearningConfig",
-    "LookaheadProposerConfig",
-    "MedusaProposerConfig",
-    "OffProposerConfig",
-    "ProposerConfig",
-    "SuffixProposerConfig",
     "bundled",
     "parse_config",
     "read_config",

@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
-from specstream.methods import EarlyExitProposerConfig
+from specstream.methods import (
+    DraftProposerConfig,
+    EarlyExitProposerConfig,
+    LookaheadProposerConfig,
+    SuffixProposerConfig,
+)
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner

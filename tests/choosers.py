@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.costs import Costs, DraftCosts

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.model import sampling
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.processors import pipeline

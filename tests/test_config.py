@@ -6,15 +6,9 @@ from typing import Any
 import pytest
 
 from specstream import Engine
-from specstream.config import (
-    DEFAULT_DRAFT,
-    DEFAULT_TARGET,
-    EagleProposerConfig,
-    EngineConfig,
-    SuffixProposerConfig,
-    parse_config,
-)
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.errors import ConfigError
+from specstream.methods import EagleProposerConfig, SuffixProposerConfig
 
 
 @pytest.mark.parametrize(

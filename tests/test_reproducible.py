@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer

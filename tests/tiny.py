@@ -12,10 +12,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.request import Delivery, Request
 from specstream.engine.step import EngineCore
 from specstream.errors import SpecstreamError
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.costs import Costs, DraftCosts
 from specstream.speculation.policy.policy import Policy

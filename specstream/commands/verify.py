@@ -13,13 +13,9 @@ import anyio
 from specstream.commands.common import engine_of
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import note, print_json
-from specstream.config import (
-    AutoProposerConfig,
-    DraftProposerConfig,
-    EngineConfig,
-    SuffixProposerConfig,
-)
+from specstream.config import EngineConfig
 from specstream.errors import ConfigError
+from specstream.methods import AutoProposerConfig, DraftProposerConfig, SuffixProposerConfig
 
 if TYPE_CHECKING:
     from specstream.bench.exactness.pair import Finding

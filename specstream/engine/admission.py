@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.config import EngineConfig
 from specstream.engine.call_messages import texts_of
 from specstream.engine.detokenizer import decoder_of
 from specstream.engine.output import Output
@@ -22,6 +22,7 @@ from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.forced import with_choice
 from specstream.engine.tools.formats import CallFormat, format_of
 from specstream.errors import EngineBusy, PromptError, SamplingError
+from specstream.methods import AutoProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline
 from specstream.model.runner import ModelRunner

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specstream.config import AutoProposerConfig, DraftProposerConfig, EngineConfig, Scheme
+from specstream.config import EngineConfig, Scheme
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError, ModelError, ModelUnsupported, VocabularyMismatch
-from specstream.methods import MtpProposerConfig
+from specstream.methods import AutoProposerConfig, DraftProposerConfig, MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specstream.bench.costs import Costs as Round
-from specstream.config import AutoProposerConfig, EngineConfig
+from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
 from specstream.errors import SpecstreamError
+from specstream.methods import AutoProposerConfig
 from specstream.speculation.proposers.auto import AutoProposer
 
 __all__ = ["Speed", "expected_speed", "predict"]

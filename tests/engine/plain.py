@@ -10,8 +10,13 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from specstream.config import DraftProposerConfig, LookaheadProposerConfig, SuffixProposerConfig
-from specstream.methods import EarlyExitProposerConfig, MirrorProposerConfig
+from specstream.methods import (
+    DraftProposerConfig,
+    EarlyExitProposerConfig,
+    LookaheadProposerConfig,
+    MirrorProposerConfig,
+    SuffixProposerConfig,
+)
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.costs import Costs

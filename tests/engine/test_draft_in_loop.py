@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from specstream.config import DraftProposerConfig
-from specstream.methods import MirrorProposerConfig
+from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner

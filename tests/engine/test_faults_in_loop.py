@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from specstream.config import DraftProposerConfig
 from specstream.errors import EngineFailed, ModelBroken
+from specstream.methods import DraftProposerConfig
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from specstream.config import DraftProposerConfig
 from specstream.errors import EngineBusy, PromptError
+from specstream.methods import DraftProposerConfig
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor, TopKLogitsWarper
 
-from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.invariance import find_fixed_width
 from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.runner import ModelRunner

@@ -14,11 +14,12 @@ import pytest
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specstream.config import DraftProposerConfig, EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine import commit, stops
 from specstream.engine.request import Request
 from specstream.engine.step import EngineCore
 from specstream.engine.stops import StopMatcher
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.metrics import SpecStats
 from specstream.model.noise import gumbel_max
 from specstream.model.runner import ModelRunner

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import Varying, sample
-from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.records import Outcome, Outlook, Plan, RoundTimes

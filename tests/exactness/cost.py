@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 from specstream.bench.exactness.harness import run_requests
-from specstream.config import EngineConfig, OffProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
+from specstream.methods import OffProposerConfig
 from specstream.types import Message, SamplingParams
 
 __all__ = ["measure_cost"]

@@ -17,12 +17,12 @@ import torch
 from specstream import Engine, LearningConfig, SamplingParams
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import sample
-from specstream.config import DraftProposerConfig, EngineConfig
+from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
 from specstream.engine.step import EngineCore
 from specstream.engine.worker import EngineWorker
 from specstream.learning.learner import Learner
-from specstream.methods import EagleProposerConfig
+from specstream.methods import DraftProposerConfig, EagleProposerConfig
 from specstream.model.heads.recognise import told_acceptance
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities

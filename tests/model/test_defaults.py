@@ -16,9 +16,10 @@ from transformers import (
     NoRepeatNGramLogitsProcessor,
 )
 
-from specstream.config import DraftProposerConfig, SuffixProposerConfig, parse_config
+from specstream.config import parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import SamplingError
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer

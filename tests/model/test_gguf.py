@@ -16,7 +16,7 @@ from gguf import quants
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from specstream.config import DEFAULT_TARGET, EngineConfig, OffProposerConfig
+from specstream.config import DEFAULT_TARGET, EngineConfig
 from specstream.engine.build import build_engine
 from specstream.errors import (
     ConfigError,
@@ -25,6 +25,7 @@ from specstream.errors import (
     ModelNotFound,
     ModelUnsupported,
 )
+from specstream.methods import OffProposerConfig
 from specstream.model.gguf import convert, read_gguf_model, read_gguf_tokenizer
 from specstream.model.load import load_config, load_model, load_tokenizer
 from specstream.model.places import check_models

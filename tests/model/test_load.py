@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
-from specstream.config import DEFAULT_TARGET, EngineConfig, OffProposerConfig
+from specstream.config import DEFAULT_TARGET, EngineConfig
 from specstream.engine.build import build_engine
 from specstream.errors import (
     ConfigError,
@@ -22,6 +22,7 @@ from specstream.errors import (
     ModelUnsupported,
     PromptError,
 )
+from specstream.methods import OffProposerConfig
 from specstream.model.load import choose_device, choose_dtype, load_tokenizer, prepare_device
 from specstream.types import SamplingParams
 from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model

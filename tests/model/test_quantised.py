@@ -88,8 +88,8 @@ def test_a_tokens_logits_do_not_depend_on_the_width_of_the_pass(scheme: Scheme) 
 
 @pytest.mark.parametrize(("scheme", "both"), [("int8", True), ("int4", False)])
 def test_greedy_text_is_the_quantised_models_own(scheme: Scheme, both: bool) -> None:
-    from specstream.config import DraftProposerConfig
     from specstream.engine.step import EngineCore
+    from specstream.methods import DraftProposerConfig
     from specstream.speculation.proposers.draft_model import DraftModelProposer
 
     for text in ("abab", "the cat sat on the mat, the cat", "日本"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.model import processors
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposal

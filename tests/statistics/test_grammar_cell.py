@@ -11,7 +11,7 @@ import torch
 
 from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import sample
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.speculation.proposal import Proposer, SpecRequest
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams

@@ -14,7 +14,7 @@ from specstream.bench.exactness.greedy import (
     compare_greedy,
     width_noise,
 )
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer

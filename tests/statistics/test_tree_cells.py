@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import specstream.engine.step
-from specstream.config import LookaheadProposerConfig
+from specstream.methods import LookaheadProposerConfig
 from specstream.model.kv import KVCache
 from specstream.speculation import sequential, tree_rules, verify
 from specstream.speculation.proposal import SpecRequest, Verdict

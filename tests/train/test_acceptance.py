@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.train.batches import Batches

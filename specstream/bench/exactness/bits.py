@@ -8,10 +8,11 @@ from typing import Any
 
 from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.bench.exactness.pair import Finding
-from specstream.config import EngineConfig, SuffixProposerConfig
+from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError
+from specstream.methods import SuffixProposerConfig
 from specstream.model.invariance import rows_alike
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.suffix import SuffixProposer

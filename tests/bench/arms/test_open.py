@@ -10,8 +10,9 @@ import pytest
 
 from specstream.bench.arms.engine import CoreArm
 from specstream.bench.arms.open import Wanted, open_arms
-from specstream.config import DEFAULT_DRAFT, AutoProposerConfig, DraftProposerConfig, EngineConfig
+from specstream.config import DEFAULT_DRAFT, EngineConfig
 from specstream.errors import ModelNotFound
+from specstream.methods import AutoProposerConfig, DraftProposerConfig
 from specstream.model.forward import PLAIN
 from specstream.types import Message, SamplingParams
 from tests.tiny import byte_tokenizer, noisy_copy, tiny_model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.config import DraftProposerConfig
+from specstream.methods import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest
 from specstream.speculation.proposers.draft_model import DraftModelProposer

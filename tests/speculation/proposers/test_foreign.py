@@ -10,9 +10,9 @@ import torch
 
 from specstream.bench.exactness.gtest import g_test
 from specstream.bench.exactness.harness import sample
-from specstream.config import DraftProposerConfig, SuffixProposerConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import VocabularyMismatch
+from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.model.spelling import Spelling

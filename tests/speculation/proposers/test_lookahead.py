@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.config import AutoProposerConfig, LookaheadProposerConfig, parse_config
+from specstream.config import parse_config
 from specstream.errors import ConfigError
+from specstream.methods import AutoProposerConfig, LookaheadProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import MAX_NODES, Proposal, Verdict

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specstream.config import SuffixProposerConfig
+from specstream.methods import SuffixProposerConfig
 from specstream.speculation.proposers.suffix import (
     SUFFIX_LOOKUP,
     SuffixProposer,
