@@ -33,7 +33,7 @@ from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
-from specstream.model.quantised import Multiply, Quantised, quantised_products
+from specstream.model.quantised import Multiply, quantised_products
 from specstream.model.rotations import rotations
 from specstream.model.stop import NEVER, Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
@@ -56,7 +56,7 @@ class Decoder:
         native: Native code, which runs every pass of a model that it can compute.
 
     Attributes:
-        layers: The layers in torch's operations, first to last.
+        layers: The layers in torch's operations, first to last; native passes share their matrices.
         normed: Applies the final norm to states ``[n, hidden]`` of any depth.
         logits: Gives ``[n, V]`` of normed states ``[n, hidden]``.
     """
@@ -77,12 +77,10 @@ class Decoder:
         head = multiply
         if quantize is not None:
             multiply, head = quantised_products(quantize, weights.device)
-        matrix = multiply if isinstance(multiply, Quantised) else None
-        self._whole = NativeLayers.of(native, weights, matrix)
-        self.logits = head(weights.head, None)
-        self.normed = rms_norm(weights.norm, weights.eps)
         norms = partial(rms_norm, eps=weights.eps)
         self.layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
+        self._whole = NativeLayers.of(native, weights, self.layers)
+        self.logits, self.normed = head(weights.head, None), norms(weights.norm)
         if quantize is not None:
             weights = weights.without_matrices()
         self.weights, self.rotary = weights, rotary
@@ -152,15 +150,9 @@ class Decoder:
         time; the rounding can't change the output, as every draft is verified.
         """
         if self.native is not None and native_takes(weight):
-            return self.native_matrix(weight, bias)
-        packed = can_pack(weight.dtype, weight.device)
-        return product(weight, bias, packed=packed, native=self.native)
-
-    def native_matrix(self, weight: Tensor, bias: Tensor | None = None) -> NativeMatrix:
-        """As `products`, for a weight that native code takes (see `native_takes`)."""
-        assert self.native is not None
-        eight = weight.dtype is torch.bfloat16
-        return NativeMatrix(self.native, weight, bias, "int8" if eight else None)
+            eight = weight.dtype is torch.bfloat16
+            return NativeMatrix(self.native, weight, bias, "int8" if eight else None)
+        return product(weight, bias, packed=can_pack(weight.dtype, weight.device))
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

@@ -20,7 +20,7 @@ from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.products import Product
 
-__all__ = ["Multiply", "Quantised", "check_scheme", "named", "quantised_products"]
+__all__ = ["Multiply", "check_scheme", "named", "quantised_products"]
 
 _GROUP = 32  # four-bit values that share a scale
 
@@ -63,36 +63,24 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
 
 def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, Multiply]:
     """Return two makers of products: for the layers' matrices and for the output head."""
-    if device.type == "cuda":
-        multiply = partial(_torchao_product, scheme=scheme)
-        return multiply, partial(_torchao_product, scheme="int8")
-    return Quantised(scheme), Quantised("int8")
+    make = _torchao_product if device.type == "cuda" else _native_product
+    return partial(make, scheme=scheme), partial(make, scheme="int8")
 
 
-class Quantised:
-    """Makes native quantised matrices; the same weight (by its address) gets the same matrix again."""
+def _native_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
+    """Make the product in native code.
 
-    def __init__(self, scheme: Scheme) -> None:
-        found = library(True)
-        assert found is not None
-        self._library, self._scheme = found, scheme
-        self._made = dict[int, NativeMatrix]()
-
-    def __call__(self, weight: Tensor, bias: Tensor | None = None) -> NativeMatrix:
-        """Return the quantised matrix of a weight and a bias.
-
-        Raises:
-            ModelUnsupported: native code doesn't take the weight, see `native_takes`.
-        """
-        if not native_takes(weight):
-            raise ModelUnsupported(
-                f"a matrix of {tuple(weight.shape)} {weight.dtype} can't be quantised here (columns "
-                "come in multiples of 32)"
-            )
-        address = weight.data_ptr()
-        if address not in self._made:
-            self._made[address] = NativeMatrix(self._library, weight, bias, self._scheme)
-        return self._made[address]
+    Raises:
+        ModelUnsupported: native code doesn't take the weight, see `native_takes`.
+    """
+    if not native_takes(weight):
+        raise ModelUnsupported(
+            f"a matrix of {tuple(weight.shape)} {weight.dtype} can't be quantised here (columns "
+            "come in multiples of 32)"
+        )
+    code = library(True)
+    assert code is not None
+    return NativeMatrix(code, weight, bias, scheme)
 
 
 def _torchao_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:

@@ -19,7 +19,8 @@ from specstream.model import decoder, quantised
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.forward import ForwardInput
 from specstream.model.load import load_model, load_tokenizer
-from specstream.model.quantised import Quantised, check_scheme
+from specstream.model.native.matrix import NativeMatrix
+from specstream.model.quantised import check_scheme
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, drop_matrices
 from specstream.model.width_check import loaded_scheme
@@ -31,16 +32,14 @@ SCHEMES: tuple[Scheme, ...] = ("int8", "int4")
 
 
 @pytest.mark.parametrize(("scheme", "near"), [("int8", 0.012), ("int4", 0.16)])
-def test_a_product_is_near_the_exact_one_and_made_once(scheme: Scheme, near: float) -> None:
+def test_a_product_is_near_the_exact_one(scheme: Scheme, near: float) -> None:
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(96, 64, generator=generator).bfloat16()
     bias = torch.randn(96, generator=generator)
     rows = torch.randn(37, 64, generator=generator) * torch.logspace(-4, 3, 37).unsqueeze(1)
     rows[5] = 0.0
-    make = Quantised(scheme)
-    multiply = make(weight, bias)
-    assert make(weight, bias) is multiply
-    found, exact = multiply(rows), rows @ weight.float().T
+    found = quantised._native_product(weight, bias, scheme=scheme)(rows)
+    exact = rows @ weight.float().T
     scale = exact.abs().amax(1, keepdim=True).clamp_min(1e-6)
     assert ((found - bias - exact).abs() / (scale + bias.abs().max())).max() < near
     assert torch.equal(found[5], bias)
@@ -52,7 +51,22 @@ def test_four_bits_keep_what_is_of_four_bits() -> None:
     whole[:, ::32], whole[:, 1::32] = 0, 15
     # Some CPUs' products read both factors in bfloat16.
     weight, rows = whole * 0.5 - 3.0, torch.randn(3, 64, generator=generator).bfloat16().float()
-    assert torch.allclose(Quantised("int4")(weight)(rows), rows @ weight.T, atol=1e-4)
+    found = quantised._native_product(weight, scheme="int4")(rows)
+    assert torch.allclose(found, rows @ weight.T, atol=1e-4)
+
+
+def test_a_weight_is_quantised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native passes and layers in torch's operations, which streams use, share the matrices."""
+    made: list[NativeMatrix] = []
+
+    def counted(*args: Any) -> NativeMatrix:
+        made.append(NativeMatrix(*args))
+        return made[-1]
+
+    monkeypatch.setattr(quantised, "NativeMatrix", counted)
+    runner = ModelRunner(copy.deepcopy(MODEL), quantize="int8")
+    assert runner.invariant and len(made) == 4 * len(runner.decoder.layers) + 1
+    assert runner.decoder.layers[0].qkv is made[0]
 
 
 def test_attention_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +126,7 @@ def test_what_cannot_be_quantised_is_refused_by_name(monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelUnsupported, match="^draft_quantize: .* leave draft_quantize off"):
         ModelRunner(MODEL, lean=False, quantize="int8", setting="draft_quantize")
     with pytest.raises(ModelUnsupported, match="columns come in multiples of 32"):
-        Quantised("int4")(torch.zeros(32, 40))
+        quantised._native_product(torch.zeros(32, 40), scheme="int4")
     with pytest.raises(ConfigError, match="needs a CPU or a GPU, not meta"):
         check_scheme("int8", torch.device("meta"))
     monkeypatch.setattr("specstream.model.native.library.native_library", lambda: "no compiler")

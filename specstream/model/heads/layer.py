@@ -130,8 +130,8 @@ class FeatureLayer:
         rotary: RotaryTable,
     ) -> None:
         (layer,) = weights.layers
-        self.native = NativeLayers.of(decoder.native, weights, decoder.native_matrix)
-        self._layer = None if self.native else layer_of(weights, layer, norms, decoder.products)
+        self._layer = layer_of(weights, layer, norms, decoder.products)
+        self.native = NativeLayers.of(decoder.native, weights, [self._layer])
         self.norm, self.rotary = norms(layer.norm), rotary
         self._attention = ContiguousAttention(weights)
 
@@ -149,7 +149,6 @@ class FeatureLayer:
             self.native.run(wide, self.rotary, batch, entry=entry)
             x = batch.kept(wide).to(x.dtype)
         else:
-            assert self._layer is not None
             plan = self._attention.plan(batch)
             kept = plan.narrow() if sum(batch.keeps) < x.shape[0] else None
             cos, sin = rotations(self.rotary, batch, x.device)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from specstream.model.attention.base import Batch
 from specstream.model.forward import Taps
 from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.layers import Layer
 from specstream.model.native import structs
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import COLUMNS, NativeMatrix
@@ -26,22 +26,20 @@ _ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _KINDS = {torch.float32: structs.FLOAT32, torch.bfloat16: structs.BFLOAT16}
 
 
-MatrixOf = Callable[[Tensor, Tensor | None], NativeMatrix]
-
-
 class NativeLayers:
     """All decoder layers of a model or head; made by `of`.
 
     Args:
         library: The native library.
         weights: The weights of the model or head.
-        matrix: Makes a native matrix from a weight and its bias, for instance a quantised one.
+        layers: Its layers, whose products are native matrices; these are shared, not copied.
     """
 
-    def __init__(self, library: Library, weights: DecoderWeights, matrix: MatrixOf) -> None:
+    def __init__(self, library: Library, weights: DecoderWeights, layers: Sequence[Layer]) -> None:
         w = weights
         self._library, self._depth = library, len(w.layers)
-        self._layers = structs.array(structs.Layer, [_layer(one, matrix) for one in w.layers])
+        each = [_layer(*both) for both in zip(w.layers, layers, strict=True)]
+        self._layers = structs.array(structs.Layer, each)
         self._sizes = structs.Sizes(
             w.hidden,
             w.heads,
@@ -56,12 +54,12 @@ class NativeLayers:
 
     @classmethod
     def of(
-        cls, library: Library | None, weights: DecoderWeights, matrix: MatrixOf | None = None
+        cls, library: Library | None, weights: DecoderWeights, layers: Sequence[Layer]
     ) -> NativeLayers | None:
         """Make the layers; None without native code, or if it can't compute them.
 
         It computes layers on a CPU of known dtypes and activations whose sizes are multiples of
-        `COLUMNS`. By default matrices are read as they are, without quantising them.
+        `COLUMNS`; with ``library`` the products of such ``layers`` have to be native matrices.
         """
         w = weights
         wide = (w.hidden, w.intermediate, w.heads * w.head_dim)
@@ -69,7 +67,7 @@ class NativeLayers:
         known = w.dtype in _KINDS and w.activation in _ACTIVATIONS
         if library is None or w.device.type != "cpu" or not (fits and known):
             return None
-        return cls(library, weights, matrix or partial(NativeMatrix, library))
+        return cls(library, weights, layers)
 
     def run(
         self,
@@ -153,14 +151,12 @@ class NativeLayers:
         return structs.Pass(x, wide, cos, sin, rows, sequences, scratch, count, len(each))
 
 
-def _layer(layer: LayerWeights, matrix: MatrixOf) -> structs.Layer:
-    norms = (layer.norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
+def _layer(weights: LayerWeights, layer: Layer) -> structs.Layer:
+    norms = (weights.norm, weights.query_norm, weights.key_norm, weights.mlp_norm)
+    products = (layer.qkv, layer.out, layer.gate_up, layer.down)
     return structs.Layer(
         *(None if norm is None else norm.float().contiguous() for norm in norms),
-        matrix(layer.qkv, layer.qkv_bias).struct,
-        matrix(layer.out, layer.out_bias).struct,
-        matrix(layer.gate_up, None).struct,
-        matrix(layer.down, None).struct,
+        *(cast(NativeMatrix, product).struct for product in products),
     )
 
 
