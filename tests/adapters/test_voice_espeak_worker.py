@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.types import Phrase, Span, SpeechBuffer
-from specstream_adapters.voice import EspeakVoice, espeak
+from specstream_adapters.voice import EspeakVoice, espeak, shared
 from specstream_adapters.voice.espeak import PIECE, Worker
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent, Sink
 
@@ -177,6 +179,17 @@ def test_a_loop_that_went_away_frees_the_thread(library: CountingLibrary) -> Non
     library.go_on.set()
     assert len(asyncio.run(read(speak("b" * 10)))) == 10
     assert library.buffers <= 5 + 10
+
+
+def test_voices_that_are_made_at_once_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(*args: int | str) -> object:
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(shared, "ThreadPoolExecutor", slowly)
+    with ThreadPoolExecutor(4) as makers:
+        threads = list(makers.map(shared.thread_of, ["a library of this test"] * 4))
+    assert len(set(map(id, threads))) == 1
 
 
 def test_call_passes_results_and_errors(library: CountingLibrary) -> None:

@@ -30,7 +30,11 @@ def once(make: Callable[[], T]) -> Callable[[], T]:
 
 def thread_of(library: str) -> ThreadPoolExecutor:
     """The one thread of this process that uses a library; a forked process gets its own."""
-    return _thread(library, os.getpid())
+    with _making:  # a cache alone may call its function twice
+        return _thread(library, os.getpid())
+
+
+_making = Lock()
 
 
 @cache
