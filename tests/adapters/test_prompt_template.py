@@ -46,7 +46,7 @@ STORIES = {
     "german": "Ein kleiner Bär wandert durch den Wald. Er sucht seine Mutter und weint.",
     "chinese": "少女在雪地里行走。她抬头看着星星。",
 }
-_TAG = re.compile(r"\[([a-z ]+)\]")
+_TAG = re.compile(r"\[([a-z -]+)\]")
 
 
 def phrases(text: str, cuts: Sequence[int] | None = None) -> list[Phrase]:
@@ -169,6 +169,15 @@ async def test_what_a_pronoun_stands_for_is_in_the_same_prompt() -> None:
     )
 
 
+async def test_a_pronoun_is_replaced_behind_the_word_that_leads_to_it_too() -> None:
+    text = (
+        "Leo, a tired baker, opened the door of the barn. Snow fell on the roof. "
+        "Then he lifted a lantern and a shovel from the wall."
+    )
+    last = final(await shoot(text))[-1]
+    assert "Then Leo lifted a lantern" in last.prompt
+
+
 async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() -> None:
     text = "Snow covers the roofs. " * 3 + "It glitters in the moonlight on the old roofs."
     board, shots = TemplateRewriter(max_shots=9).open(), list[ScenePrompt]()
@@ -205,11 +214,12 @@ async def test_the_camera_follows_what_happens() -> None:
     assert cameras == ["First-person view", "Medium shot", "Medium shot", "First-person view"]
 
 
-async def test_tags_set_the_mood_and_stay_out_of_the_prompt() -> None:
+@pytest.mark.parametrize("tag", ["surprised", "wide-eyed"])
+async def test_tags_set_the_mood_and_stay_out_of_the_prompt(tag: str) -> None:
     plain = await shoot("A tall woman opened the door.")
-    tagged = await shoot("[surprised] A tall woman opened the door.")
+    tagged = await shoot(f"[{tag}] A tall woman opened the door.")
     assert "Astonished mood" in tagged[0].prompt
-    assert "surprised" not in tagged[0].prompt
+    assert tag not in tagged[0].prompt
     assert tagged[0].prompt.replace(" Astonished mood.", "") == plain[0].prompt
     assert plain[0].t_start_ms == tagged[0].t_start_ms == 0.0
 

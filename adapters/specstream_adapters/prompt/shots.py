@@ -29,7 +29,9 @@ _OTHERS = {  # beginnings of a sentence that goes on about the subject before it
         r"\w+(?:a|ó|ía|aba|n)(?= (?:una?|el|la|los|las|de|en|con|al|por|que)\b))"
     ),
 }
-_FIRST = re.compile(r"^(?:He|She|It|They)(?= [a-z])")
+_FIRST = re.compile(
+    r"^((?:(?:Then|So|And|But|Now|Suddenly|At last),? )?)((?i:he|she|it|they))(?= [a-z])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +245,10 @@ class ShotState:
 def _named(line: str, who: Subject) -> str:
     """The line with ``who`` named in place of the pronoun at its beginning, if it is ``who.pronoun``."""
     found = _FIRST.match(line)
-    if found is None or found[0].lower() != who.pronoun:
+    if found is None or found[2].lower() != who.pronoun:
         return line
-    return who.definite[:1].upper() + who.definite[1:] + line[found.end() :]
+    named = f"{found[1]}{who.definite}"
+    return named[:1].upper() + named[1:] + line[found.end() :]
 
 
 def ended(text: str) -> str:

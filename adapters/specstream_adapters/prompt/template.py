@@ -26,9 +26,9 @@ _NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")  # shown by what h
 _MOODS = {  # by the name that `direct` gives a tag
     "smile": "warm", "happy": "warm", "laugh": "warm", "sad": "sombre", "cry": "sombre",
     "worried": "tense", "afraid": "tense", "sigh": "weary", "tired": "weary",
-    "surprised": "astonished", "wide eyes": "astonished", "gasp": "astonished", "angry": "fierce",
-    "whisper": "hushed", "quiet": "hushed", "think": "pensive", "serious": "pensive",
-    "determined": "determined", "brave": "determined",
+    "surprised": "astonished", "wide eyes": "astonished", "wide": "astonished", "gasp": "astonished",
+    "angry": "fierce", "whisper": "hushed", "quiet": "hushed", "think": "pensive",
+    "serious": "pensive", "determined": "determined", "brave": "determined",
 }  # fmt: skip
 
 
@@ -269,6 +269,6 @@ def _bare(who: str) -> str:
 
 def _mood_of(tags: tuple[str, ...]) -> str:
     """The mood of the last tag that has one, as a whole or by one of its words; "" if none has."""
-    asked = [words for tag in reversed(tags) for words in (tag, *tag.split())]
+    asked = [words for tag in reversed(tags) for words in (tag, *re.findall(r"\w+", tag))]
     found = (_MOODS.get(direct(words).name) for words in asked)
     return next(filter(None, found), "")
