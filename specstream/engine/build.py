@@ -20,16 +20,16 @@ from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
 from specstream.model.heads.place import head_folder
 from specstream.model.heads.recognise import load_head, read_head_config, told_acceptance
-from specstream.model.invariance import find_fixed_width, rows_alike
+from specstream.model.invariance import check_widths, find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer, target_dtype
 from specstream.model.positions import declared_positions, steady_positions
+from specstream.model.quantised import loaded_scheme
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from specstream.model.spelling import Spelling
 from specstream.model.vocabulary import Translation, check_rows, find_draft, one_vocabulary
 from specstream.model.warm_up import warm_up
 from specstream.model.weights import drop_matrices
-from specstream.model.width_check import check_widths, loaded_scheme
 from specstream.models.kept import located, shipped_heads
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts

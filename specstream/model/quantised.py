@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from specstream.config import Scheme
 from specstream.errors import ConfigError, ModelUnsupported
@@ -20,7 +21,7 @@ from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.products import Product
 
-__all__ = ["Multiply", "check_scheme", "named", "quantised_products"]
+__all__ = ["Multiply", "check_scheme", "loaded_scheme", "named", "quantised_products"]
 
 _GROUP = 32  # four-bit values that share a scale
 
@@ -59,6 +60,13 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
         library(True)
     except ConfigError as error:
         raise ConfigError(f"{scheme} takes native passes. {error}") from None
+
+
+def loaded_scheme(model: PreTrainedModel) -> str | None:
+    """Return the quantisation scheme of a loaded transformers model; None if it is not quantised."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    method = getattr(getattr(quantizer, "quantization_config", None), "quant_method", None)
+    return None if method is None else str(getattr(method, "value", method))
 
 
 def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, Multiply]:

@@ -20,10 +20,9 @@ from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.forward import ForwardInput
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.native.matrix import NativeMatrix
-from specstream.model.quantised import check_scheme
+from specstream.model.quantised import check_scheme, loaded_scheme
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, drop_matrices
-from specstream.model.width_check import loaded_scheme
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
 from tests.tiny import ask, run_until_idle
