@@ -13,12 +13,21 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from specstream.bench.figures import grouped
 from specstream.bench.records import Emission, Run
 
-__all__ = ["Ceiling", "Costs", "best_speedup", "ceiling_of", "costs_of", "expected_tokens"]
+__all__ = [
+    "Ceiling",
+    "RoundCosts",
+    "best_speedup",
+    "ceiling_of",
+    "costs_of",
+    "expected_tokens",
+    "pass_cost",
+]
 
 _FEW = 3  # with fewer rounds, a pass width or a domain is left out
 _Round = tuple[float, Emission]  # milliseconds since the emission before, and the emission
@@ -42,7 +51,7 @@ def best_speedup(
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class RoundCosts:
     """Costs in units of one plain round. ``v``, ``o`` and ``plain_o`` are common to all domains.
 
     The names of the fields are keys of ``bench.json``.
@@ -56,18 +65,19 @@ class Costs:
     draft_prefill_ms: float  # extra milliseconds of a request's first drafting round
     rounds: int  # drafting rounds that were used
 
-    def v_at(self, width: int) -> float:
-        """v(M), interpolated between observed widths and extrapolated by their average slope."""
-        seen = sorted(self.v)
-        at = bisect_right(seen, width)
-        if at == 0 or len(seen) == 1:
-            return self.v[seen[0]]
-        beyond = at == len(seen)
-        low, high = (seen[0], seen[-1]) if beyond else (seen[at - 1], seen[at])
-        slope = (self.v[high] - self.v[low]) / (high - low)
-        if beyond:
-            return self.v[high] + max(0.0, slope) * (width - high)
-        return self.v[low] + slope * (width - low)
+
+def pass_cost(v: Mapping[int, float], width: int) -> float:
+    """v(M), interpolated between observed widths and extrapolated by their average slope."""
+    seen = sorted(v)
+    at = bisect_right(seen, width)
+    if at == 0 or len(seen) == 1:
+        return v[seen[0]]
+    beyond = at == len(seen)
+    low, high = (seen[0], seen[-1]) if beyond else (seen[at - 1], seen[at])
+    slope = (v[high] - v[low]) / (high - low)
+    if beyond:
+        return v[high] + max(0.0, slope) * (width - high)
+    return v[low] + slope * (width - low)
 
 
 class _Domain:
@@ -93,7 +103,7 @@ class _Domain:
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
 
-def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[str, Costs]:
+def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[str, RoundCosts]:
     """Costs by domain, from medians over rounds; domains with too few rounds are left out.
 
     Args:
@@ -116,7 +126,7 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
     for name, d in domains.items():
         step, unit = d.step_ms, d.unit_ms
         first = statistics.median(e.draft_ms - step * e.drafted for _, e in d.firsts)
-        found[name] = Costs(unit, step / unit, v, o, plain_o, max(0.0, first), len(d.drafting))
+        found[name] = RoundCosts(unit, step / unit, v, o, plain_o, max(0.0, first), len(d.drafting))
     return found
 
 
@@ -137,7 +147,7 @@ class Ceiling:
     measured: float | None  # measured ratio of decode speeds with and without speculation
 
 
-def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
+def ceiling_of(costs: RoundCosts, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
     """Apply the formula to one domain's runs; None if nothing was drafted there.
 
     Drafts after the first rejected one were never verified, so alpha is accepted ÷ (accepted +
@@ -151,9 +161,10 @@ def ceiling_of(costs: Costs, runs: Sequence[Run], measured: float | None) -> Cei
         return None
     alpha = accepted / verified
     most = max(8, max(costs.v) - 1)  # for more drafts, v would be extrapolated
-    drafts, speedup = best_speedup(alpha, costs.c, costs.v_at, costs.o, most=most)
+    v = partial(pass_cost, costs.v)
+    drafts, speedup = best_speedup(alpha, costs.c, v, costs.o, most=most)
     spent = sum(
-        costs.c * e.drafted + costs.v_at(e.drafted + 1) + (costs.o if e.drafted else costs.plain_o)
+        costs.c * e.drafted + v(e.drafted + 1) + (costs.o if e.drafted else costs.plain_o)
         for e in rounds
     )
     as_run = sum(emission.tokens for emission in rounds) / spent if spent else 1.0

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from specstream.bench.costs import Ceiling, Costs, ceiling_of, costs_of
+from specstream.bench.costs import Ceiling, RoundCosts, ceiling_of, costs_of
 from specstream.bench.figures import rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN
 from specstream.bench.records import Record
@@ -38,7 +38,7 @@ _GGUF = (
 _GRAMMAR = "the bundled models were trained on such text from a grammar, so it is easy to predict"
 
 
-def analyse(results: Results) -> tuple[dict[str, Costs], dict[str, Ceiling]]:
+def analyse(results: Results) -> tuple[dict[str, RoundCosts], dict[str, Ceiling]]:
     """By domain: the costs of rounds, and the speedup formula's results for these costs."""
     runs = {
         domain: (

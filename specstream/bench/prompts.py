@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, OutputError, PromptError
@@ -19,9 +19,13 @@ __all__ = [
     "Prompt",
     "PromptSet",
     "choose",
+    "json_lines",
     "known_first",
     "read_prompts",
+    "text_of",
 ]
+
+T = TypeVar("T")
 
 _KNOWN = ("chat", "tools", "math", "code")
 GRAMMAR_DOMAIN = "scene"
@@ -80,26 +84,44 @@ def read_prompts(path: str | Path | None = None) -> PromptSet:
         OutputError: the bundled file is not in this installation.
     """
     name, raw = _bytes_of(path)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        at = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{name}, line {at}: not UTF-8 text: {error.reason}") from None
     prompts: dict[str, Prompt] = {}
-    for number, line in enumerate(text.split("\n"), 1):  # texts may hold other separators
-        if not line.strip():
-            continue
-        try:
-            prompt = _prompt(json.loads(line), number)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{name}, line {number}: not JSON: {error}") from None
-        except (ConfigError, PromptError) as error:
-            raise ConfigError(f"{name}, line {number}: {error}") from None
+    for number, prompt in json_lines(name, text_of(name, raw), _prompt):
         if prompts.setdefault(prompt.id, prompt) is not prompt:
             raise ConfigError(f"{name}, line {number}: the id {prompt.id!r} is there twice")
     if not prompts:
         raise ConfigError(f"{name} holds no prompts: it must have a line of JSON for each")
     return PromptSet(tuple(prompts.values()), name, hashlib.sha256(raw).hexdigest())
+
+
+def text_of(name: object, raw: bytes) -> str:
+    """Decode the content of the file ``name``, which may begin with a byte order mark.
+
+    Raises:
+        ConfigError: names the line that isn't UTF-8.
+    """
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}, line {at}: not UTF-8 text: {error.reason}") from None
+
+
+def json_lines(name: object, text: str, read: Callable[[Any, int], T]) -> Iterator[tuple[int, T]]:
+    """Yield the number of each line that isn't empty, and what ``read(value, number)`` makes of it.
+
+    Raises:
+        ConfigError: names the line that isn't JSON, or that ``read`` refuses.
+    """
+    for number, line in enumerate(text.split("\n"), 1):  # texts may hold other separators
+        if not line.strip():
+            continue
+        try:
+            found = read(json.loads(line), number)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name}, line {number}: not JSON: {error}") from None
+        except (ConfigError, PromptError) as error:
+            raise ConfigError(f"{name}, line {number}: {error}") from None
+        yield number, found
 
 
 def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specstream.bench.costs import Ceiling, Costs
+from specstream.bench.costs import Ceiling, RoundCosts
 from specstream.bench.results import Results
 from specstream.wording import counted
 
@@ -31,7 +31,7 @@ _PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 7
 
 
 def verdict_of(
-    results: Results, costs: Mapping[str, Costs], ceilings: Mapping[str, Ceiling]
+    results: Results, costs: Mapping[str, RoundCosts], ceilings: Mapping[str, Ceiling]
 ) -> list[str]:
     """The verdict, one sentence a line, speculation's gain first.
 
@@ -117,7 +117,7 @@ def _compared(ratio: float, name: str) -> str:
     return f"{kind} {than} {name}: {ratio:.2f} times its speed"
 
 
-def _ceiling(domain: str, costs: Costs, ceiling: Ceiling) -> str:
+def _ceiling(domain: str, costs: RoundCosts, ceiling: Ceiling) -> str:
     text = (
         f"{domain}: a drafted token costs {_part(costs.c)} of a plainly decoded one, and its acceptance "
         f"rate is {ceiling.alpha:.0%} if all drafts before it were accepted; "

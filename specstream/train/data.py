@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from specstream.bench.prompts import json_lines, text_of
 from specstream.engine.prompt import PromptEncoder, check_messages
 from specstream.errors import ConfigError, PromptError
 from specstream.types import Message
@@ -123,16 +124,11 @@ def _text_of(path: Path) -> str:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror or error}") from None
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        at = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {at}: not UTF-8 text: {error.reason}") from None
+    return text_of(path, raw)
 
 
 def _lines(path: Path, text: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> Prompts:
     encoder = PromptEncoder(tokenizer, warns=False)
-    found: list[tuple[int, list[Message]]] = []
 
     def encode(item: tuple[int, list[Message]]) -> list[int]:
         number, messages = item
@@ -141,15 +137,7 @@ def _lines(path: Path, text: str, tokenizer: PreTrainedTokenizerBase, longest: i
         except PromptError as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None
 
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            found.append((number, check_messages(_messages(json.loads(line)))))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: not JSON: {error}") from None
-        except (ConfigError, PromptError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from None
+    found = list(json_lines(path, text, _messages))
     encode(found[0])
     return Prompts(found, encode, longest)
 
@@ -166,13 +154,13 @@ def _refuse_array(path: Path, text: str) -> None:
         )
 
 
-def _messages(value: Any) -> list[Message] | str:
+def _messages(value: Any, _: int) -> list[Message]:
     if not isinstance(value, dict):
         raise ConfigError('a line is an object with "messages" or "prompt"')
     if isinstance(messages := value.get("messages"), list):
-        return messages
+        return check_messages(messages)
     if isinstance(prompt := value.get("prompt"), str):
-        return prompt
+        return check_messages(prompt)
     raise ConfigError('a line needs "messages" (a list) or "prompt" (a text)')
 
 

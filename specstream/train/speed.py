@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specstream.bench.costs import Costs as Round
+from specstream.bench.costs import pass_cost
 from specstream.config import EngineConfig
 from specstream.engine.build import build_engine
 from specstream.errors import SpecstreamError
@@ -47,12 +47,12 @@ def expected_speed(
         whole: Whether one draft pass gives all tokens of a round, instead of one token.
     """
     plain = passes[1]
-    cost = Round(plain, draft_ms / plain, {m: ms / plain for m, ms in passes.items()}, 0, 0, 0, 0)
+    c, v = draft_ms / plain, {width: ms / plain for width, ms in passes.items()}
     best, reached, expected = (0, 1.0), 1.0, 1.0
     for drafts, accepted in enumerate(positions, 1):
         reached *= accepted
         expected += reached
-        speedup = expected / (cost.c * (1 if whole else drafts) + cost.v_at(drafts + 1))
+        speedup = expected / (c * (1 if whole else drafts) + pass_cost(v, drafts + 1))
         if speedup > best[1]:
             best = (drafts, speedup)
     return Speed(*best, plain, draft_ms)

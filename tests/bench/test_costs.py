@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.bench.costs import Costs, best_speedup, ceiling_of, costs_of, expected_tokens
+from specstream.bench.costs import best_speedup, ceiling_of, costs_of, expected_tokens, pass_cost
 from tests.bench.made import made_run, plain_run
 
 # A plain round takes 4 ms (3 of them the pass); a draft .5 ms; a pass over 5 tokens 3.6 ms.
@@ -41,13 +41,13 @@ def test_the_formula_explains_rounds_that_cost_what_they_cost() -> None:
 
 
 def test_widths_between_and_beyond_those_seen_are_on_lines() -> None:
-    costs = Costs(4.0, 0.1, {2: 1.0, 4: 1.2, 8: 1.6}, 0.0, 0.0, 0.0, 9)
-    assert costs.v_at(4) == 1.2
-    assert costs.v_at(3) == pytest.approx(1.1)
-    assert costs.v_at(6) == pytest.approx(1.4)
-    assert costs.v_at(10) == pytest.approx(1.8)
-    assert costs.v_at(1) == 1.0
-    assert Costs(4.0, 0.1, {5: 1.3}, 0.0, 0.0, 0.0, 9).v_at(9) == 1.3
+    v = {2: 1.0, 4: 1.2, 8: 1.6}
+    assert pass_cost(v, 4) == 1.2
+    assert pass_cost(v, 3) == pytest.approx(1.1)
+    assert pass_cost(v, 6) == pytest.approx(1.4)
+    assert pass_cost(v, 10) == pytest.approx(1.8)
+    assert pass_cost(v, 1) == 1.0
+    assert pass_cost({5: 1.3}, 9) == 1.3
 
 
 def test_too_few_rounds_say_nothing() -> None:
