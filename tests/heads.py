@@ -45,8 +45,7 @@ def batch_of(runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, .
         states = torch.stack(runner.forward(inputs, Extras((*depths, last))).states)
         final = norm(states[:, :, -1])
     replies = torch.arange(ids.shape[1]).expand(ids.shape) >= prompt
-    present = torch.ones_like(replies)
-    return Batch(ids, replies, present, states[:, :, :-1].clone(), final.clone())
+    return Batch(ids, replies.clone(), ids.numel(), states[:, :, :-1].clone(), final.clone())
 
 
 def trained_eagle(model: PreTrainedModel, steps: int = 20) -> EagleTrainee:

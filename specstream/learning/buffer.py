@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from specstream.train.trainee import Batch
+from specstream.train.store import Reply
 
-__all__ = ["Buffer", "Kept", "Window"]
+__all__ = ["Buffer", "Kept"]
 
 _HELD = 4  # every fourth reply is held out to measure acceptance
 
@@ -24,46 +24,27 @@ class Kept:
         ids: Token ids of prompt and reply; too long a prompt is cut at its beginning.
         prompt: How many of ``ids`` belong to the prompt.
         held: Whether the reply is held out: measured, but never learnt from.
-        states: ``[T, depths, hidden]``: the target's hidden states of all tokens; None until the target
-            has read the reply for learning.
-        final: ``[T, hidden]``: the inputs of the target's output head; None likewise.
+        states: ``[T, depths, hidden]``: the target's hidden states of all tokens, the last depth being
+            its number of layers; None until the target has read the reply for learning.
     """
 
     ids: list[int]
     prompt: int
     held: bool
     states: Tensor | None = None
-    final: Tensor | None = None
 
-    def windows(self, width: int) -> Iterator[Window]:
-        """Yield windows of at most ``width`` tokens that together predict each reply token once."""
-        first = self.prompt
+    def windows(self, width: int) -> Iterator[Reply]:
+        """Yield windows of at most ``width`` tokens that together predict each reply token once.
+
+        What a window doesn't predict counts as its prompt. The reply's states must be there.
+        """
+        assert self.states is not None
+        whole, first = Reply(torch.tensor(self.ids), self.prompt, self.states), self.prompt
         while first < len(self.ids):
             start = max(0, first - width // 2)
             end = min(len(self.ids), start + width)
-            yield Window(self, start, first, end)
+            yield replace(whole.window(start, end), prompt=first - start)
             first = end
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Tokens ``start`` to ``end`` of a kept reply; losses are taken from ``first`` on."""
-
-    kept: Kept
-    start: int
-    first: int
-    end: int
-
-    def batch(self) -> Batch:
-        """Return a batch of this one sequence; the reply's states must be there."""
-        kept, span = self.kept, slice(self.start, self.end)
-        assert kept.states is not None and kept.final is not None
-        device = kept.final.device
-        ids = torch.tensor([kept.ids[span]], device=device)
-        replies = torch.zeros_like(ids, dtype=torch.bool)
-        replies[:, self.first - self.start :] = True
-        present = torch.ones_like(replies)
-        return Batch(ids, replies, present, kept.states[span][None], kept.final[span][None])
 
 
 class Buffer:

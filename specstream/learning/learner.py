@@ -13,15 +13,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specstream.learning.buffer import Buffer, Kept, Window
+from specstream.learning.buffer import Buffer, Kept
 from specstream.learning.config import LearningConfig
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
+from specstream.train.batches import collate
 from specstream.train.files import new_folder, tell_acceptance
 from specstream.train.loop import add_gradients, measure
 from specstream.train.optim import Optimizers, acceptance_weight, rate
-from specstream.train.trainee import Trainee
+from specstream.train.store import Reply
+from specstream.train.trainee import Batch, Trainee
 
 __all__ = ["Learner", "LearningReport", "Served"]
 
@@ -185,7 +187,7 @@ class Learner:
     def _round(self) -> Generator[None, None, None]:
         replies = list(self._buffer)
         for kept in replies:
-            if kept.final is None:
+            if kept.states is None:
                 yield from self._read(kept)
         held = [w for kept in replies if kept.held for w in kept.windows(self._width)]
         lessons = [w for kept in replies if not kept.held for w in kept.windows(self._width)]
@@ -199,7 +201,7 @@ class Learner:
         for number in range(total):
             if number % len(lessons) == 0:
                 self._order.shuffle(lessons)
-            lesson = lessons[number % len(lessons)].batch()
+            lesson = self._batch(lessons[number % len(lessons)])
             add_gradients(self._trainee, lesson, acceptance_weight(1.0))
             yield
             self._optimizers.step(rate(number / total, self._report.updates))
@@ -227,7 +229,7 @@ class Learner:
         self._report.before, self._report.after = before, after
         self._report.says = f"{figures}: in service"
 
-    def _compared(self, held: Sequence[Window], before: float) -> Steps:
+    def _compared(self, held: Sequence[Reply], before: float) -> Steps:
         """Put the loaded weights back if they beat those in service; return the better acceptance."""
         self._trainee.module.load_state_dict(self._first)
         yield
@@ -251,19 +253,20 @@ class Learner:
             with torch.inference_mode():
                 ids = to_device(kept.ids[start : start + self._width], self._target.device)
                 item = ForwardInput(ids, cache)
-                (states,) = self._target.forward([item], self._extras).states
-                final = self._target.decoder.normed(states[:, -1]).unsqueeze(1)
-                parts.append(torch.cat([states[:, :-1], final], 1))
+                parts += self._target.forward([item], self._extras).states
             yield
         # Cloned outside of inference mode, since autograd doesn't take inference tensors.
-        whole = torch.cat([part.clone() for part in parts])
-        kept.states, kept.final = whole[:, :-1], whole[:, -1]
+        kept.states = torch.cat([part.clone() for part in parts])
 
-    def _measured(self, windows: Iterable[Window]) -> Steps:
+    def _batch(self, window: Reply) -> Batch:
+        target = self._target
+        return collate([window], target.decoder.normed, target.dtype, target.device)
+
+    def _measured(self, windows: Iterable[Reply]) -> Steps:
         """Return the mean acceptance rate of the trainee's present weights, one pass per step."""
         accepted = tokens = 0.0
         for window in windows:
-            found = measure(self._trainee, iter([window.batch()]))
+            found = measure(self._trainee, iter([self._batch(window)]))
             if found.positions:
                 accepted += found.positions[0] * found.tokens
                 tokens += found.tokens

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specstream.train.store import Replies, Reply
 from specstream.train.trainee import Batch
 
-__all__ = ["Batches", "Position"]
+__all__ = ["Batches", "Position", "collate"]
 
 _BLOCK_BYTES = 400 << 20  # shards that are shuffled together, unless one alone is larger
 _LEAST = 2  # tokens of a sequence, of which the second can be predicted
@@ -38,16 +39,14 @@ class Batches:
         replies: The folder.
         depths: Depths of `Batch.states`.
         layers: The depth of the final states: the target's number of layers.
-        norm: The target's final norm, which makes inputs of the output head of final states.
+        norm: See `collate`.
         tokens: Maximum tokens of a batch, padding included; a longer sequence is a batch of its own.
         longest: Maximum tokens of a sequence.
-        dtype: Of the batches' states.
-        device: Where the batches are put.
+        dtype: See `collate`.
+        device: See `collate`.
         prompts: Whether losses are taken on prompts too: `Batch.replies` is then True for them.
         skip: How many sequences at the end of the last shard are held out from `endless`.
         seed: Seed of the order.
-        padded: Tokens of all batches made so far, padding included.
-        present: The same without padding.
     """
 
     replies: Replies
@@ -61,13 +60,10 @@ class Batches:
     prompts: bool = False
     skip: int = 0
     seed: int = 0
-    padded: int = field(default=0, init=False)
-    present: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._names = self.replies.names
-        self._columns = [self.replies.depths.index(depth) for depth in self.depths]
-        self._final = self.replies.depths.index(self.layers)
+        self._columns = [self.replies.depths.index(one) for one in (*self.depths, self.layers)]
 
     def endless(self, start: Position) -> Iterator[tuple[Position, Batch]]:
         """Yield batches from a position on, each with the position after it."""
@@ -77,7 +73,7 @@ class Batches:
             while block < len(blocks):
                 groups = self._groups(blocks[block], f"{self.seed}:{epoch}:{block}")
                 for number in range(first, len(groups)):
-                    yield Position(epoch, block, number + 1), self.collate(groups[number])
+                    yield Position(epoch, block, number + 1), self._batch(groups[number])
                 block, first = block + 1, 0
             epoch, block = epoch + 1, 0
 
@@ -87,28 +83,11 @@ class Batches:
             replies = self.replies.read(name)
             kept = replies if count is None else replies[-count:]
             for group in self._grouped(self._cut(kept)):
-                yield self.collate(group)
+                yield self._batch(group)
 
-    def collate(self, group: Sequence[Reply]) -> Batch:
-        """Make one batch of these sequences, padded on the right, with states at ``depths``."""
-        rows, width = len(group), max(reply.ids.shape[0] for reply in group)
-        hidden, on = self.replies.hidden, self.device
-        ids = torch.zeros(rows, width, dtype=torch.int64)
-        replied, present = (torch.zeros(rows, width, dtype=torch.bool) for _ in range(2))
-        states = torch.zeros(rows, width, len(self._columns), hidden, dtype=self.dtype)
-        final = torch.zeros(rows, width, hidden, dtype=self.dtype)
-        for row, reply in enumerate(group):
-            count, read = reply.ids.shape[0], reply.states.shape[0]
-            ids[row, :count] = reply.ids
-            present[row, :count] = True
-            replied[row, (1 if self.prompts else reply.prompt) : count] = True
-            states[row, :read] = reply.states[:, self._columns]
-            final[row, :read] = reply.states[:, self._final]
-        with torch.no_grad():
-            final = self.norm(final.to(on))
-        self.padded += rows * width
-        self.present += sum(reply.ids.shape[0] for reply in group)
-        return Batch(ids.to(on), replied.to(on), present.to(on), states.to(on), final)
+    def _batch(self, group: Sequence[Reply]) -> Batch:
+        read = [replace(reply, states=reply.states[:, self._columns]) for reply in group]
+        return collate(read, self.norm, self.dtype, self.device)
 
     def _blocks(self, epoch: int) -> list[list[str]]:
         """Return the shards in this epoch's order, as blocks that are read together."""
@@ -147,8 +126,9 @@ class Batches:
             width = -(-count // pieces)  # pieces of about equal length
             for start in range(0, count, width):
                 one = reply.window(start, min(start + width, count))
-                size = one.ids.shape[0]
-                if size >= _LEAST and (self.prompts or one.prompt < size):
+                if self.prompts:
+                    one = replace(one, prompt=1)
+                if len(one.ids) >= _LEAST and one.prompt < len(one.ids):
                     found.append(one)
         return found
 
@@ -162,3 +142,31 @@ class Batches:
                 width = reply.ids.shape[0]
             groups[-1].append(reply)
         return groups
+
+
+def collate(
+    group: Sequence[Reply],
+    norm: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Batch:
+    """Make one batch of sequences, padded on the right.
+
+    Args:
+        group: The sequences. The last depth of their states is the target's number of layers; the other
+            depths become `Batch.states`.
+        norm: The target's final norm, which makes inputs of the output head of final states.
+        dtype: Of the batch's states.
+        device: Where the batch is put.
+    """
+    ids = pad_sequence([reply.ids.long() for reply in group], batch_first=True).to(device)
+    counts = torch.tensor([[len(reply.ids)] for reply in group], device=device)
+    prompts = torch.tensor([[reply.prompt] for reply in group], device=device)
+    at = torch.arange(ids.shape[1], device=device)
+    states = torch.zeros(*ids.shape, *group[0].states.shape[1:], dtype=dtype, device=device)
+    for row, reply in zip(states, group, strict=True):
+        row[: len(reply.states)] = reply.states
+    with torch.no_grad():
+        final = norm(states[:, :, -1])
+    tokens = sum(len(reply.ids) for reply in group)
+    return Batch(ids, (at >= prompts) & (at < counts), tokens, states[:, :, :-1], final)

@@ -127,8 +127,7 @@ class BlockTrainee:
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each position after the anchor."""
         size, device = self.shape.block_size, batch.token_ids.device
-        wanted = batch.replies & batch.present
-        anchors, real = random_places(wanted[:, 1:], self._anchors)
+        anchors, real = random_places(batch.replies[:, 1:], self._anchors)
         offsets = torch.arange(size, device=device)
         positions = anchors.unsqueeze(-1) + offsets  # [b, blocks, size]
         x = self._blocks(batch.token_ids, anchors)

@@ -159,7 +159,7 @@ class DraftTrainee:
         The tokens before it in an accepted chain are distributed as the target's own tokens, each
         weighted by the probability min(1, q / p) that it would have been drafted and accepted.
         """
-        wanted = batch.replies[:, 1:] & batch.present[:, 1:]
+        wanted = batch.replies[:, 1:]
         with torch.autocast(batch.token_ids.device.type, torch.bfloat16, enabled=self._bf16):
             states = self._model.model(input_ids=batch.token_ids, use_cache=False).last_hidden_state
         ours, theirs = states[:, :-1][wanted], batch.final[:, :-1][wanted]

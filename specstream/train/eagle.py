@@ -168,8 +168,8 @@ class EagleTrainee:
         While gradients are on, the target's distribution is normalised over the tokens that can be
         drafted, as in the paper's code; while they are off (measuring), it is exact.
         """
-        tokens, replies = batch.token_ids, batch.replies & batch.present
-        wanted = replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
+        tokens = batch.token_ids
+        wanted = batch.replies[:, 1:]  # [b, t]: whether the token after t is to be predicted
         learning = torch.is_grad_enabled()
         log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], wanted, exact=not learning)
         steps, most = self.steps, None

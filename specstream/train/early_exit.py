@@ -101,7 +101,7 @@ class EarlyExitTrainee:
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`. All draft positions have the same acceptance, so one is counted."""
-        counts = (batch.replies & batch.present)[:, 1:]
+        counts = batch.replies[:, 1:]
         logits = F.linear(self.module(batch.states[:, :-1, 0][counts].float()), self._head)
         with torch.no_grad():
             wanted = F.linear(batch.final[:, :-1][counts].float(), self._head).log_softmax(-1)

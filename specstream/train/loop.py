@@ -53,6 +53,7 @@ class Progress:
         seconds: Seconds spent on steps and measurements, without checkpoints.
         position: Where the next batch lies in the data.
         tokens: Tokens of all steps' batches, prompts included, padding not.
+        padding: Their padding, in tokens.
         measuring: Seconds spent on measurements.
         curve: Of each measurement: step, seconds and held-out acceptance rate at the first position.
     """
@@ -61,6 +62,7 @@ class Progress:
     seconds: float = 0.0
     position: Position = field(default_factory=Position)
     tokens: int = 0
+    padding: int = 0
     measuring: float = 0.0
     curve: list[tuple[int, float, float]] = field(default_factory=list)
 
@@ -153,7 +155,8 @@ class Loop:
             made = add_gradients(self.trainee, batch, acceptance_weight(done))
             self._optimizers.step(rate(done, now.step))
             now.step, now.position = now.step + 1, position
-            now.tokens += int(batch.present.sum())
+            now.tokens += batch.tokens
+            now.padding += batch.token_ids.numel() - batch.tokens
             now.seconds += time.perf_counter() - began
             before, done = done, self._done()
             tell(min(done, 1.0), float(made.loss.detach()), now.curve[-1][2])

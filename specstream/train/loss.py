@@ -90,7 +90,7 @@ def losses_at(
         weights: ``[k]``: weight of the loss by draft position.
         acceptance: See `distance`.
     """
-    wanted, count = batch.replies & batch.present, out.shape[2]
+    wanted, count = batch.replies, out.shape[2]
     length, device = wanted.shape[1], wanted.device
     drafted = torch.arange(count, device=device)
     positions = first.unsqueeze(-1) + drafted

@@ -138,9 +138,8 @@ class MedusaTrainee:
         A state counts only if the token after it belongs to the reply, as in service. The target's
         distribution is exact while gradients are off (measuring); see `DraftVocabulary.log_p`.
         """
-        wanted = batch.replies & batch.present
-        length = wanted.shape[1]
-        given = wanted[:, 1:]  # [b, t]: token t + 1 is the reply's
+        length = batch.replies.shape[1]
+        given = batch.replies[:, 1:]  # [b, t]: token t + 1 is the reply's
         exact = not torch.is_grad_enabled()
         log_p, row_of = self.vocabulary.log_p(batch.final[:, :-1], given, exact=exact)
         none = log_p.new_zeros(0)

@@ -145,6 +145,7 @@ def facts_of(
     options: TrainOptions, target: PreTrainedModel, module: nn.Module, result: Trained
 ) -> dict[str, str]:
     """Return the facts for the model card, title to text."""
+    now = result.progress
     weights = sum(p.numel() for p in module.parameters())
     positions = " ".join(f"{one:.3f}" for one in result.held.positions)
     return {
@@ -152,7 +153,7 @@ def facts_of(
         "Target": f"{type(target).__name__}, {options.target}",
         "Weights": f"{weights / 1e6:.2f} million trained parameters",
         "Data": f"{result.reply_tokens} tokens of the target's replies to the prompts of "
-        f"{options.data or options.replies}; {result.tokens} tokens were learnt in {result.steps} steps",
+        f"{options.data or options.replies}; {now.tokens} tokens were learnt in {now.step} steps",
         "Figures": f"Acceptance by draft position on {result.held.tokens:.0f} tokens of held-out "
         f"replies sampled at temperature 1: {positions}; mean "
         f"acceptance length {result.held.length:.2f}",

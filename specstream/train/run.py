@@ -117,11 +117,8 @@ class _Training:
         if not found.positions:
             raise TrainingError("nothing was measured: the held-out replies are empty")
         self._tell("saving", 1.0, "")
-        now = loop.progress
-        result = Trained(
-            options.out, options.kind, now.curve[0][2], found, "", now.step, now.tokens,
-            replies.tokens, now.seconds, 1 - batches.present / max(1, batches.padded), now.curve,
-        )  # fmt: skip
+        now, out = loop.progress, options.out
+        result = Trained(out, options.kind, found, "", now, replies.tokens)
         facts = facts_of(options, self._target.model, self._trainee.module, result)
         with output_folder(options) as folder:
             self._trainee.save(folder, facts)

@@ -91,7 +91,7 @@ class StreamingTrainee:
 
     def losses(self, batch: Batch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each stream."""
-        wanted, count = batch.replies & batch.present, self.shape.streams
+        wanted, count = batch.replies, self.shape.streams
         length = wanted.shape[1]
         # Place t: token t + 1 is the reply's, and token t + 2, which stream 1 predicts, is too.
         at, real = random_places(wanted[:, 2:] & wanted[:, 1:-1], self._places)

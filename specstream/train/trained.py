@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from specstream.train.loop import Measured
+from specstream.train.loop import Measured, Progress
 from specstream.train.speed import Speed
 
 __all__ = ["Trained", "as_json", "table_of"]
@@ -20,34 +20,29 @@ class Trained:
     Attributes:
         folder: The folder of the trained draft or head.
         kind: The kind of draft or head, a key of `specstream.train.kinds.KINDS`.
-        before: Held-out acceptance rate at the first position before the first step.
         held: Held-out acceptance rates after the last step.
         speed: The predicted speedup on this machine, or why there is no prediction.
-        steps: Number of training steps.
-        tokens: Tokens that the steps were taken on, prompts included, padding not.
+        progress: Steps, tokens and seconds of the training, and its measurements.
         reply_tokens: Tokens of the replies in the training data, as far as the trainer wrote them.
-        seconds: Duration of steps and measurements.
-        padding: Share of padding in the batches.
-        curve: Step, seconds and held-out acceptance rate at the first position, per measurement.
     """
 
     folder: Path
     kind: str
-    before: float
     held: Measured
     speed: Speed | str
-    steps: int
-    tokens: int
+    progress: Progress
     reply_tokens: int
-    seconds: float
-    padding: float
-    curve: list[tuple[int, float, float]]
+
+    @property
+    def before(self) -> float:
+        """Held-out acceptance rate at the first position before the first step."""
+        return self.progress.curve[0][2]
 
 
 def table_of(trained: Trained) -> Iterator[str]:
     """Yield lines of text: acceptance by position, mean acceptance length, predicted speedup."""
-    held = trained.held
-    yield f"{trained.folder}: {trained.kind}, {trained.steps} steps on {trained.tokens} tokens"
+    held, now = trained.held, trained.progress
+    yield f"{trained.folder}: {trained.kind}, {now.step} steps on {now.tokens} tokens"
     yield f"acceptance rate by draft position, {held.tokens:.0f} held-out tokens, temperature 1:"
     yield "  position    " + " ".join(f"{k:5}" for k in range(1, len(held.positions) + 1))
     yield "  acceptance  " + " ".join(f"{one:5.3f}" for one in held.positions)
@@ -68,7 +63,7 @@ def table_of(trained: Trained) -> Iterator[str]:
 
 def as_json(trained: Trained) -> dict[str, Any]:
     """Return the figures as JSON data."""
-    speed, held = trained.speed, trained.held
+    speed, held, now = trained.speed, trained.held, trained.progress
     names = [one.name for one in fields(Speed)]
     return {
         "folder": str(trained.folder),
@@ -78,10 +73,10 @@ def as_json(trained: Trained) -> dict[str, Any]:
         "mean_acceptance_length": held.length,
         "held_out_tokens": held.tokens,
         **(asdict(speed) if isinstance(speed, Speed) else dict.fromkeys(names)),
-        "steps": trained.steps,
-        "tokens": trained.tokens,
+        "steps": now.step,
+        "tokens": now.tokens,
         "reply_tokens": trained.reply_tokens,
-        "seconds": trained.seconds,
-        "padding": trained.padding,
-        "curve": [list(one) for one in trained.curve],
+        "seconds": now.seconds,
+        "padding": 1 - now.tokens / max(1, now.tokens + now.padding),
+        "curve": [list(one) for one in now.curve],
     }

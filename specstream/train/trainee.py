@@ -18,9 +18,9 @@ class Batch:
 
     Attributes:
         token_ids: ``[B, T]`` int64.
-        replies: ``[B, T]`` bool: True where the token belongs to a reply. Losses are taken on the
-            prediction of these tokens.
-        present: ``[B, T]`` bool: False for padding.
+        replies: ``[B, T]`` bool: True where the token belongs to a reply, False for padding. Losses are
+            taken on the prediction of these tokens.
+        tokens: Number of tokens, padding not counted.
         states: ``[B, T, depths, hidden]`` in the target's dtype: its hidden states after the layers of
             `Trainee.depths` (see `Extras.depths`); ``[B, T, 0, hidden]`` if there are none.
         final: ``[B, T, hidden]``: the input of the target's output head, its final norm applied. The
@@ -29,7 +29,7 @@ class Batch:
 
     token_ids: Tensor
     replies: Tensor
-    present: Tensor
+    tokens: int
     states: Tensor
     final: Tensor
 

@@ -125,8 +125,10 @@ def test_the_buffer_is_bounded_and_cuts_replies_into_windows() -> None:
     assert [kept.ids[0] for kept in buffer] == [98, 99]
     assert [kept.held for kept in buffer] == [True, False]  # a fourth of them is held out
     (kept, _) = buffer
-    spans = [(w.start, w.first, w.end) for w in kept.windows(4)]
-    assert spans == [(8, 10, 12), (10, 12, 14), (12, 14, 16), (14, 16, 18)]
+    kept.states = torch.arange(18)[:, None, None]
+    windows = [(w.states[0].item(), w.prompt, len(w.ids)) for w in kept.windows(4)]
+    assert windows == [(8, 2, 4), (10, 2, 4), (12, 2, 4), (14, 2, 4)]
+    assert [w.ids[0].item() for w in kept.windows(4)] == [106, 108, 110, 112]
 
 
 def test_acceptance_rises_and_steps_are_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,15 +45,18 @@ def replies(tmp_path: Path) -> Replies:
 def test_an_epoch_has_every_sequence_once(replies: Replies) -> None:
     each = batches(replies)
     firsts: list[int] = []
+    tokens = padded = 0
     for position, batch in each.endless(Position()):
         if position.epoch:
             break
         assert batch.token_ids.numel() <= 80
         firsts += batch.token_ids[:, 0].tolist()
-        assert bool((batch.replies & ~batch.present).any()) is False
-        assert batch.replies.sum(1).tolist() == (batch.present.sum(1) - 3).tolist()
+        read = (batch.token_ids > 0).sum(1) + (batch.token_ids[:, 0] == 0)  # ids of padding are 0
+        assert batch.tokens == int(read.sum()) == int(batch.replies.sum()) + 3 * len(read)
+        assert batch.replies.sum(1).tolist() == (read - 3).tolist()
+        tokens, padded = tokens + batch.tokens, padded + batch.token_ids.numel()
     assert sorted(firsts) == list(range(30))
-    assert each.present / each.padded > 0.85
+    assert tokens / padded > 0.85
 
 
 def test_one_may_go_on_anywhere(replies: Replies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +84,7 @@ def test_long_sequences_are_cut_and_nothing_is_lost(replies: Replies) -> None:
         if position.epoch:
             break
         assert batch.token_ids.shape[1] <= 9
-        tokens += int(batch.present.sum())
+        tokens += batch.tokens
     assert tokens == sum(r.ids.shape[0] for name in replies.names for r in replies.read(name))
 
 

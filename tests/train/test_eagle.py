@@ -125,7 +125,7 @@ def test_losses_are_taken_in_replies_only() -> None:
     pad = [torch.nn.functional.pad(one, (0, 3)) for one in (whole.token_ids, whole.replies)]
     states = torch.nn.functional.pad(whole.states, (0, 0, 0, 0, 0, 3))
     final = torch.nn.functional.pad(whole.final, (0, 0, 0, 3))
-    padded = Batch(pad[0], pad[1], torch.nn.functional.pad(whole.present, (0, 3)), states, final)
+    padded = Batch(pad[0], pad[1], whole.tokens, states, final)
     with torch.no_grad():
         one, other = (trainee.losses(b, acceptance=0.5) for b in (whole, padded))
     assert list(one.counted) == [3 * (LENGTH - PROMPT), 3 * (LENGTH - PROMPT - 1)]
@@ -134,7 +134,7 @@ def test_losses_are_taken_in_replies_only() -> None:
     nothing = Batch(
         whole.token_ids,
         torch.zeros_like(whole.replies),
-        whole.present,
+        whole.tokens,
         whole.states,
         whole.final,
     )

@@ -22,7 +22,7 @@ def some_batch(runner: ModelRunner) -> Batch:
     """Two sequences, the second one shorter; the first tokens are no reply."""
     torch.manual_seed(0)
     batch = batch_of(runner, torch.randint(VOCAB, (2, 24)), 5, (1,))
-    batch.present[1, 16:] = False
+    batch.replies[1, 16:] = False
     return batch
 
 

@@ -270,7 +270,7 @@ def test_texts_too_short_to_learn_from_are_passed_over(root: Path) -> None:
         given = asked(
             root, kind, f"{kind}-short", data=None, replies=folder, batch_tokens=8, steps=7
         )
-        assert train(given).steps == 7
+        assert train(given).progress.step == 7
 
 
 def test_a_head_that_is_not_there_is_asked_for(

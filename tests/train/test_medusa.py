@@ -59,7 +59,7 @@ def test_they_learn_and_change_no_weight_of_the_target() -> None:
 def test_padding_and_prompts_have_no_part_in_it() -> None:
     runner = ModelRunner(tiny_model(VOCAB))
     batch, trainee = replies(runner), random_medusa(runner, 0.3)
-    batch.present[1, 12:] = False
+    batch.replies[1, 12:] = False
     wanted = trainee.losses(batch, acceptance=0.5)
     batch.final[1, 12:], batch.final[:, :4] = 7.0, -3.0
     found = trainee.losses(batch, acceptance=0.5)

@@ -58,7 +58,7 @@ def test_it_learns_and_makes_a_folder(root: Path) -> None:
         options(root, "learns", steps=40, lr=0.03, size="2x32"),
         lambda what, done, says: heard.append(what),
     )
-    assert trained.held.positions[0] > trained.before + 0.03, trained.curve
+    assert trained.held.positions[0] > trained.before + 0.03, trained.progress.curve
     assert list(dict.fromkeys(heard)) == [
         "loading", "held-out replies", "replies", "training", "saving"
     ]  # fmt: skip
@@ -322,7 +322,7 @@ def test_options_that_cannot_be(root: Path) -> None:
 
 
 def test_adamw_alone(root: Path) -> None:
-    assert train(options(root, "adamw", steps=2, optimizer="adamw")).steps == 2
+    assert train(options(root, "adamw", steps=2, optimizer="adamw")).progress.step == 2
 
 
 def test_replies_from_elsewhere(root: Path) -> None:
@@ -330,7 +330,9 @@ def test_replies_from_elsewhere(root: Path) -> None:
     folder = root / "source.training" / "replies"
     (folder / "replies.json").write_text('{"depths": [2]}')  # as somebody else would write it
     trained = train(options(root, "imported", data=None, replies=folder))
-    assert trained.steps == 8 and trained.held.tokens == 11 * 12  # half of one shard is held out
+    assert (
+        trained.progress.step == 8 and trained.held.tokens == 11 * 12
+    )  # half of one shard is held out
     (folder / "replies.json").write_text('{"depths": [1]}')
     with pytest.raises(ConfigError, match="no states after layer 2"):
         train(options(root, "never", data=None, replies=folder))
