@@ -144,8 +144,7 @@ async def test_who_reads_a_turn_reads_cues_first() -> None:
 async def test_no_cue_comes_after_its_audio_on_the_wire() -> None:
     stand = Stand(ScriptedEngine([TEXT]), voice=ReferenceVoice, avatar=VisemeScripter)
     async with stand.running(), stand.client() as wire:
-        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
-        await wire.until("session.updated")
+        await wire.configure(**ALL_OWN)
         await wire.ask("Hi")
         await wire.until("response.done")
         order: list[tuple[str, Span]] = []

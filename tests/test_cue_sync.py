@@ -54,7 +54,7 @@ async def test_a_cue_lies_where_its_sound_is_on_the_wire(rate: int, seconds: int
     stand = Stand(engine, voice=lambda: Beats(rate, seconds), avatar=VisemeScripter)
     pcm, cues, order = bytearray(), list[tuple[str, int]](), list[tuple[str, Span]]()
     async with stand.running(), stand.client() as wire:
-        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+        await wire.configure(**ALL_OWN)
         await wire.ask("Hi")
         while (event := await wire.next())["type"] != "response.done":
             wire.seen.clear()

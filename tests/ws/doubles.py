@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 import anyio
 import numpy as np
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.testing import ScriptedEngine, ScriptedGeneration
@@ -26,6 +27,7 @@ from specstream.types import (
     Speech,
     SpeechBuffer,
 )
+from specstream.ws.client import RealtimeClient
 from specstream.ws.server import RealtimeServer
 
 WORD_S = 0.2
@@ -253,10 +255,15 @@ class Wire:
         await self.send("session.update", session={"type": "realtime", **session})
         return await self.until("session.updated")
 
+    async def done(self) -> dict[str, Any]:
+        """Read on to the end of a response, and return it."""
+        response: dict[str, Any] = (await self.until("response.done"))["response"]
+        return response
+
     async def reply(self, text: str, **response: Any) -> dict[str, Any]:
-        """Have a message answered; returns the response's last event."""
+        """Have a message answered; returns the response that has ended."""
         await self.ask(text, **response)
-        return await self.until("response.done")
+        return await self.done()
 
     async def refused(self, type: str, **fields: Any) -> dict[str, Any]:
         """Send a frame that is refused; returns the error's detail."""
@@ -265,6 +272,17 @@ class Wire:
         assert event["type"] == "error", event
         error: dict[str, Any] = event["error"]
         return error
+
+    async def closed(self) -> tuple[int | None, str | None]:
+        """Read on until the server has closed the connection; its code and reason."""
+        with suppress(ConnectionClosed):
+            while True:
+                await self.next()
+        return self.socket.close_code, self.socket.close_reason
+
+    def of(self, *types: str) -> list[dict[str, Any]]:
+        """The events so far whose types end with one of these."""
+        return [event for event in self.seen if event["type"].endswith(types)]
 
     def types(self) -> list[str]:
         return [event["type"] for event in self.seen]
@@ -306,6 +324,18 @@ class Stand:
             wire = Wire(socket)
             await wire.until("session.created")
             yield wire
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[Wire, None]:
+        """Run the server for one client."""
+        async with self.running(), self.client() as wire:
+            yield wire
+
+    @asynccontextmanager
+    async def python(self, **options: Any) -> AsyncGenerator[RealtimeClient, None]:
+        """Run the server for one client of the package."""
+        async with self.running(), RealtimeClient.connect(self.url, **options) as client:
+            yield client
 
 
 def drafting(monkeypatch: pytest.MonkeyPatch, draft: Callable[[Chunk], str]) -> None:

@@ -97,8 +97,9 @@ async def test_a_text_reply_is_verbatim_and_takes_its_own_settings() -> None:
 
 async def test_cancel_ends_the_reply_and_the_next_one_is_whole() -> None:
     gate = Gate(shut=False)
-    stand = Stand(ScriptedEngine(["one two three four.", "five."], gate=gate))
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(
+        ScriptedEngine(["one two three four.", "five."], gate=gate)
+    ).python() as client:
         reply = client.respond("Hi", audio=False)
         gate.shut(after=2)
         first = await anext(reply)
@@ -128,8 +129,7 @@ async def test_asking_again_ends_a_reply_that_was_left() -> None:
 
 async def test_what_was_not_heard_is_forgotten() -> None:
     engine = ScriptedEngine(["Hello there, dear friend."])
-    stand = Stand(engine)
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(engine).python() as client:
         done = (await read(client.respond("Hi")))[-1]
         assert isinstance(done, Done)
         assert done.item_id is not None
@@ -141,8 +141,7 @@ async def test_what_was_not_heard_is_forgotten() -> None:
 
 
 async def test_a_failed_reply_ends_with_its_error() -> None:
-    stand = Stand(ScriptedEngine([SAID]), voice=BrokenVoice)
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(ScriptedEngine([SAID]), voice=BrokenVoice).python() as client:
         events = await read(client.respond("Hi"))
         done = events[-1]
         assert isinstance(done, Done)
@@ -169,8 +168,7 @@ class ChoosyEngine(ScriptedEngine):
 
 async def test_words_that_were_refused_are_taken_back_before_the_next_are_said() -> None:
     engine = ChoosyEngine(["five.", "six."])
-    stand = Stand(engine, voice=None)
-    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+    async with Stand(engine, voice=None).python(events=()) as client:
         (done,) = await read(client.respond("x" * 100, audio=False))
         assert isinstance(done, Done)
         assert done.error is not None
@@ -185,8 +183,7 @@ async def test_words_that_were_refused_are_taken_back_before_the_next_are_said()
 async def test_words_before_an_interrupted_reply_stay_said() -> None:
     gate = Gate()
     engine = ScriptedEngine(["five.", "six."], gate=gate)
-    stand = Stand(engine)
-    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+    async with Stand(engine).python(events=()) as client:
         reply = client.respond("Hi", audio=False)
         async with anyio.create_task_group() as group:
             group.start_soon(read, reply)
@@ -198,8 +195,7 @@ async def test_words_before_an_interrupted_reply_stay_said() -> None:
 
 
 async def test_a_refused_request_raises_and_the_client_stays_usable() -> None:
-    stand = Stand(ScriptedEngine(["five."]), voice=None)
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(ScriptedEngine(["five."]), voice=None).python() as client:
         with pytest.raises(RequestError, match="no voice"):
             await read(client.respond("Hi", audio=True))
         with pytest.raises(RequestError, match="unknown_parameter"):
@@ -291,8 +287,7 @@ async def test_unknown_events_and_keys_are_passed_over() -> None:
 
 async def test_cancelling_a_step_of_the_iteration_loses_nothing() -> None:
     gate = Gate()
-    stand = Stand(ScriptedEngine(["one two."], gate=gate))
-    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+    async with Stand(ScriptedEngine(["one two."], gate=gate)).python(events=()) as client:
         reply = client.respond("Hi", audio=False)
         for _ in range(3):
             with anyio.CancelScope() as scope:

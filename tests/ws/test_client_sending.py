@@ -28,8 +28,7 @@ async def test_what_cannot_be_sent_is_refused_and_the_client_stays_usable(
     text: Any, reason: str
 ) -> None:
     engine = ScriptedEngine(["five.", "six."])
-    stand = Stand(engine, voice=None)
-    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+    async with Stand(engine, voice=None).python(events=()) as client:
         await read(client.respond("Hi", audio=False))
         reply = client.respond(text, audio=False)
         with pytest.raises(RequestError, match=reason):

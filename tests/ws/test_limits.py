@@ -150,7 +150,7 @@ async def test_five_that_never_read_hold_nobody_up(
             await settle()
             steps += 1
         assert steps >= PATIENCE_S
-        done = (await sixth.until("response.done"))["response"]
+        done = await sixth.done()
         assert done["status"] == "incomplete"  # its three tokens
         assert done["usage"]["output_tokens"] == 3
 
@@ -206,33 +206,31 @@ async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soo
 async def test_a_session_writes_one_reply_of_its_conversation_and_one_out_of_band() -> None:
     gate = Gate()
     engine = ScriptedEngine(["one."], gate=gate)
-    stand = Stand(engine, voice=None)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine, voice=None).alone() as wire:
+        await wire.ask("Hi")
         for _ in range(connection.MAX_RESPONSES - 1):
             await wire.ask("Hi", conversation="none")
-        await wire.ask("Hi")
         for _ in range(connection.MAX_RESPONSES):
             await wire.until("response.created")
         await settle()
         assert len(engine.generations) == 2
         gate.open()
         for _ in range(connection.MAX_RESPONSES):
-            done = (await wire.until("response.done"))["response"]
+            done = await wire.done()
             assert done["status"] == "completed"
         assert len(engine.generations) == connection.MAX_RESPONSES
 
 
 async def test_a_reply_that_waits_for_its_place_can_be_cancelled() -> None:
     engine = ScriptedEngine(["one."], gate=Gate())
-    stand = Stand(engine, voice=None)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine, voice=None).alone() as wire:
         ids = []
         for _ in range(2):
             await wire.ask("Hi", conversation="none")
             ids.append((await wire.until("response.created"))["response"]["id"])
         for id in reversed(ids):
             await wire.send("response.cancel", response_id=id)
-            done = (await wire.until("response.done"))["response"]
+            done = await wire.done()
             assert (done["id"], done["status"]) == (id, "cancelled")
         assert len(engine.generations) == 1
 

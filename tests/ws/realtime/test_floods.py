@@ -41,13 +41,12 @@ async def test_forty_megabytes_of_items_end_in_an_error_and_others_do_not_notice
         await hostile.until("response.done")
         asked = sum(len(m["content"]) for m in engine.requests[0][0])
         assert asked <= MAX_CHARS
-        assert (await other.reply("Hi"))["response"]["status"] == "completed"
+        assert (await other.reply("Hi"))["status"] == "completed"
 
 
 async def test_deleting_items_makes_room_again() -> None:
     timer = HandClock()
-    stand = Stand(ScriptedEngine(["one."]), voice=None, timer=timer)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["one."]), voice=None, timer=timer).alone() as wire:
         for _ in range(5):
             timer.advance(10.0)
             item = {**message("x" * (MAX_CHARS - 1000)), "id": "big"}
@@ -58,8 +57,7 @@ async def test_deleting_items_makes_room_again() -> None:
 
 
 async def test_settings_are_bounded_and_a_refused_update_changes_nothing() -> None:
-    stand = Stand(ScriptedEngine(["one."]), voice=None)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["one."]), voice=None).alone() as wire:
         error = await wire.refused(
             "session.update", session={"type": "realtime", "instructions": "é" * MAX_SETTINGS}
         )
@@ -147,7 +145,7 @@ async def test_a_flood_of_small_frames_is_read_no_faster_than_is_allowed() -> No
             assert BURST - 2 <= await answered() <= BURST
             timer.advance(1.0)
             assert BURST + FRAMES_PER_S - 2 <= await answered() <= BURST + FRAMES_PER_S
-            assert (await other.reply("Hi"))["response"]["status"] == "completed"
+            assert (await other.reply("Hi"))["status"] == "completed"
             timer.advance(60.0)
             assert await answered() == BURST + 2 * FRAMES_PER_S
             group.cancel_scope.cancel()

@@ -44,8 +44,7 @@ def calling(*replies: str | list[Chunk], **options: Any) -> ScriptedEngine:
 @asynccontextmanager
 async def agent(engine: ScriptedEngine, **session: Any) -> AsyncGenerator[Wire, None]:
     """A client with a tool, in text."""
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         settings = {"output_modalities": ["text"], "tools": [TOOL], **session}
         event = await wire.configure(**settings)
         assert event["session"]["tools"][0]["name"] == "weather"
@@ -56,7 +55,7 @@ async def agent(engine: ScriptedEngine, **session: Any) -> AsyncGenerator[Wire, 
 async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
     engine = calling(chunks_of("Let me see.", calls=[ROME]), "It is fine.")
     async with agent(engine) as wire:
-        done = (await wire.reply("How is it?"))["response"]
+        done = await wire.reply("How is it?")
         begin, end = BEGIN, END[:-1]
         expected = [*AROUND, *begin, "deltas", *CALL, *TEXT_DONE, *end, "response.done"]
         assert shape(wire.types()) == expected
@@ -87,7 +86,7 @@ async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
             "function_call_output", "22 C", "call00001",
         )  # fmt: skip
         await wire.send("response.create")
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
     assert engine.requests[1][0] == [
         {"role": "user", "content": "How is it?"},
         {"role": "assistant", "content": "Let me see.", "tool_calls": [ROME.message()]},
@@ -100,9 +99,9 @@ async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
 async def test_a_reply_of_calls_has_no_message_and_each_call_its_place() -> None:
     engine = calling(chunks_of("", calls=[ROME, OSLO]))
     async with agent(engine) as wire:
-        done = (await wire.reply("Both!"))["response"]
+        done = await wire.reply("Both!")
     assert [item["call_id"] for item in done["output"]] == ["call00001", "call00002"]
-    added = [e for e in wire.seen if e["type"] == "response.output_item.added"]
+    added = wire.of("response.output_item.added")
     assert [event["output_index"] for event in added] == [0, 1]
     assert shape(wire.types()) == [*AROUND, *CALL, *CALL, "response.done"]
 
@@ -110,10 +109,10 @@ async def test_a_reply_of_calls_has_no_message_and_each_call_its_place() -> None
 async def test_nothing_of_a_call_is_spoken() -> None:
     engine = calling(chunks_of("One moment.", calls=[ROME]))
     async with agent(engine, output_modalities=["audio"]) as wire:
-        done = (await wire.reply("How is it?"))["response"]
-    said = [e for e in wire.seen if e["type"] == "response.output_audio_transcript.delta"]
+        done = await wire.reply("How is it?")
+    said = wire.of("response.output_audio_transcript.delta")
     assert "".join(event["delta"] for event in said) == "One moment."
-    audio = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
+    audio = wire.of("response.output_audio.delta")
     samples = sum(len(base64.b64decode(event["delta"])) // 2 for event in audio)
     assert samples == 2 * 24_000 * 0.2, "two words"
     assert {event["output_index"] for event in audio} == {0}
@@ -128,14 +127,14 @@ async def test_a_reply_that_calls_nothing_is_as_ever() -> None:
 
 async def test_an_empty_reply_still_has_its_item() -> None:
     async with agent(calling([*chunks_of("")])) as wire:
-        done = (await wire.reply("How is it?"))["response"]
+        done = await wire.reply("How is it?")
     assert [item["type"] for item in done["output"]] == ["message"]
 
 
 async def test_a_call_is_retrieved_and_deleted_with_what_the_model_reads_of_it() -> None:
     engine = calling(chunks_of("", calls=[ROME]), "Fine.")
     async with agent(engine) as wire:
-        call = (await wire.reply("How is it?"))["response"]["output"][0]
+        call = (await wire.reply("How is it?"))["output"][0]
         output = {"type": "function_call_output", "call_id": "call00001", "output": "22 C"}
         await wire.send("conversation.item.create", item={**output, "id": "out"})
         await wire.until("conversation.item.done")
@@ -191,9 +190,9 @@ async def test_a_call_with_a_problem_says_so(problem: Any, status: str) -> None:
     async with agent(engine) as wire:
         done = await wire.reply("How is it?")
         await wire.reply("And?")
-    (item,) = done["response"]["output"]
+    (item,) = done["output"]
     assert (item["status"], item["arguments"]) == (status, '{"city": Ro')
-    (event,) = [e for e in wire.seen if e["type"] == "response.function_call_arguments.done"]
+    (event,) = wire.of("response.function_call_arguments.done")
     assert event["specstream"]["problem"] == problem
     kept = any("tool_calls" in message for message in engine.requests[1][0])
     assert kept == (status == "completed"), "a call that was cut off is not remembered"
@@ -208,7 +207,7 @@ async def test_a_call_that_is_cancelled_is_incomplete() -> None:
         await wire.ask("How is it?")
         await wire.until("response.function_call_arguments.delta")
         await wire.send("response.cancel")
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
     assert done["status"] == "cancelled"
     (item,) = done["output"]
     assert item["status"] == "incomplete" and ROME.arguments.startswith(item["arguments"])
@@ -271,8 +270,7 @@ async def test_hosted_tools_are_ignored_and_named() -> None:
 
 async def test_a_model_that_calls_no_tools_is_not_told_of_them() -> None:
     engine = ScriptedEngine(["Fine."])
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         settings = {"output_modalities": ["text"], "tools": [TOOL], "tool_choice": "required"}
         event = await wire.configure(**settings)
         names = [ignored["param"] for ignored in event["specstream"]["ignored"]]
@@ -290,8 +288,7 @@ async def read(reply: Reply) -> list[RealtimeEvent]:
 
 async def test_the_client_makes_a_call_and_reads_on() -> None:
     engine = calling(chunks_of("One moment.", calls=[ROME]), "It is fine.")
-    stand = Stand(engine, voice=None)
-    async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
+    async with Stand(engine, voice=None).python(events=()) as client:
         await client.update(output_modalities=["text"], tools=[Tool("weather", "How it is.")])
         called, written = [], ""
         async for event in client.respond("How is it?", audio=False):

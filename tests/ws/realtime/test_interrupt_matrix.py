@@ -155,7 +155,7 @@ async def test_the_conversation_ends_at_the_last_word_heard_and_the_next_respons
         on.gate.open()
         done = await wire.reply("Next", output_modalities=["text"])
         assert on.asked == [*before, "user: Next"]
-        assert done["response"]["output"][0]["content"][0]["text"] == TEXT
+        assert done["output"][0]["content"][0]["text"] == TEXT
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -38,7 +38,7 @@ AGENT = {
 
 def fatal(wire: Wire) -> list[dict[str, Any]]:
     """The events at which the least patient of the clients gives up."""
-    errors = [event["error"] for event in wire.seen if event["type"] == "error"]
+    errors = [event["error"] for event in wire.of("error")]
     return [error for error in errors if error["code"] not in BORNE]
 
 
@@ -46,20 +46,19 @@ async def test_an_agent_with_tools_and_a_microphone_is_served_in_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = ScriptedEngine(["fine."])
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         await wire.send("session.update", session=AGENT)
         for _ in range(50):
             await wire.send("input_audio_buffer.append", audio="AAAA" * 100)
         await wire.send("input_audio_buffer.commit")
         await wire.send("input_audio_buffer.clear")
         with caplog.at_level(logging.WARNING, "specstream.realtime"):
-            done = (await wire.reply("Hi"))["response"]
+            done = await wire.reply("Hi")
     assert done["status"] == "completed"
     assert fatal(wire) == []
     ((messages, _),) = engine.requests
     assert [m["content"] for m in messages] == ["Be kind.", "Hi"], "the instructions were taken"
-    answers = [event for event in wire.seen if event["type"] == "session.updated"]
+    answers = wire.of("session.updated")
     ignored = [[i["param"] for i in event["specstream"]["ignored"]] for event in answers]
     assert ignored == [
         [
@@ -78,9 +77,8 @@ async def test_an_agent_with_tools_and_a_microphone_is_served_in_text(
 
 async def test_refusals_have_the_words_that_clients_match() -> None:
     gate = Gate()
-    stand = Stand(ScriptedEngine(["fine."], gate=gate))
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A"}]}
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["fine."], gate=gate)).alone() as wire:
         error = await wire.refused("response.cancel")
         assert error["code"] == "response_cancel_not_active"
         assert error["message"].startswith("Cancellation failed: no active response found")
@@ -106,11 +104,10 @@ async def test_refusals_have_the_words_that_clients_match() -> None:
 
 async def test_a_response_that_never_began_has_its_counts() -> None:
     gate = Gate()
-    stand = Stand(ScriptedEngine(["fine."], gate=gate))
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["fine."], gate=gate)).alone() as wire:
         await wire.ask("Hi", output_modalities=["text"])
         await wire.send("response.cancel")
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert done["status"] == "cancelled"
         assert done["usage"]["output_tokens"] == 0
         assert done["usage"]["input_token_details"]["cached_tokens"] == 0

@@ -67,9 +67,8 @@ class Ear:
 
 
 async def configure(wire: Wire, **audio_input: Any) -> dict[str, Any]:
-    session = {"type": "realtime", "audio": {"input": audio_input}}
-    await wire.send("session.update", session=session)
-    updated: dict[str, Any] = (await wire.until("session.updated"))["session"]["audio"]["input"]
+    answer = await wire.configure(audio={"input": audio_input})
+    updated: dict[str, Any] = answer["session"]["audio"]["input"]
     return updated
 
 
@@ -84,8 +83,7 @@ async def test_a_spoken_question_is_answered() -> None:
     ear = Ear()
     async with ear.client() as wire:
         await speak(wire, silence(0.5), voice(2), silence(1))
-        done = await wire.until("response.done")
-        assert done["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
         assert wire.types()[1:7] == [*HEARD, "response.created"]
         started, stopped, committed, added = wire.seen[1:5]
         assert started["audio_start_ms"] == pytest.approx(200, abs=40)
@@ -104,8 +102,8 @@ async def test_transcripts_are_sent_to_those_who_ask() -> None:
     async with ear.client(transcription={"model": "whisper-1", "language": "en-US"}) as wire:
         await speak(wire, voice(2), silence(1))
         await wire.until("response.done")
-        deltas = [e["delta"] for e in wire.seen if e["type"].endswith("transcription.delta")]
-        (completed,) = [e for e in wire.seen if e["type"].endswith("transcription.completed")]
+        deltas = [e["delta"] for e in wire.of("transcription.delta")]
+        (completed,) = wire.of("transcription.completed")
         assert completed["transcript"] == "".join(deltas) == SAID
         assert completed["usage"]["type"] == "duration"
         assert completed["usage"]["seconds"] == pytest.approx(2.5, abs=0.1)
@@ -138,23 +136,20 @@ async def test_another_format_discards_a_turn_in_progress_and_says_so() -> None:
         await wire.until("input_audio_buffer.cleared")
         await configure(wire, format={"type": "audio/pcm", "rate": 24_000})
         await speak(wire, voice(2), silence(1))
-        done = await wire.until("response.done")
-        assert done["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
         assert wire.types().count("input_audio_buffer.committed") == 1
 
 
 async def test_guesses_are_sent_while_the_user_speaks() -> None:
     ear = Ear()
     async with ear.client(transcription={}) as wire:
-        own = {"type": "realtime", "specstream": {"events": ["hearing"]}}
-        await wire.send("session.update", session=own)
-        await wire.until("session.updated")
+        await wire.configure(specstream={"events": ["hearing"]})
         for _ in range(3):
             await speak(wire, voice(0.6))
             await wire.until("specstream.hearing")
-        guesses = [e["transcript"] for e in wire.seen if e["type"] == "specstream.hearing"]
+        guesses = [e["transcript"] for e in wire.of("specstream.hearing")]
         assert guesses[:2] == ["what is", "what is the capital"]
-        deltas = [e["delta"] for e in wire.seen if e["type"].endswith("transcription.delta")]
+        deltas = [e["delta"] for e in wire.of("transcription.delta")]
         assert deltas[0] == "what is"
 
 
@@ -178,9 +173,8 @@ async def test_a_response_that_waits_for_the_words_can_be_cancelled() -> None:
         await wire.send("input_audio_buffer.commit")
         await wire.send("response.create")
         await wire.send("response.cancel")
-        done = await wire.until("response.done")
-        assert done["response"]["status"] == "cancelled"
-        assert done["response"]["status_details"]["reason"] == "client_cancelled"
+        details = (await wire.done())["status_details"]
+        assert details == {"type": "cancelled", "reason": "client_cancelled"}
         assert "error" not in wire.types()
 
 
@@ -258,19 +252,19 @@ async def test_speaking_interrupts_as_the_client_wishes(interrupts: bool) -> Non
         await speak(wire, voice(1))
         await wire.until("input_audio_buffer.speech_started")
         if interrupts:
-            done = (await wire.until("response.done"))["response"]
+            done = await wire.done()
             details = done["status_details"]
             assert (done["status"], details["reason"]) == ("cancelled", "turn_detected")
             gate.open()
             await speak(wire, silence(1))
-            done = (await wire.until("response.done"))["response"]
+            done = await wire.done()
             assert done["output"][0]["content"][0]["text"] == "Paris."
         else:
             await speak(wire, silence(1))
             error = (await wire.until("error"))["error"]
             assert error["code"] == "conversation_already_has_active_response"
             gate.open()
-            assert (await wire.until("response.done"))["response"]["status"] == "completed"
+            assert (await wire.done())["status"] == "completed"
 
 
 @asynccontextmanager
@@ -278,9 +272,7 @@ async def counting(ear: Ear, gate: Gate) -> AsyncGenerator[Wire, None]:
     """A reply under way, which only a word interrupts."""
     turns = {"type": "server_vad", "interrupt_response": True}
     async with ear.client(turn_detection=turns) as wire:
-        own = {"type": "realtime", "specstream": {"interrupt": "words"}}
-        await wire.send("session.update", session=own)
-        updated = await wire.until("session.updated")
+        updated = await wire.configure(specstream={"interrupt": "words"})
         assert updated["session"]["specstream"]["interrupt"] == "words"
         gate.shut(after=2)
         await wire.ask("Count.")
@@ -298,7 +290,7 @@ async def test_a_noise_interrupts_nothing_where_words_are_waited_for() -> None:
             await wait_for(lambda turn=turn: len(ear.recognizer.audio) == turn + 1)  # type: ignore[misc]
             await wait_for(lambda: ear.recognizer.open_streams == 0)
         gate.open()
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert done["status"] == "completed"
         assert done["output"][0]["content"][0]["text"] == "One two three four five six."
         assert not [kind for kind in wire.types() if kind.startswith("input_audio_buffer")]
@@ -314,17 +306,17 @@ async def test_a_word_interrupts_as_soon_as_it_is_known(while_said: bool) -> Non
     ear.recognizer = ScriptedRecognizer([SAID], word_ms=100 if while_said else 10_000)
     async with counting(ear, gate) as wire:
         await speak(wire, voice(0.7), *([] if while_said else [silence(1)]))
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "turn_detected")
         assert ("input_audio_buffer.committed" in wire.types()) is False
         gate.open()
         if while_said:
             await speak(wire, silence(1))
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert done["output"][0]["content"][0]["text"] == "Paris."
         heard = [kind for kind in wire.types() if kind.startswith("input_audio_buffer")]
         assert heard == HEARD[:3]
-        (started,) = [e for e in wire.seen if e["type"] == HEARD[0]]
+        (started,) = wire.of(HEARD[0])
         assert started["audio_start_ms"] == 0
     roles = [message["role"] for message in ear.engine.requests[-1][0]]
     assert roles == ["user", "assistant", "user"]
@@ -339,7 +331,7 @@ async def test_words_that_were_lost_are_told_and_interrupt_nothing() -> None:
         failed = await wire.until("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["code"] == "adapter_failed"
         gate.open()
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
         assert not [kind for kind in wire.types() if "speech" in kind]
 
 
@@ -353,7 +345,7 @@ async def test_a_turn_that_is_cleared_before_a_word_leaves_nothing_behind() -> N
         await wire.send("input_audio_buffer.clear")
         await wire.until("input_audio_buffer.cleared")
         gate.open()
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
         assert not [kind for kind in wire.types() if "speech" in kind]
 
 
@@ -377,13 +369,12 @@ async def test_a_recogniser_that_hangs_fails_one_item_and_typing_goes_on(
     ear = Ear()
     ear.recognizer.takes_s = math.inf
     async with ear.client() as wire:
-        own = {"type": "realtime", "specstream": {"interrupt": interrupt}}
-        await wire.send("session.update", session=own)
+        await wire.configure(specstream={"interrupt": interrupt})
         await speak(wire, voice(1), silence(3))
         failed = await wire.until("conversation.item.input_audio_transcription.failed")
         assert failed["error"]["code"] == "adapter_failed"
         assert "longer than 0.1 s" in failed["error"]["message"]
-        assert (await wire.reply("Are you there?"))["response"]["status"] == "completed"
+        assert (await wire.reply("Are you there?"))["status"] == "completed"
 
 
 async def test_a_detector_that_breaks_is_one_error() -> None:
@@ -442,21 +433,19 @@ async def test_a_full_buffer_is_one_error_until_it_is_emptied(
 async def test_g711_in_both_directions(kind: g711.Format) -> None:
     tone = np.rint(9000 * np.sin(np.arange(8000) * 2 * np.pi * 300 / 8000)).astype("<i2")
     ear = Ear(voice=WordVoice)
-    output = {"format": {"type": kind}}
     async with ear.client(format={"type": kind}, turn_detection=None) as wire:
-        session = {"type": "realtime", "audio": {"output": output}}
-        await wire.send("session.update", session=session)
+        await wire.configure(audio={"output": {"format": {"type": kind}}})
         sound = base64.b64encode(g711.coded(tone.tobytes(), kind)).decode()
         await wire.send("input_audio_buffer.append", audio=sound)
         await wire.send("input_audio_buffer.commit")
         await wire.send("response.create")
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
     assert done["audio"]["output"]["format"] == {"type": kind}
     heard = np.frombuffer(ear.recognizer.audio[0], "<i2").astype(float)
     wanted = 9000 * np.sin(np.arange(len(heard)) * 2 * np.pi * 300 / 16_000)
     assert len(heard) == pytest.approx(16_000, abs=200)
     assert np.abs(heard - wanted).max() < 500
-    deltas = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
+    deltas = wire.of("response.output_audio.delta")
     spoken = b"".join(base64.b64decode(e["delta"]) for e in deltas)
     assert len(spoken) == 8000 * WORD_S  # "Paris" is one word
     voice_tone = np.frombuffer(g711.decoded(spoken, kind), "<i2").astype(float)
@@ -493,9 +482,7 @@ async def test_what_cannot_be_served_of_the_input_is_reported() -> None:
             "transcription": {"model": "whisper-1", "language": "de", "prompt": "Berlin"},
             "turn_detection": {"type": "server_vad", "idle_timeout_ms": 6000, "threshold": 0.7},
         }
-        session = {"type": "realtime", "audio": {"input": heard}}
-        await wire.send("session.update", session=session)
-        updated = await wire.until("session.updated")
+        updated = await wire.configure(audio={"input": heard})
         params = {ignored["param"].split(".")[-1] for ignored in updated["specstream"]["ignored"]}
         assert params == {"noise_reduction", "prompt", "idle_timeout_ms", "language"}
         assert updated["session"]["audio"]["input"]["turn_detection"]["threshold"] == 0.7

@@ -83,8 +83,7 @@ async def test_any_order_leaves_the_session_alive(seed: int) -> None:
     random = Random(seed)
     recognizer = ScriptedRecognizer(["what is it", "", ValueError("a cold"), "it is", "and"])
     ears = Ears(recognizer, ScriptedTurnDetector())
-    stand = Stand(ScriptedEngine(["Fine."]), ears=lambda: ears, voice=None)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["Fine."]), ears=lambda: ears, voice=None).alone() as wire:
         for _ in range(80):
             kind, fields = frame(random)
             await wire.send(kind, **fields)

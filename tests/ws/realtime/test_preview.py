@@ -48,9 +48,7 @@ def untimed(events: list[dict[str, Any]]) -> list[str]:
 
 
 async def reply(wire: Wire, events: list[str], mode: str) -> list[dict[str, Any]]:
-    session = {"type": "realtime", "specstream": {"events": events}}
-    await wire.send("session.update", session=session)
-    await wire.until("session.updated")
+    await wire.configure(specstream={"events": events})
     wire.seen.clear()
     await wire.reply("Count.", output_modalities=[mode])
     return wire.seen
@@ -111,16 +109,13 @@ async def test_none_follows_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     drafting(monkeypatch, doubtful)
     gate = Gate(shut=False)
     gate.shut(after=2)
-    stand = Stand(ScriptedEngine([TEXT], gate=gate))
-    async with stand.running(), stand.client() as wire:
-        session = {"type": "realtime", "specstream": {"events": ["preview"]}}
-        await wire.send("session.update", session=session)
+    async with Stand(ScriptedEngine([TEXT], gate=gate)).alone() as wire:
+        await wire.configure(specstream={"events": ["preview"]})
         await wire.ask("Count.", output_modalities=["text"])
         await wire.until("specstream.preview")
         await wire.send("response.cancel")
         wire.seen.clear()
-        done = await wire.until("response.done")
-        (item,) = done["response"]["output"]
+        (item,) = (await wire.done())["output"]
         assert "DRAFT" not in str(item) and "[x]" not in str(item)
 
 

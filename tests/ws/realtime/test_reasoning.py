@@ -7,7 +7,7 @@ import pytest
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Span
-from specstream.ws.client import Done, RealtimeClient, ReasoningDelta, Report, TextDelta
+from specstream.ws.client import Done, ReasoningDelta, Report, TextDelta
 from tests.ws.doubles import Stand
 
 CHUNKS = [
@@ -22,8 +22,7 @@ CHUNKS = [
 async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(
     audio: bool,
 ) -> None:
-    stand = Stand(ScriptedEngine([CHUNKS]))
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(ScriptedEngine([CHUNKS])).python() as client:
         events = [event async for event in client.respond("Is it?", audio=audio)]
     thoughts = [event for event in events if isinstance(event, ReasoningDelta)]
     assert [thought.text for thought in thoughts] == ["Hm, ", "so."]
@@ -37,8 +36,7 @@ async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(
 
 async def test_others_hear_nothing_of_it_and_the_conversation_does_not_keep_it() -> None:
     engine = ScriptedEngine([CHUNKS, "Right."])
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         for text in ("Is it?", "Sure?"):
             await wire.reply(text, output_modalities=["text"])
         assert not any(kind.startswith("specstream.") for kind in wire.types())
@@ -52,8 +50,7 @@ async def test_others_hear_nothing_of_it_and_the_conversation_does_not_keep_it()
 
 async def test_variables_of_the_template_are_the_sessions_and_the_responses() -> None:
     engine = ScriptedEngine(["Yes."])
-    stand = Stand(engine)
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(engine).python() as client:
         _ = [event async for event in client.respond("a", audio=False)]
         session = {"chat_template_kwargs": {"enable_thinking": False, "effort": "low"}}
         told = await client.update(specstream=session)
@@ -79,8 +76,7 @@ async def test_variables_of_the_template_are_the_sessions_and_the_responses() ->
     ],
 )
 async def test_what_can_be_no_variable_is_refused(value: object, code: str, said: str) -> None:
-    stand = Stand(ScriptedEngine(["Yes."]))
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["Yes."])).alone() as wire:
         session = {"type": "realtime", "specstream": {"chat_template_kwargs": value}}
         error = await wire.refused("session.update", session=session)
         assert (error["code"], error["param"]) == (code, "session.specstream.chat_template_kwargs")
@@ -88,7 +84,6 @@ async def test_what_can_be_no_variable_is_refused(value: object, code: str, said
 
 
 async def test_a_client_refuses_them_before_it_sends_them() -> None:
-    stand = Stand(ScriptedEngine(["Yes."]))
-    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+    async with Stand(ScriptedEngine(["Yes."])).python() as client:
         with pytest.raises(PromptError, match="JSON"):
             client.respond("a", chat_template_kwargs={"a": {1, 2}})

@@ -45,13 +45,12 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
     gate = Gate()
     engine = ScriptedEngine(["one two three."], gate=gate)
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         await wire.ask("Hi")
         await wire.until("response.created")
         await wait_for(lambda: bool(engine.generations))
         await wire.send("response.cancel")
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert (done["status"], done["output"]) == ("cancelled", [])
         assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
         assert wire.types()[-2:] == ["response.created", "response.done"]
@@ -63,14 +62,13 @@ async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
 async def test_cancel_in_the_middle_of_the_text() -> None:
     gate = Gate(shut=False)
     engine = ScriptedEngine(["one two three four.", "five."], gate=gate)
-    stand = Stand(engine)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(engine).alone() as wire:
         gate.shut(after=2)
         await wire.ask("Hi", output_modalities=["text"])
         await wire.until("response.output_text.delta")
         await wire.until("response.output_text.delta")
         await wire.send("response.cancel", response_id=wire.seen[-1]["response_id"])
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert shape(wire.types()[-6:]) == ["deltas", *TEXT_DONE, *END]
         assert done["output"][0]["content"] == [{"type": "output_text", "text": "one two"}]
         assert done["output"][0]["status"] == "incomplete"
@@ -84,9 +82,8 @@ async def test_cancel_in_the_middle_of_the_text() -> None:
 async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
     clock = HandClock()
     engine = ScriptedEngine([WORDS])
-    stand = Stand(engine, clock=clock, buffer_s=buffer_s)
-    async with stand.running(), stand.client() as wire:
-        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+    async with Stand(engine, clock=clock, buffer_s=buffer_s).alone() as wire:
+        await wire.configure(**ALL_OWN)
         await wire.ask("Hi")
         sent = 0
         while sent < 48000:
@@ -94,15 +91,15 @@ async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
         assert sent == 48000, "two seconds ahead of the play-out, and no more"
         await settle()
         await wire.send("response.cancel")
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert shape(wire.types())[-7:] == [*AUDIO_DONE, *END[:3], "specstream.report", END[3]]
-        audio = [e for e in wire.seen if e["type"] == "response.output_audio.delta"]
+        audio = wire.of("response.output_audio.delta")
         assert sum(len(base64.b64decode(e["delta"])) for e in audio) == 2 * 48000
         ten = " ".join(f"word{n}" for n in range(10))
         assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": ten}]
-        said = next(e for e in wire.seen if e["type"] == AUDIO_DONE[1])["transcript"]
+        said = wire.of(AUDIO_DONE[1])[0]["transcript"]
         assert said == WORDS, "the transcript's end is that of its deltas"
-        cues = [e["cue"]["name"] for e in wire.seen if e["type"] == "specstream.avatar.delta"]
+        cues = [e["cue"]["name"] for e in wire.of("specstream.avatar.delta")]
         assert cues[-1] == "sil", "the face comes to rest"
         seen = len(wire.seen)
         clock.advance(60.0)
@@ -127,7 +124,7 @@ class Talking:
         self.item = ""
 
     async def begin(self) -> None:
-        await self.wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+        await self.wire.configure(**ALL_OWN)
         await self.wire.ask("Hi")
         sent = 0
         while sent < 48000:
@@ -137,7 +134,7 @@ class Talking:
     async def last_cues(self) -> list[tuple[str, float, list[int]]]:
         """The last two cues of the response; those that were under way before may come first."""
         await self.wire.until("response.done")
-        cues = [e["cue"] for e in self.wire.seen if e["type"] == "specstream.avatar.delta"]
+        cues = [e["cue"] for e in self.wire.of("specstream.avatar.delta")]
         return [(cue["name"], cue["t_ms"], cue["samples"]) for cue in cues[-2:]]
 
 
@@ -168,13 +165,12 @@ async def test_the_face_comes_to_rest_where_the_reply_was_heard(buffer_s: float,
 
 
 async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
-    stand = Stand(ScriptedEngine([WORDS]), clock=HandClock())
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine([WORDS]), clock=HandClock()).alone() as wire:
         await wire.ask("Hi")
         delta = await wire.until("response.output_audio.delta")
         fields = {"item_id": delta["item_id"], "content_index": 0, "audio_end_ms": 50}
         await wire.send("conversation.item.truncate", **fields)
-        done = (await wire.until("response.done"))["response"]
+        done = await wire.done()
         assert done["status"] == "cancelled"
         answer = await wire.next()
         assert answer["type"] == "conversation.item.truncated"
@@ -197,8 +193,7 @@ async def test_a_truncation_that_is_refused_stops_nothing(
     fields: dict[str, object], code: str
 ) -> None:
     clock = HandClock()
-    stand = Stand(ScriptedEngine([WORDS]), clock=clock)
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine([WORDS]), clock=clock).alone() as wire:
         await wire.ask("Hi")
         item = (await wire.until("response.output_audio.delta"))["item_id"]
         whole = {"item_id": item, "content_index": 0, "audio_end_ms": 50, **fields}
@@ -215,15 +210,14 @@ async def test_a_truncation_that_is_refused_stops_nothing(
 async def test_truncating_an_item_of_text_stops_nothing() -> None:
     gate = Gate()
     gate.shut(after=1)
-    stand = Stand(ScriptedEngine(["one two three."], gate=gate))
-    async with stand.running(), stand.client() as wire:
+    async with Stand(ScriptedEngine(["one two three."], gate=gate)).alone() as wire:
         await wire.ask("Hi", output_modalities=["text"])
         item = (await wire.until("response.output_text.delta"))["item_id"]
         fields = {"item_id": item, "content_index": 0, "audio_end_ms": 0}
         error = await wire.refused("conversation.item.truncate", **fields)
         assert error["code"] == "unsupported_content_type"
         gate.open()
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
 
 
 async def test_cancel_while_the_voice_hangs() -> None:
@@ -233,7 +227,7 @@ async def test_cancel_while_the_voice_hangs() -> None:
         await wire.ask("Hi")
         await wait_for(lambda: stand.voices[-1].speaking == 1)
         await wire.send("response.cancel")
-        assert (await wire.until("response.done"))["response"]["status"] == "cancelled"
+        assert (await wire.done())["status"] == "cancelled"
         assert stand.voices[-1].speaking == 0
 
 
@@ -259,13 +253,12 @@ async def test_a_stage_that_does_not_come_to_rest_is_stopped(
 ) -> None:
     monkeypatch.setattr(response, "CANCEL_GRACE_S", 0.01)
     stage = StubbornStage()
-    stand = Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage)
-    async with stand.running(), stand.client() as wire:
-        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+    async with Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage).alone() as wire:
+        await wire.configure(**ALL_OWN)
         await wire.ask("Hi", output_modalities=["text"])
         await wire.until("response.output_text.delta")
         await wire.send("response.cancel")
-        assert (await wire.until("response.done"))["response"]["status"] == "cancelled"
+        assert (await wire.done())["status"] == "cancelled"
         assert stage.released
 
 

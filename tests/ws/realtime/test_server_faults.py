@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 import pytest_asyncio
-from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import AdapterUnavailable, EngineFailed, PromptError
 from specstream.testing import ScriptedEngine
@@ -53,7 +52,7 @@ async def test_a_killed_client_leaves_nothing_and_others_do_not_notice() -> None
         gate.open()
         assert stand.voices[1].closed  # voices[0] was made for a trial at the start
         assert stand.voices[1].speaking == 0
-        done = (await other.reply("Hi"))["response"]
+        done = await other.reply("Hi")
         assert done["output"][0]["content"][0]["transcript"] == "Still here."
 
 
@@ -95,10 +94,8 @@ async def test_closing_the_server_releases_a_reply_under_way(stack: AsyncExitSta
     assert stand.server.counters.sessions == 0
     assert len(stand.voices) == 2
     assert all(voice.closed for voice in stand.voices)
-    with pytest.raises(ConnectionClosed) as caught:
-        await wire.until("response.done")
-    assert caught.value.rcvd is not None
-    assert caught.value.rcvd.code == 1001
+    assert (await wire.closed())[0] == 1001
+    assert "response.done" not in wire.types()
 
 
 class _FailingEngine(ScriptedEngine):
@@ -151,10 +148,9 @@ class _FailingEngine(ScriptedEngine):
 async def test_a_broken_reply_fails_and_the_session_goes_on(
     error: Exception, after: int, code: str, text: str | None
 ) -> None:
-    stand = Stand(_FailingEngine(error, after))
-    async with stand.running(), stand.client() as wire:
+    async with Stand(_FailingEngine(error, after)).alone() as wire:
         for _ in range(2):
-            done = (await wire.reply("Hi", output_modalities=["text"]))["response"]
+            done = await wire.reply("Hi", output_modalities=["text"])
             assert done["status"] == "failed"
             failure = done["status_details"]["error"]
             assert failure["code"] == code
@@ -166,9 +162,8 @@ async def test_a_broken_reply_fails_and_the_session_goes_on(
 
 
 async def test_a_broken_voice_fails_the_response_but_not_its_text() -> None:
-    stand = Stand(ScriptedEngine(["one two three."]), voice=BrokenVoice)
-    async with stand.running(), stand.client() as wire:
-        done = (await wire.reply("Hi"))["response"]
+    async with Stand(ScriptedEngine(["one two three."]), voice=BrokenVoice).alone() as wire:
+        done = await wire.reply("Hi")
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["code"] == "adapter_failed"
         assert done["output"][0]["content"][0]["transcript"] == "one two three."
@@ -180,17 +175,16 @@ async def test_a_broken_rewriter_is_told_and_the_response_completes() -> None:
         async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
             raise ValueError("no paint left")
 
-    stand = Stand(ScriptedEngine(["one two three."]), prompt=BrokenBoard)
-    async with stand.running(), stand.client() as wire:
-        await wire.send("session.update", session={"type": "realtime", **ALL_OWN})
+    async with Stand(ScriptedEngine(["one two three."]), prompt=BrokenBoard).alone() as wire:
+        await wire.configure(**ALL_OWN)
         await wire.ask("Hi")
         error = (await wire.until("error"))["error"]
         assert (error["type"], error["code"]) == ("server_error", "adapter_failed")
-        assert (await wire.until("response.done"))["response"]["status"] == "completed"
+        assert (await wire.done())["status"] == "completed"
 
 
 async def run_of(wire: Wire, text: str) -> str:
-    done = (await wire.reply(text, output_modalities=["text"]))["response"]
+    done = await wire.reply(text, output_modalities=["text"])
     reply: str = done["output"][0]["content"][0]["text"]
     return reply
 

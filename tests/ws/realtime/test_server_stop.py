@@ -8,13 +8,8 @@ import anyio
 import pytest
 
 from specstream.testing import ScriptedEngine
-from tests.ws.doubles import WORDS, Gate, HandClock, Stand, Wire, settle, wait_for
+from tests.ws.doubles import WORDS, Gate, HandClock, Stand, settle, wait_for
 from tests.ws.test_http import get, status
-
-
-async def closed(wire: Wire) -> tuple[int, str]:
-    await wire.socket.wait_closed()
-    return wire.socket.close_code or 0, wire.socket.close_reason or ""
 
 
 async def test_what_runs_is_finished_and_nothing_new_begins() -> None:
@@ -25,16 +20,16 @@ async def test_what_runs_is_finished_and_nothing_new_begins() -> None:
         await busy.until("response.created")
         async with anyio.create_task_group() as group:
             group.start_soon(stand.server.drain, 600)
-            assert await closed(quiet) == (1001, "the server is stopping")
+            assert await quiet.closed() == (1001, "the server is stopping")
             assert await status(stand) == 503
             code, _, body = await get(stand.port, "/healthz")
             assert (code, json.loads(body)["status"]) == (503, "stopping")
             error = await busy.refused("response.create", response={"conversation": "none"})
             assert (error["code"], error["type"]) == ("server_stopping", "server_error")
             gate.open()
-            done = (await busy.until("response.done"))["response"]
+            done = await busy.done()
             assert done["status"] == "completed"
-            assert await closed(busy) == (1001, "the server is stopping")
+            assert await busy.closed() == (1001, "the server is stopping")
         assert stand.server.counters.sessions == 0
 
 
@@ -49,12 +44,12 @@ async def test_what_takes_too_long_ends_with_a_reason(modality: str) -> None:
         )
         async with anyio.create_task_group() as group:
             group.start_soon(stand.server.drain, 0)
-            done = (await wire.until("response.done"))["response"]
+            done = await wire.done()
             assert done["status"] == "cancelled"
             details = done["status_details"]
             assert "reason" not in details, "the client didn't cancel it"
             assert details["error"]["code"] == "server_stopping"
-            assert await closed(wire) == (1001, "the server is stopping")
+            assert await wire.closed() == (1001, "the server is stopping")
         assert stand.server.counters.responses == {"cancelled": 1}
 
 

@@ -93,7 +93,7 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
         stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
         stand = Stand(ScriptedEngine([TEXT]), voice=lambda: stage)
         async with stand.running(), stand.client() as wire:
-            done = (await wire.reply("Hi"))["response"]
+            done = await wire.reply("Hi")
             assert done["status"] == "failed"
             error = done["status_details"]["error"]
             assert error["code"] == code
@@ -101,9 +101,7 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             if code == "protocol_error":
                 assert f"the voice adapter at ws://127.0.0.1:{port}: " in error["message"]
             assert done["output"][0]["content"][0]["transcript"] == TEXT
-            assert (await wire.reply("Hi", output_modalities=["text"]))["response"][
-                "status"
-            ] == "completed"
+            assert (await wire.reply("Hi", output_modalities=["text"]))["status"] == "completed"
 
 
 ITEMS: dict[str, list[tuple[dict[str, Any], str]]] = {
