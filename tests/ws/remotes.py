@@ -6,12 +6,15 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import replace
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -25,15 +28,8 @@ from specstream.ws.stage.frames import SUBPROTOCOL, Kind, ReadyFrame
 from specstream.ws.stage.protocol import WINDOW
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
-from tests.standins import (
-    Board,
-    Face,
-    Relay,
-    Script,
-    ToneVoice,
-    feed,
-    phrases_of,
-)
+from tests.standins import Board, Face, Relay, Script, ToneVoice, feed, phrases_of
+from tests.ws.doubles import wait_for
 
 TEXT = (
     "Hello there [smile]. This is „another“ sentence. And. Ein drittes Wort, 東京 too. "
@@ -54,15 +50,22 @@ LOCAL: dict[Kind, Callable[[Any], Stage[Any, Any]]] = {
 
 
 @asynccontextmanager
-async def remote(
-    kind: Kind, script: Script | None = None, *, window: int = WINDOW, **options: Any
+async def served(
+    kind: Kind, make: Callable[[], Any], *, window: int = WINDOW
 ) -> AsyncGenerator[RemoteStage, None]:
-    """A served adapter and the stage that stands for it."""
+    """Serve adapters that ``make`` makes; the stage that stands for them."""
     async with (
-        adapter_server(kind, lambda: MAKE[kind](script), window=window) as port,
-        RemoteStage(f"ws://127.0.0.1:{port}", kind, window=window, **options) as stage,
+        adapter_server(kind, make, window=window) as port,
+        RemoteStage(f"ws://127.0.0.1:{port}", kind, window=window) as stage,
     ):
         yield stage
+
+
+def remote(
+    kind: Kind, script: Script | None = None, *, window: int = WINDOW
+) -> AbstractAsyncContextManager[RemoteStage]:
+    """A served adapter of the tests, and the stage that stands for it."""
+    return served(kind, lambda: MAKE[kind](script), window=window)
 
 
 @asynccontextmanager
@@ -80,13 +83,6 @@ async def pipeline(
                 stages[kind] = LOCAL[kind](MAKE[kind](scripts.get(kind)))
         branches = [[stages["voice"], stages["avatar"]], [stages["prompt"]]]
         yield Pipeline(branches, head=Relay(), **options)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 async def a_turn_elsewhere(port: int) -> None:
@@ -115,7 +111,7 @@ class Cable:
         finally:
             server.close()
             self.cut()
-            await until(lambda: not self._writers)
+            await wait_for(lambda: not self._writers)
 
     def cut(self) -> None:
         for writer in self._writers:
@@ -164,9 +160,9 @@ def with_controls(seed: int) -> list[Any]:
 
 @asynccontextmanager
 async def impostor(
-    answer: Callable[[ServerConnection, dict[str, Any]], Any], kind: Kind = "voice"
-) -> AsyncGenerator[int, None]:
-    """A server that greets as an adapter; then ``answer`` decides what it sends."""
+    answer: Callable[[ServerConnection, dict[str, Any]], Any], kind: Kind = "voice", **options: Any
+) -> AsyncGenerator[RemoteStage, None]:
+    """A stage at a server that greets as an adapter; then ``answer`` decides what it sends."""
 
     async def handle(socket: ServerConnection) -> None:
         await socket.send(encode(ReadyFrame(kind=kind, adapter="impostor", window=4)))
@@ -177,5 +173,8 @@ async def impostor(
         except ConnectionClosed:
             pass
 
-    async with listen(handle, subprotocols=[Subprotocol(SUBPROTOCOL)], close_timeout=0.1) as port:
-        yield port
+    async with (
+        listen(handle, subprotocols=[Subprotocol(SUBPROTOCOL)], close_timeout=0.1) as port,
+        RemoteStage(f"ws://127.0.0.1:{port}", kind, **options) as stage,
+    ):
+        yield stage

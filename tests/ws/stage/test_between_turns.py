@@ -19,8 +19,9 @@ from specstream.ws.stage.codec import encode
 from specstream.ws.stage.frames import Frame, Kind
 from specstream.ws.stage.remote import RemoteStage
 from tests.standins import feed
+from tests.ws.doubles import wait_for
 from tests.ws.frames import SAMPLES
-from tests.ws.remotes import KINDS, impostor, until
+from tests.ws.remotes import KINDS, impostor
 
 STRAYS: Sequence[Frame | str] = [
     *(SAMPLES[name] for name in ("speech", "cue", "prompt", "flushed", "revoked", "ack", "done")),
@@ -62,7 +63,7 @@ async def cancelled_turn(stage: RemoteStage) -> list[Any]:
             found.extend([item async for item in outputs])
 
         group.start_soon(read)
-        await until(lambda: bool(link.starved))  # the turn has begun
+        await wait_for(lambda: bool(link.starved))  # the turn has begun
         link.cancel(Cancel("enough"))
     return found
 
@@ -73,10 +74,9 @@ async def test_a_frame_behind_the_end_of_a_turn_is_not_part_of_the_next(
     kind: Kind, stray: Frame | str, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter = Stray(stray)
-    async with impostor(adapter.answer, kind) as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", kind) as stage:
-            for _ in range(3):
-                assert await feed(stage, []) == []
+    async with impostor(adapter.answer, kind) as stage:
+        for _ in range(3):
+            assert await feed(stage, []) == []
     assert len(adapter.sockets) == 2, "the first connection was dropped, the second was not"
     told = [one for one in caplog.messages if f"the {kind} adapter at ws://127.0.0.1:" in one]
     assert len(told) == (getattr(stray, "type", "") != "error")
@@ -86,15 +86,14 @@ async def test_a_frame_behind_the_end_of_a_turn_is_not_part_of_the_next(
 @pytest.mark.parametrize("loops", [0, 1, 5])
 async def test_a_frame_that_comes_while_nobody_talks(end: str, loops: int) -> None:
     adapter = Stray(SAMPLES["prompt"], loops)
-    async with impostor(adapter.answer, "prompt") as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", "prompt") as stage:
-            if end == "done":
-                assert await feed(stage, []) == []
-            else:
-                assert await cancelled_turn(stage) == [Cancel("enough")]
-            (channel,) = (channel for channel, _ in stage._idle)
-            await until(lambda: not channel.usable)
+    async with impostor(adapter.answer, "prompt") as stage:
+        if end == "done":
             assert await feed(stage, []) == []
+        else:
+            assert await cancelled_turn(stage) == [Cancel("enough")]
+        (channel,) = (channel for channel, _ in stage._idle)
+        await wait_for(lambda: not channel.usable)
+        assert await feed(stage, []) == []
     assert len(adapter.sockets) == 2
 
 
@@ -112,20 +111,19 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
     asked = Channel.wake
     monkeypatch.setattr(Channel, "wake", wake)
     adapter = Stray(None)
-    async with impostor(adapter.answer) as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage:
-            assert await feed(stage, []) == []
-            link: Link[Any] = Link()
-            async with anyio.create_task_group() as group:
+    async with impostor(adapter.answer) as stage:
+        assert await feed(stage, []) == []
+        link: Link[Any] = Link()
+        async with anyio.create_task_group() as group:
 
-                async def cancel() -> None:
-                    await until(lambda: bool(woken))
-                    link.cancel(Cancel("enough"))
+            async def cancel() -> None:
+                await wait_for(lambda: bool(woken))
+                link.cancel(Cancel("enough"))
 
-                group.start_soon(cancel)
-                assert [item async for item in stage.run(link)] == [Cancel("enough")]
-            assert not woken[0].usable
-            assert stage._idle == []
+            group.start_soon(cancel)
+            assert [item async for item in stage.run(link)] == [Cancel("enough")]
+        assert not woken[0].usable
+        assert stage._idle == []
     assert not caplog.messages
 
 
@@ -135,8 +133,7 @@ async def test_a_peer_that_answers_no_ping_gets_no_second_turn(
 ) -> None:
     adapter = Stray(None)
     monkeypatch.setattr(Channel, "_watch", lambda self, quiet: anyio.sleep_forever())
-    async with impostor(adapter.answer) as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage:
-            for count in (1, 2):
-                assert await feed(stage, []) == []
-                assert len(adapter.sockets) == count
+    async with impostor(adapter.answer) as stage:
+        for count in (1, 2):
+            assert await feed(stage, []) == []
+            assert len(adapter.sockets) == count

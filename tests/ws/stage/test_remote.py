@@ -30,6 +30,7 @@ from tests.standins import (
     phrases_of,
     stream,
 )
+from tests.ws.doubles import wait_for
 from tests.ws.remotes import (
     KINDS,
     LAYOUTS,
@@ -37,7 +38,7 @@ from tests.ws.remotes import (
     a_turn_elsewhere,
     pipeline,
     remote,
-    until,
+    served,
     with_controls,
 )
 
@@ -74,9 +75,8 @@ async def test_a_voice_elsewhere_is_given_words_as_one_here_is() -> None:
         [("Pay", (3, 6)), ("five", (7, 9)), ("dollars.", (7, 10))],
         [("Pay", (3, 6)), ("$5.", (7, 10))],  # without the library
     )
-    async with adapter_server("voice", Speaker) as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage:
-            assert await feed(stage, items) == local
+    async with served("voice", Speaker) as stage:
+        assert await feed(stage, items) == local
 
 
 async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() -> None:
@@ -87,10 +87,7 @@ async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() ->
         return made[-1]
 
     expected = await feed(VoiceStage(ToneVoice()), PHRASES)
-    async with (
-        adapter_server("voice", make) as port,
-        RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage,
-    ):
+    async with served("voice", make) as stage:
         ready = await stage.connect()
         assert (ready.adapter, ready.voice) == ("tone", ToneVoice().capabilities)
         for _ in range(3):
@@ -99,7 +96,7 @@ async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() ->
         results = await asyncio.gather(*(feed(stage, PHRASES) for _ in range(5)))
         assert results == [expected] * 5
         assert len(made) == 5
-        await until(lambda: sum(voice.script.closed for voice in made) == 3)  # two stay warm
+        await wait_for(lambda: sum(voice.script.closed for voice in made) == 3)  # two stay warm
     assert [voice.script.closed for voice in made] == [1] * 5
 
 

@@ -154,8 +154,7 @@ async def test_an_adapter_that_never_answers_a_cancel_is_left() -> None:
         if frame["type"] == "end":
             link.cancel(Cancel("enough"))
 
-    async with impostor(ignore) as port:
-        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice", cancel_timeout=0.0)
+    async with impostor(ignore, cancel_timeout=0.0) as stage:
         link: Link[Any] = Link()
         link.close()
         assert [item async for item in stage.run(link)] == [Cancel("enough")]

@@ -31,7 +31,8 @@ from tests.standins import (
     feed,
     stream,
 )
-from tests.ws.remotes import KINDS, PHRASES, Cable, impostor, pipeline, remote, until
+from tests.ws.doubles import wait_for
+from tests.ws.remotes import KINDS, PHRASES, Cable, impostor, pipeline, remote
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +89,7 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
         assert found["text"] == PHRASES
         assert found["avatar"][-1].name == "sil", "the face comes to rest all the same"
         assert len(found["prompt"]) == len(PHRASES)
-        await until(lambda: script.running == 0)
+        await wait_for(lambda: script.running == 0)
 
         script.stall_at = None
         if how == "server ends":
@@ -106,7 +107,7 @@ async def test_a_warm_connection_that_died_between_turns_is_replaced() -> None:
         stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
         assert await feed(stage, PHRASES) == expected
         await stack.aclose()
-        await until(lambda: not stage._idle[0][0].usable)
+        await wait_for(lambda: not stage._idle[0][0].usable)
         await stack.enter_async_context(adapter_server("voice", ToneVoice, port=port))
         async with stage:
             assert await feed(stage, PHRASES) == expected
@@ -174,11 +175,10 @@ async def test_an_adapter_that_talks_nonsense_is_hung_up_on(junk: str | bytes) -
             await socket.wait_closed()
             codes.append(socket.close_code)
 
-    async with impostor(answer) as port:
-        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
-        with pytest.raises(ProtocolError, match=f"the voice adapter at .*:{port}: "):
+    async with impostor(answer) as stage:
+        with pytest.raises(ProtocolError, match=f"the voice adapter at {stage._url}: "):
             await feed(stage, PHRASES)
-        await until(lambda: bool(codes))
+        await wait_for(lambda: bool(codes))
     assert codes[0] in (1002, 1007, 1009)
 
 
@@ -198,7 +198,7 @@ async def test_leaving_a_run_early_lets_go_of_everything() -> None:
                 async for event in run:
                     if isinstance(event.item, Speech):
                         break
-            await until(lambda: script.running == 0)
+            await wait_for(lambda: script.running == 0)
         async with line.run(stream(PHRASES)) as run:
             found = await events_by_source(run)
         assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)

@@ -25,7 +25,6 @@ from specstream.ws.realtime import audio
 from specstream.ws.realtime.audio import AudioPacer
 from specstream.ws.stage.codec import AudioFrame, encode
 from specstream.ws.stage.frames import CueFrame, PromptFrame
-from specstream.ws.stage.remote import RemoteStage
 from tests.standins import Board, Relay, ToneVoice, events_by_source, feed, stream
 from tests.ws.doubles import FreeClock, Stand
 from tests.ws.frames import CUE, SHOT
@@ -89,8 +88,7 @@ def says(*heads: dict[str, Any]) -> Answer:
     ids=lambda value: None if callable(value) else str(value),
 )
 async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: str) -> None:
-    async with impostor(answer) as port:
-        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
+    async with impostor(answer) as stage:
         stand = Stand(ScriptedEngine([TEXT]), voice=lambda: stage)
         async with stand.running(), stand.client() as wire:
             done = await wire.reply("Hi")
@@ -99,7 +97,7 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             assert error["code"] == code
             assert said in error["message"]
             if code == "protocol_error":
-                assert f"the voice adapter at ws://127.0.0.1:{port}: " in error["message"]
+                assert f"the voice adapter at {stage._url}: " in error["message"]
             assert done["output"][0]["content"][0]["transcript"] == TEXT
             assert (await wire.reply("Hi", output_modalities=["text"]))["status"] == "completed"
 
@@ -142,7 +140,7 @@ async def test_items_that_do_not_fit_the_turn(kind: Any, fields: dict[str, Any],
                 made["prompt"]["shot_id"] = "t"
             await socket.send(json.dumps(made))
 
-    async with impostor(answer, kind) as port, RemoteStage(f"ws://127.0.0.1:{port}", kind) as stage:
+    async with impostor(answer, kind) as stage:
         branches: list[list[Any]] = [[VoiceStage(ToneVoice())], [PromptStage(Board())]]
         if kind == "avatar":
             branches[0].append(stage)
@@ -154,7 +152,7 @@ async def test_items_that_do_not_fit_the_turn(kind: Any, fields: dict[str, Any],
     assert isinstance(good, AvatarCue if kind == "avatar" else ScenePrompt)
     assert isinstance(failed, StageFailed)
     assert isinstance(failed.error, ProtocolError)
-    assert f"the {kind} adapter at ws://127.0.0.1:{port}: " in str(failed.error)
+    assert f"the {kind} adapter at {stage._url}: " in str(failed.error)
     assert said in str(failed.error)
     assert found["text"] == PHRASES
     assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)
@@ -177,14 +175,13 @@ async def test_a_remote_adapter_that_hangs_is_stopped(kind: Any) -> None:
                 where = (phrase.chars, phrase.tokens, phrase.index)
                 yield Speech(b"", 8000, Span(0, 0), (), *where)
 
-    async with impostor(answer, kind) as port:
-        async with RemoteStage(f"ws://127.0.0.1:{port}", kind) as stage:
-            start = anyio.current_time()
-            branch: list[Any] = [Talk(), stage] if kind == "avatar" else [stage]
-            line = Pipeline([branch, [Echo()]], head=Relay())
-            async with line.run(stream(PHRASES)) as run:
-                found = await events_by_source(run)
-            assert 60 <= anyio.current_time() - start < 90
+    async with impostor(answer, kind) as stage:
+        start = anyio.current_time()
+        branch: list[Any] = [Talk(), stage] if kind == "avatar" else [stage]
+        line = Pipeline([branch, [Echo()]], head=Relay())
+        async with line.run(stream(PHRASES)) as run:
+            found = await events_by_source(run)
+        assert 60 <= anyio.current_time() - start < 90
     (failed,) = found[kind]
     assert isinstance(failed, StageFailed)
     assert isinstance(failed.error, AdapterFailed)

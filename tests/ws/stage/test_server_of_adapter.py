@@ -47,6 +47,8 @@ from specstream.ws.stage.protocol import StageRules
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
+from tests.ws.doubles import wait_for
+from tests.ws.remotes import a_turn_elsewhere
 
 PHRASES = phrases_of("Hello there [smile]. This is another sentence. And the last one.")
 START = encode(StartFrame(window=8))
@@ -68,13 +70,6 @@ async def dial(port: int, **options: Any) -> AsyncGenerator[ClientConnection, No
         yield socket
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until ``condition`` holds."""
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
-
-
 async def last_words(socket: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
     """The error frames that came before the close, and its code."""
     errors: list[dict[str, Any]] = []
@@ -88,11 +83,6 @@ async def last_words(socket: ClientConnection) -> tuple[list[dict[str, Any]], in
         except ConnectionClosed:
             pass
     return errors, socket.close_code
-
-
-async def serves_well(port: int) -> None:
-    async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as stage:
-        assert await feed(stage, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
 
 
 # --- nonsense -----------------------------------------------------------------------------------
@@ -142,7 +132,7 @@ async def test_nonsense_gets_one_error_and_a_close(
             assert [error["code"] for error in errors] == ["protocol_error"], junk
             assert set(errors[0]) == {"type", "code", "message"}
             assert code in (1002, 1007), junk
-        await serves_well(port)
+        await a_turn_elsewhere(port)
     assert capfd.readouterr() == ("", "")
 
 
@@ -177,7 +167,7 @@ async def test_what_is_wrong_is_said(
         errors, closed_with = await last_words(socket)
         assert [why in error["message"] for error in errors] == [True], errors
         assert closed_with == code
-        await until(lambda: script.running == 0 and script.closed == 1)
+        await wait_for(lambda: script.running == 0 and script.closed == 1)
 
 
 async def test_what_the_socket_itself_refuses(capfd: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +185,7 @@ async def test_what_the_socket_itself_refuses(capfd: pytest.CaptureFixture[str])
             writer.write_eof()
             await reader.read()
             writer.close()
-        await serves_well(port)
+        await a_turn_elsewhere(port)
     assert capfd.readouterr() == ("", "")
 
 
@@ -233,7 +223,7 @@ async def test_who_may_connect() -> None:
         with pytest.raises(InvalidStatus, match="400"):
             async with dial(port, subprotocols=[Subprotocol("chat")]):
                 pass
-        await serves_well(port)
+        await a_turn_elsewhere(port)
 
 
 async def test_a_full_server_says_so_and_recovers() -> None:
@@ -274,7 +264,7 @@ async def test_serving_until_cancelled() -> None:
                 await anyio.sleep_forever()
 
         group.start_soon(serve)
-        await until(lambda: bool(ports))
+        await wait_for(lambda: bool(ports))
         async with RemoteStage(f"ws://127.0.0.1:{ports[0]}", "prompt") as stage:
             assert len(await feed(stage, PHRASES)) == len(PHRASES)
         group.cancel_scope.cancel()
@@ -313,7 +303,7 @@ async def test_an_adapter_that_can_not_be_made() -> None:
     async with adapter_server("voice", only_once) as port, dial(port):
         with pytest.raises(AdapterUnavailable, match="no such voice"):
             await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
-        await serves_well(port)
+        await a_turn_elsewhere(port)
 
 
 async def test_a_buffer_that_is_too_long_for_a_message_says_what_to_do() -> None:
@@ -346,7 +336,7 @@ async def test_clients_that_vanish_leave_nothing_and_disturb_nobody(seed: int) -
         return ToneVoice(scripts[-1])
 
     async with adapter_server("voice", make) as port:
-        await until(lambda: len(scripts) == 1)
+        await wait_for(lambda: len(scripts) == 1)
         scripts[0].stall_at = None
         bystander = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
         whole = await feed(VoiceStage(ToneVoice()), PHRASES)
@@ -369,9 +359,9 @@ async def test_clients_that_vanish_leave_nothing_and_disturb_nobody(seed: int) -
                     for _ in range(8):
                         group.start_soon(vanish)
                     assert await feed(bystander, PHRASES) == whole
-            await until(lambda: all(s.running == 0 for s in scripts))
-            await until(lambda: sum(s.closed for s in scripts) == 40)
-            await until(lambda: len(asyncio.all_tasks()) == tasks)
+            await wait_for(lambda: all(s.running == 0 for s in scripts))
+            await wait_for(lambda: sum(s.closed for s in scripts) == 40)
+            await wait_for(lambda: len(asyncio.all_tasks()) == tasks)
             assert threading.active_count() <= threads + 40  # idle workers, kept for reuse
             assert live_channels() <= before, "the bystander's, and what failed tests hold"
             assert await feed(bystander, PHRASES) == whole
@@ -388,7 +378,7 @@ async def test_a_stage_that_works_does_not_keep_others_waiting() -> None:
             await socket.send(CHUNK)
             with anyio.fail_after(20):
                 await stalled.stalled.wait()
-            await serves_well(port)
+            await a_turn_elsewhere(port)
             await socket.send(encode(CancelFrame()))
             seen = []
             with anyio.fail_after(20):
