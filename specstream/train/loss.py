@@ -46,11 +46,8 @@ def joined(parts: Sequence[tuple[Tensor, Tensor]], decay: float) -> Losses:
     for position, (loss, _) in enumerate(parts):
         total = total + decay**position * loss.sum()
         weight += decay**position * loss.shape[0]
-    overlaps = [overlap for _, overlap in parts]
-    accepted, counted = (
-        [float(one.sum()) for one in overlaps],
-        [float(len(one)) for one in overlaps],
-    )
+    accepted = [float(overlap.sum()) for _, overlap in parts]
+    counted = [float(len(overlap)) for _, overlap in parts]
     return Losses(total / max(weight, 1.0), accepted, counted)
 
 

@@ -36,7 +36,7 @@ def wave_of(buffers: list[SpeechBuffer]) -> np.ndarray[tuple[int], np.dtype[np.i
 
 @pytest.fixture
 def library() -> EspeakLibrary:
-    return espeak.shared_worker().library
+    return espeak.shared_library()
 
 
 async def test_capabilities(library: EspeakLibrary) -> None:
@@ -120,7 +120,7 @@ async def test_closing_early_stops_the_library_within_one_buffer(given: list[byt
     await anext(stream)
     await stream.aclose()
     at_close = len(given)
-    espeak.shared_worker().call(lambda _: None)  # until the library is free again
+    espeak.on_library(lambda _: None).result()  # until the library is free again
     assert len(given) <= at_close + 1
     assert len(given) < whole / 2
 
@@ -153,7 +153,7 @@ async def test_an_exception_in_the_callback_is_not_swallowed(library: EspeakLibr
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        espeak.shared_worker().call(lambda lib: lib.speak("hello", broken))
+        espeak.on_library(lambda lib: lib.speak("hello", broken)).result()
     assert await speak(EspeakVoice(), "hello")
 
 
@@ -177,7 +177,7 @@ async def test_the_event_loop_goes_on_while_the_library_speaks(
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(espeak, "shared_worker", inspect.unwrap(espeak.shared_worker))
+    monkeypatch.setattr(espeak, "shared_library", inspect.unwrap(espeak.shared_library))
     return monkeypatch
 
 

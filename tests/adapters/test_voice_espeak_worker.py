@@ -7,14 +7,13 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.types import Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, espeak, shared
-from specstream_adapters.voice.espeak import PIECE, Worker
+from specstream_adapters.voice.espeak import PIECE, on_library
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent, Sink
 
 BUFFER = b"\1\0" * 100
@@ -56,8 +55,7 @@ class CountingLibrary:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
     made = CountingLibrary()
-    worker = Worker(cast(EspeakLibrary, made))
-    monkeypatch.setattr(espeak, "shared_worker", lambda: worker)
+    monkeypatch.setattr(espeak, "shared_library", lambda: made)
     return made
 
 
@@ -77,7 +75,7 @@ async def read(
 
 async def settled() -> None:
     """Until the library's thread has done what was asked of it."""
-    await asyncio.to_thread(espeak.shared_worker().call, lambda _: None)
+    await asyncio.wrap_future(on_library(lambda _: None))
 
 
 async def test_everything_arrives_in_order(library: CountingLibrary) -> None:
@@ -192,15 +190,14 @@ def test_voices_that_are_made_at_once_share_one_thread(monkeypatch: pytest.Monke
     assert len(set(map(id, threads))) == 1
 
 
-def test_call_passes_results_and_errors(library: CountingLibrary) -> None:
-    worker = espeak.shared_worker()
-    assert worker.call(lambda library: library.sample_rate) == 1000
+def test_a_job_passes_results_and_errors(library: CountingLibrary) -> None:
+    assert on_library(lambda library: library.sample_rate).result() == 1000
 
     def broken(_: EspeakLibrary) -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        worker.call(broken)
-    threads = {worker.call(lambda _: threading.get_ident()) for _ in range(5)}
+        on_library(broken).result()
+    threads = {on_library(lambda _: threading.get_ident()).result() for _ in range(5)}
     assert len(threads) == 1
     assert threading.get_ident() not in threads

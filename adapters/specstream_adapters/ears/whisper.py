@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +33,6 @@ _TOKENS_PER_S, _TOKENS = 8, 12  # limit of tokens written: per second of audio, 
 _UNSURE = -0.8  # mean log-probability below which a shortened window isn't trusted
 _NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
-
-_log = logging.getLogger("specstream.ears")
 
 
 class WhisperRecognizer:

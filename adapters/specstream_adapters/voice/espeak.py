@@ -18,7 +18,7 @@ from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.shared import once, thread_of
 from specstream_adapters.voice.text import pieces, plain, speakable
 
-__all__ = ["EspeakVoice", "Worker", "shared_worker"]
+__all__ = ["EspeakVoice", "on_library", "shared_library"]
 
 PIECE = 300
 """Most characters given to the library at once: bounds the audio that is made ahead of a consumer."""
@@ -50,11 +50,10 @@ class EspeakVoice:
         in_range("rate_wpm", rate_wpm, 80, 450, whole=True)
         in_range("pitch", pitch, 0, 99, whole=True)
         self._settings = (voice, rate_wpm, pitch)
-        self._worker = shared_worker()
-        self._worker.call(lambda library: library.choose(*self._settings))
+        on_library(lambda library: library.choose(*self._settings)).result()  # milliseconds
         self.capabilities = VoiceCapabilities(
             f"espeak:{voice}",
-            self._worker.library.sample_rate,
+            shared_library().sample_rate,
             streaming=True,
             words=True,
             phonemes=True,
@@ -70,7 +69,7 @@ class EspeakVoice:
         Raises:
             AdapterUnavailable: the library is missing.
         """
-        return sorted(shared_worker().call(lambda library: library.voices()))
+        return sorted(on_library(lambda library: library.voices()).result())
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
@@ -90,7 +89,7 @@ class EspeakVoice:
                 continue
             piece = _Piece(self._settings, part, phrase.chars.start + span.start, samples)
             self._speaking.add(piece)
-            self._worker.submit(piece.speak)
+            on_library(piece.speak)
             async with aclosing(piece.buffers()) as buffers:
                 async for buffer in buffers:
                     samples += len(buffer.pcm) // 2
@@ -168,26 +167,20 @@ class _Piece:
             self._stopped = True
 
 
-class Worker:
-    """The only thread that may use the library; runs jobs one after another."""
-
-    def __init__(self, library: EspeakLibrary) -> None:
-        self.library = library
-
-    def submit(self, job: Callable[[EspeakLibrary], T]) -> Future[T]:
-        """Run ``job`` on the worker's thread, after the jobs submitted before."""
-        return thread_of("espeak-ng").submit(job, self.library)
-
-    def call(self, job: Callable[[EspeakLibrary], T]) -> T:
-        """Run ``job`` on the worker's thread and wait for it (milliseconds)."""
-        return self.submit(job).result()
-
-
 @once
-def shared_worker() -> Worker:
-    """The process's one worker, made on first use.
+def shared_library() -> EspeakLibrary:
+    """The process's one library, loaded on first use; only jobs of `on_library` may call it.
 
     Raises:
         AdapterUnavailable: no usable library was found.
     """
-    return Worker(EspeakLibrary())
+    return EspeakLibrary()
+
+
+def on_library(job: Callable[[EspeakLibrary], T]) -> Future[T]:
+    """Run ``job`` on the only thread that may use the library, after the jobs before it.
+
+    Raises:
+        AdapterUnavailable: no usable library was found.
+    """
+    return thread_of("espeak-ng").submit(job, shared_library())

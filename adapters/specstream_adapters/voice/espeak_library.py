@@ -1,8 +1,8 @@
 """The parts of libespeak-ng's C interface that a streaming voice needs, through ctypes.
 
 The library is loaded at run time and never shipped (it is GPL-3.0-or-later). Its state is global to
-the process and it must be used from one thread at a time: see `specstream_adapters.voice.espeak.Worker`.
-C interface: espeak-ng's ``speak_lib.h``.
+the process and it must be used from one thread at a time: see
+`specstream_adapters.voice.espeak.on_library`. C interface: espeak-ng's ``speak_lib.h``.
 """
 
 from __future__ import annotations

@@ -7,37 +7,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from specstream.types import Mark
 
 __all__ = ["once", "take_marks", "thread_of"]
 
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
-def once(make: Callable[[], T]) -> Callable[[], T]:
-    """Give all callers, on any thread, what the first call made; an exception isn't kept."""
-    made, lock = cache(make), Lock()
+def once(make: Callable[[*Args], T]) -> Callable[[*Args], T]:
+    """Give all calls with equal arguments, on any thread, what the first made; no exception is kept."""
+    made, lock = cache(make), Lock()  # a cache alone may call its function twice
 
     @wraps(make)
-    def shared() -> T:
+    def shared(*args: *Args) -> T:
         with lock:
-            return made()
+            return made(*args)
 
     return shared
 
 
 def thread_of(library: str) -> ThreadPoolExecutor:
     """The one thread of this process that uses a library; a forked process gets its own."""
-    with _making:  # a cache alone may call its function twice
-        return _thread(library, os.getpid())
+    return _thread(library, os.getpid())
 
 
-_making = Lock()
-
-
-@cache
+@once
 def _thread(library: str, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, library)
 
