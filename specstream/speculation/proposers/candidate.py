@@ -79,14 +79,20 @@ class TaskProposer(Protocol):
     most: int
     least: float = 0.0
 
+    def offer(self, request: SpecRequest, budget: int) -> Offer:
+        """Offer up to ``budget`` tokens."""
+        return Offer(budget)
+
     @abstractmethod
     def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
         """See `CandidateProposer.draft`."""
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """See `Proposer.propose`."""
-        each = zip(requests, budget, strict=True)
-        tasks = [Task(r, min(b, self.most), Offer(b), stop_below(self.least)) for r, b in each]
+        tasks = [
+            Task(r, min(b, self.most), self.offer(r, b), stop_below(self.least))
+            for r, b in zip(requests, budget, strict=True)
+        ]
         return [drafted.proposal for drafted in self.draft(tasks)]
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:

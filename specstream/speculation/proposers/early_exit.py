@@ -17,8 +17,8 @@ from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
 from specstream.speculation.optional import CachedRequest
-from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.policy.records import Candidate
+from specstream.speculation.proposal import Capabilities, Proposal
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.parts import Parts
@@ -70,10 +70,6 @@ class EarlyExitProposer(TaskProposer):
         self.candidate = Candidate(
             self.name, f"the target's first {leave.layers} layers", stops=self._looks
         )
-
-    def offer(self, request: SpecRequest, budget: int) -> Offer:
-        """Offer up to ``budget`` tokens."""
-        return Offer(budget)
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains in lockstep."""

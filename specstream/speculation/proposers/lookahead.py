@@ -20,7 +20,7 @@ from specstream.methods import LookaheadProposerConfig
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["LOOKAHEAD", "LookaheadProposer", "NgramPool", "build"]
@@ -143,7 +143,7 @@ def _filler(text: list[int], count: int) -> list[int]:
     return [text[-1 - i % len(text)] for i in range(count)]
 
 
-class LookaheadProposer:
+class LookaheadProposer(TaskProposer):
     """Proposes n-grams from the target's earlier guesses, and adds a window that yields new ones.
 
     Drafts are deterministic, so the verifier needs no probabilities. Each round adds up to ``(window +
@@ -156,13 +156,9 @@ class LookaheadProposer:
 
     def __init__(self, config: LookaheadProposerConfig, device: torch.device) -> None:
         self._config = config
-        self._height = config.ngram - 1
+        self.most = self._height = config.ngram - 1
         self.device = device
         self._windows: dict[int, _Window] = {}
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Propose the window and the n-grams that follow the last token, as one tree."""
-        return [self._tree(r, b, b) for r, b in zip(requests, budget, strict=True)]
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer n-grams; the window's nodes count as part of the first level."""
@@ -175,22 +171,19 @@ class LookaheadProposer:
         return Offer(levels, nodes=[guessed + tried * level for level in range(1, levels + 1)])
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Draft the n-grams up to the planned depth, and the whole window."""
-        return [
-            Drafted(self._tree(task.request, task.count, self._window(task.request).room))
-            for task in tasks
-        ]
+        """Draft the n-grams up to the planned depth, and the whole window, as one tree."""
+        return [Drafted(self._tree(task.request, task.count)) for task in tasks]
 
-    def _tree(self, request: SpecRequest, levels: int, room: int) -> Proposal:
-        """A tree of n-grams of at most ``levels`` tokens, and the window cut to a depth of ``room``."""
+    def _tree(self, request: SpecRequest, levels: int) -> Proposal:
+        """A tree of n-grams of at most ``levels`` tokens, and the window cut to its room."""
         window, trie = self._window(request), _Trie()
         window.follow(request.token_ids)
         # N-grams first, so that tokens which they share with the window are tried in the n-grams' order.
         for rest in window.pool.after(request.token_ids[-1]):
             node = -1
-            for token in rest[: min(levels, room)]:
+            for token in rest[:levels]:
                 node = trie.add(node, token)
-        window.plant(trie, self._columns(room, len(window.rows)))
+        window.plant(trie, self._columns(window.room, len(window.rows)))
         window.nodes = len(trie.tokens)
         tokens = to_device(trie.tokens, self.device)
         return Proposal(tokens, parents=tuple(trie.parents), source="lookahead")

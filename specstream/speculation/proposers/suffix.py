@@ -19,8 +19,8 @@ import torch
 from specstream.methods import SuffixProposerConfig
 from specstream.model.transfer import to_device
 from specstream.speculation.policy.records import Candidate, Offer
-from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.candidate import Drafted, Task
+from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest
+from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.parts import Parts
 from specstream.speculation.proposers.suffix_index import ReplyStore
 from specstream.speculation.proposers.suffix_search import FOLLOWED, Lookup, RequestText
@@ -79,7 +79,7 @@ def lookup_offer(tokens: Sequence[int], match: int, support: int = 0, agreed: in
     return Offer(len(tokens), evidence, ids=tokens)
 
 
-class SuffixProposer:
+class SuffixProposer(TaskProposer):
     """Drafts the continuation that follows most of the places that match the end of the text.
 
     Drafts are deterministic, so the verifier needs no probabilities. Used alone, a draft ends where the
@@ -92,27 +92,12 @@ class SuffixProposer:
 
     def __init__(self, config: SuffixProposerConfig, device: torch.device) -> None:
         self._config = config
+        self.most, self.least = config.num_tokens, config.min_score
         self.device = device
         self._texts: dict[int, RequestText] = {}
         self._stores: dict[int, ReplyStore] = {}  # by slot; of conversations
         shared = config.store == "engine" and config.store_tokens > 0
         self._shared = ReplyStore(config.store_tokens) if shared else None
-
-    def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
-        """Propose up to ``num_tokens`` tokens each; none where no ``min_match`` tokens match."""
-        return [
-            self.proposal(self._likely(self.look_up(r, b)))
-            for r, b in zip(requests, budget, strict=True)
-        ]
-
-    def _likely(self, found: Lookup) -> Sequence[int]:
-        """Return the found tokens, cut where the draft as a whole becomes too unlikely."""
-        score = 1.0
-        for count, evidence in enumerate(lookup_offer(*found).evidence):
-            score *= _PRIORS[evidence]
-            if score < self._config.min_score:
-                return found.tokens[:count]
-        return found.tokens
 
     def look_up(self, request: SpecRequest, count: int) -> Lookup:
         """Return the offer for the next position, at most ``count`` and ``num_tokens`` tokens."""
@@ -126,7 +111,7 @@ class SuffixProposer:
             )
             self._texts[slot] = text
         store = self._shared if self._shared is not None else self._stores.get(slot)
-        return text.look_up(min(count, self._config.num_tokens), self._config.min_match, store)
+        return text.look_up(min(count, self.most), self._config.min_match, store)
 
     def _keep(self, slot: int, text: RequestText) -> None:
         """Store the reply of a request that has ended."""
@@ -143,15 +128,11 @@ class SuffixProposer:
         return lookup_offer(*self.look_up(request, budget))
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
-        """Propose the offered tokens."""
-        return [Drafted(self.proposal(task.offer.ids[: task.count])) for task in tasks]
-
-    def proposal(self, tokens: Sequence[int]) -> Proposal:
-        """Make a proposal of found tokens."""
-        return Proposal(to_device(tokens, self.device), source="suffix")
-
-    def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
-        """Do nothing: committed tokens are read at the next proposal."""
+        """Propose the offered tokens, none where no ``min_match`` tokens match."""
+        return [
+            Drafted(Proposal(to_device(_likely(task), self.device), source="suffix"))
+            for task in tasks
+        ]
 
     def release(self, slot: int) -> None:
         """Drop the slot's text and store; a shared store keeps the reply."""
@@ -159,6 +140,17 @@ class SuffixProposer:
         if text is not None and self._shared is not None:
             self._shared.add(text.reply)
         self._stores.pop(slot, None)
+
+
+def _likely(task: Task) -> Sequence[int]:
+    """The offered tokens, cut *before* the one at which ``go_on``, told the priors, ends the draft.
+
+    Only tokens that were not drawn may be left out like that.
+    """
+    for count, evidence in enumerate(task.offer.evidence[: task.count]):
+        if task.go_on is not None and not task.go_on(_PRIORS[evidence]):
+            return task.offer.ids[:count]
+    return task.offer.ids[: task.count]
 
 
 def build(config: SuffixProposerConfig, parts: Parts) -> SuffixProposer:
