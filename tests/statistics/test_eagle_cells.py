@@ -9,6 +9,7 @@ and trees that tell a distribution that they didn't draw from, a tree that leave
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -64,18 +65,18 @@ def test_a_cell_has_the_exact_distribution(settings: dict[str, int], cell: Cell)
     assert result.p_value > ALPHA / len(CELLS), result
 
 
-def with_siblings(tree: DrawnTree) -> Proposal:
+def with_siblings(tree: DrawnTree, *told: Any) -> Proposal:
     """Tells for each child the row that the first one was drawn from."""
     first = dict[int, int]()
     for node, parent in enumerate(tree.parents):
         first.setdefault(parent, node)
     tree.drawn_from = [tree.drawn_from[first[parent]] for parent in tree.parents]
-    return _PROPOSAL(tree)
+    return _PROPOSAL(tree, *told)
 
 
-def without_unlikely(tree: DrawnTree) -> Proposal:
+def without_unlikely(tree: DrawnTree, *told: Any) -> Proposal:
     """Leaves out leaves that turned out to be unlikely."""
-    made = _PROPOSAL(tree)
+    made = _PROPOSAL(tree, *told)
     if made.probs is None or not made.length:
         return made
     chances = made.probs.gather(1, made.tokens.unsqueeze(1)).squeeze(1).tolist()
@@ -91,7 +92,7 @@ _PROPOSAL = DrawnTree.proposal
 
 
 @pytest.mark.parametrize(("wrong", "n"), [(with_siblings, 3_000), (without_unlikely, 1_000)])
-def test_a_dishonest_tree_is_found(wrong: Callable[[DrawnTree], Proposal], n: int) -> None:
+def test_a_dishonest_tree_is_found(wrong: Callable[..., Proposal], n: int) -> None:
     cell = Cell("eagle", "block", "T 1", batch="32", target="tiny")
     with mock.patch.object(DrawnTree, "proposal", wrong):
         found = run_cell(cell, n, proposer=eagle(cell, **TREE))

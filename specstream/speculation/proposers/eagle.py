@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from specstream.methods import EagleProposerConfig
 from specstream.model.attention.base import Batch
-from specstream.model.heads.base import FeatureHead
+from specstream.model.heads.base import FeatureHead, Level
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
@@ -17,7 +17,7 @@ from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
-from specstream.speculation.proposers.eagle_growth import Chain, Frontier, Seen, TreeGrowth
+from specstream.speculation.proposers.eagle_growth import Chain, TreeGrowth
 from specstream.speculation.proposers.parts import Parts
 from specstream.speculation.proposers.state_rows import REHEARSED, RowProposer, StateRows
 
@@ -78,8 +78,11 @@ class EagleProposer(RowProposer):
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Grow the tasks' chains or trees in lockstep."""
         growths = [self._growth(task) for task in tasks]
-        passes = self.grow(growths)
-        made = [Drafted(one.proposal(), one.confidences, passes, one.read) for one in growths]
+        passes, device = self.grow(growths), self._head.device
+        made = [
+            Drafted(one.proposal(device, self.name), one.confidences, passes, one.read)
+            for one in growths
+        ]
         for one in made:
             if one.confidences and self._tree:
                 breadth = one.proposal.length / len(one.confidences)
@@ -103,7 +106,7 @@ class EagleProposer(RowProposer):
         kept = [(cache, cache.length) for cache in self._begin(growths)]
         passes = 0
         try:
-            while active := [growth for growth in growths if growth.frontier is not None]:
+            while active := [growth for growth in growths if growth.unread is not None]:
                 passes += 1
                 self._level(active, first=passes == 1)
                 if passes == 1:
@@ -114,19 +117,19 @@ class EagleProposer(RowProposer):
         return passes
 
     def _level(self, active: Sequence[Chain | TreeGrowth], *, first: bool) -> None:
-        """Run the head once over all frontiers.
+        """Run the head once over all unread tokens.
 
-        The first frontiers are committed tokens, of which only the last row gives a draft.
+        The first ones are committed tokens, of which only the last row gives a draft.
         """
-        fronts = [cast(Frontier, growth.frontier) for growth in active]
+        tokens = [growth.unread for growth in active if growth.unread is not None]
+        features = [growth.features for growth in active if growth.features is not None]
         caches = [self._sequences[growth.request.slot].cache for growth in active]
-        counts = [front.tokens.shape[0] for front in fronts]
+        counts = [unread.shape[0] for unread in tokens]
         keeps = [1] * len(counts) if first else counts
-        trees = [front.tree for front in fronts]
+        trees = [growth.tree for growth in active]
         batch = Batch(caches, counts, keeps, trees if any(trees) else None)
-        tokens = torch.cat([front.tokens for front in fronts])
-        features = torch.cat([front.features for front in fronts])
-        level = self._head(tokens, features, batch, max(one.choices for one in active))
+        most = max(growth.choices for growth in active)
+        level = self._head(torch.cat(tokens), torch.cat(features), batch, most)
         told = None
         if self._looks or any(one.go_on is not None for one in active):
             told = level.chances.tolist(), level.choices.tolist()
@@ -134,12 +137,11 @@ class EagleProposer(RowProposer):
         for growth, keep in zip(active, keeps, strict=True):
             part = slice(row, row + keep)
             mine = None if told is None else (told[0][part], told[1][part])
-            choices = level.choices[part]
-            growth.take(Seen(level.logits[part], level.features[part], choices, mine))
+            growth.grow(Level(*(rows[part] for rows in level)), mine)
             row += keep
 
     def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:
-        """Set the frontiers that the first pass reads; return the caches of the growths that draft.
+        """Set the tokens that the first pass reads; return the caches of the growths that draft.
 
         A request with more rows to make than the chunk allows makes that many, and drafts nothing in
         this round.
@@ -163,18 +165,28 @@ class EagleProposer(RowProposer):
             features = self._head.fuse(found.take(count))
             tokens = to_device(request.token_ids[first + 1 : first + 1 + count], self._head.device)
             if whole:
-                growth.frontier = Frontier(tokens, features)
+                growth.unread, growth.features = tokens, features
                 caches.append(found.cache)
             else:
                 self._head(tokens, features, Batch([found.cache], [count], [1]))
         return caches
 
     def _growth(self, task: Task) -> Chain | TreeGrowth:
-        base = task.request, task.count, self._head, self._vocab_size, self._eos_ids, task.go_on
-        if not self._tree:
-            return Chain(*base)
-        size, kind = self._size(task.count), TreeGrowth if task.request.params.greedy else DrawnTree
-        return kind(*base, top_k=self._config.top_k, size=size, least=task.least)
+        kind: type[Chain | TreeGrowth] = Chain
+        options: dict[str, Any] = {}
+        if self._tree:
+            kind = TreeGrowth if task.request.params.greedy else DrawnTree
+            size = self._size(task.count)
+            options = {"top_k": self._config.top_k, "size": size, "least": task.least}
+        return kind(
+            task.request,
+            task.count,
+            task.go_on,
+            head=self._head,
+            vocab_size=self._vocab_size,
+            eos_ids=self._eos_ids,
+            **options,
+        )
 
     def _size(self, depth: int) -> int:
         """The most nodes of a tree of ``depth`` levels."""

@@ -10,9 +10,10 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from specstream.model.heads.base import Level
 from specstream.model.sampling import free_to_look, probabilities, without
 from specstream.speculation.proposal import Proposal
-from specstream.speculation.proposers.eagle_growth import Seen, TreeGrowth
+from specstream.speculation.proposers.eagle_growth import Told, TreeGrowth
 
 __all__ = ["DrawnTree"]
 
@@ -33,7 +34,7 @@ class _Place:
     """A place where the tree can get a node: the next child of one parent.
 
     Attributes:
-        row: The parent's row in `Seen`.
+        row: The parent's row in the level's results.
         node: The parent.
         reached: Estimated probability that verification gets to this child.
         probs: ``[n]``, the distribution that the child is drawn from, over the draft's vocabulary or the
@@ -97,15 +98,15 @@ class DrawnTree(TreeGrowth):
         """0: tokens are drawn from the logits, so a head pass needn't return the likeliest ones."""
         return 0
 
-    def take(self, seen: Seen) -> None:
-        """As `TreeGrowth.take`; the draft is complete once it has ``size`` nodes."""
-        TreeGrowth.take(self, seen)
+    def grow(self, level: Level, told: Told | None) -> None:
+        """As `TreeGrowth.grow`; the draft is complete once it has ``size`` nodes."""
+        TreeGrowth.grow(self, level, told)
         if len(self.tokens) >= self.size:
-            self.frontier = None
+            self.unread = None
 
-    def add(self, seen: Seen) -> list[int]:
+    def add(self, level: Level, told: Told | None) -> list[int]:
         """See `TreeGrowth.add`."""
-        places, source = list(self._places(seen)), list[int]()
+        places, source = list(self._places(level)), list[int]()
         position = len(self.request.token_ids) + self.level
         while places and len(source) < self.top_k and len(self.tokens) < self.size:
             place = max(places, key=attrgetter("hope"))
@@ -137,9 +138,9 @@ class DrawnTree(TreeGrowth):
         """``[n]`` token ids that the rows' columns stand for; None: the target's vocabulary."""
         return self.head.ids if self.request.params.plain_logits else None
 
-    def _places(self, seen: Seen) -> Iterator[_Place]:
+    def _places(self, level: Level) -> Iterator[_Place]:
         """The first child's place of each node of the beam."""
-        rows, params = seen.logits, self.request.params
+        rows, params = level.logits, self.request.params
         if not params.plain_logits:
             wide = zip(self.widened(rows, -math.inf), self.beam, strict=True)
             rows = torch.stack([self.request.process(row, self.path(node)) for row, node in wide])
@@ -153,12 +154,12 @@ class DrawnTree(TreeGrowth):
             if place.hope > 0.0:
                 yield place
 
-    def proposal(self) -> Proposal:
+    def proposal(self, device: torch.device, source: str) -> Proposal:
         """All drawn nodes, with the distributions that they were drawn from."""
         if not self.tokens:
-            return Proposal.empty(self.head.device)
-        tokens = torch.tensor(self.tokens, device=self.head.device)
+            return Proposal.empty(device)
+        tokens = torch.tensor(self.tokens, device=device)
         probs = torch.stack(self.drawn_from)
         if self._ids is not None:
             probs = self.widened(probs, 0.0)
-        return Proposal(tokens, probs, tuple(self.parents), source=self.head.kind)
+        return Proposal(tokens, probs, tuple(self.parents), source=source)

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from specstream.bench.exactness.gtest import g_test
+from specstream.model.heads.base import Level
 from specstream.model.sampling import draw
 from specstream.speculation.checking import checked
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
-from specstream.speculation.proposers.eagle_growth import Seen
 from specstream.speculation.sequential import Rule
 from specstream.speculation.verify import Case, verify_batch
 from specstream.types import SamplingParams
@@ -28,7 +28,7 @@ from tests.drafts import Text
 
 V, N, ALPHA = 3, 3_000, 1e-4
 PARAMS = SamplingParams(temperature=1.0)
-HEAD = SimpleNamespace(ids=None, device=torch.device("cpu"), kind="eagle")
+HEAD, CPU = SimpleNamespace(ids=None), torch.device("cpu")
 NOTHING = torch.zeros(0, 0, dtype=torch.int64)
 ROOT, AFTER = torch.tensor([0.9, 0.05, 0.05]), torch.tensor([[0.6, 0.3, 0.1]] * V)
 TARGET_ROOT = torch.tensor([0.45, 0.35, 0.2])
@@ -38,13 +38,19 @@ TARGET = torch.tensor([[0.95, 0.03, 0.02], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]])
 def tree(request: Text, least: float) -> Proposal:
     """Two levels of two nodes, without those that don't pay."""
     grown = DrawnTree(
-        request, 2, cast(Any, HEAD), V, top_k=2, size=4, least=least, eos_ids=frozenset()
+        request,
+        2,
+        head=cast(Any, HEAD),
+        vocab_size=V,
+        eos_ids=frozenset(),
+        top_k=2,
+        size=4,
+        least=least,
     )
-    grown.take(Seen(ROOT.log().unsqueeze(0), torch.zeros(1, 1), NOTHING, None))
-    if grown.frontier is not None:
-        read = grown.frontier.tokens
-        grown.take(Seen(AFTER[read].log(), torch.zeros(len(read), 1), NOTHING, None))
-    return grown.proposal()
+    grown.grow(Level(ROOT.log().unsqueeze(0), torch.zeros(1, 1), NOTHING, NOTHING), None)
+    if (read := grown.unread) is not None:
+        grown.grow(Level(AFTER[read].log(), torch.zeros(len(read), 1), NOTHING, NOTHING), None)
+    return grown.proposal(CPU, "eagle")
 
 
 EXACT = {
@@ -60,7 +66,7 @@ def pairs(least: float, rule: Rule) -> tuple[float, set[tuple[int, ...] | None]]
     request.generator.manual_seed(1)
     counts, shapes = Counter[tuple[int, int]](), set[tuple[int, ...] | None]()
     for _ in range(N):
-        made = checked(tree(request, least), 2, V, torch.device("cpu"), trees=True)
+        made = checked(tree(request, least), 2, V, CPU, trees=True)
         shapes.add(made.parents)
         nodes = made.tokens.tolist()
         rows = [TARGET[nodes[path[0]]] if len(path) == 1 else TARGET_ROOT for path in made.paths]
