@@ -27,25 +27,27 @@ from specstream.model.places import first_line, gguf_file
 
 __all__ = ["MtpTensors", "foreign", "read_modules"]
 
+# Our names' prefixes, and what stands for them in a folder; "" are the tensors of the decoder layer, and
+# {} is the number of the target's layers.
 _DEEPSEEK = {
-    "enorm.": "enorm.",
-    "hnorm.": "hnorm.",
-    "eh_proj.": "eh_proj.",
-    "shared_head.norm.": "norm.",
-    "shared_head.head.": "head.",
-    "embed_tokens.": "embed_tokens.",
-}
-_MIMO = {
-    "token_layernorm.": "enorm.",
-    "hidden_layernorm.": "hnorm.",
-    "input_proj.": "eh_proj.",
-    "final_layernorm.": "norm.",
+    "eh_proj.": "model.layers.{}.eh_proj.",
+    "norm.": "model.layers.{}.shared_head.norm.",
+    "head.": "model.layers.{}.shared_head.head.",
+    "": "model.layers.{}.",
 }
 _QWEN = {
-    "mtp.fc.": "eh_proj.",
-    "mtp.pre_fc_norm_embedding.": "enorm.",
-    "mtp.pre_fc_norm_hidden.": "hnorm.",
-    "mtp.norm.": "norm.",
+    "eh_proj.": "mtp.fc.",
+    "enorm.": "mtp.pre_fc_norm_embedding.",
+    "hnorm.": "mtp.pre_fc_norm_hidden.",
+    "norm.": "mtp.norm.",
+    "": "mtp.layers.0.",
+}
+_MIMO = {
+    "eh_proj.": "model.mtp_layers.0.input_proj.",
+    "enorm.": "model.mtp_layers.0.token_layernorm.",
+    "hnorm.": "model.mtp_layers.0.hidden_layernorm.",
+    "norm.": "model.mtp_layers.0.final_layernorm.",
+    "": "model.mtp_layers.0.",
 }
 _FOREIGN = {
     "experts (MoE)": (".experts.", ".shared_expert", "mlp.gate."),
@@ -86,31 +88,25 @@ def read_modules(name: str, config: Any) -> MtpTensors | None:
     """
     layers = int(config.get_text_config().num_hidden_layers)
     places = {key: file for file in _files(name) for key in _keys(file)}
-    first, state_first, before_norm = "", False, False
-    if f"model.layers.{layers}.eh_proj.weight" in places:
-        stem, first = "model.layers.", f"model.layers.{layers}."
-        renamed = {first + old: new for old, new in _DEEPSEEK.items()}
-    elif "mtp.fc.weight" in places:
-        stem, first, renamed = "mtp.layers.", "mtp.layers.0.", dict(_QWEN)
-    elif "model.mtp_layers.0.input_proj.weight" in places:
-        stem, first = "model.mtp_layers.", "model.mtp_layers.0."
-        renamed = {first + old: new for old, new in _MIMO.items()}
-        state_first = before_norm = True
+    for layout in (_DEEPSEEK, _QWEN, _MIMO):
+        names = {new: old.format(layers) for new, old in layout.items()}
+        if f"{names['eh_proj.']}weight" in places:
+            break
     else:
         return None
-    renamed[first] = ""
-    found = {key: new for key in places if (new := _renamed(key, renamed)) is not None}
+    found = {key: new for key in places if (new := _renamed(key, names)) is not None}
     _refuse(name, found)
-    numbers = {int(one[1]) for key in places if (one := re.match(rf"{stem}(\d+)\.", key))}
     tensors = Tensors(name, {new: _read(places[key], key) for key, new in found.items()})
-    count = sum(1 for number in numbers if stem != "model.layers." or number >= layers)
-    state_first = bool(getattr(config, "mtp_hidden_states_first", state_first))
-    return MtpTensors(tensors, count, state_first, before_norm)
+    stem, first, _ = names[""].rsplit(".", 2)
+    numbers = {int(one[1]) for key in places if (one := re.match(rf"{stem}\.(\d+)\.", key))}
+    count = sum(number >= int(first) for number in numbers)
+    state_first = bool(getattr(config, "mtp_hidden_states_first", layout is _MIMO))
+    return MtpTensors(tensors, count, state_first, before_norm=layout is _MIMO)
 
 
-def _renamed(key: str, renamed: Mapping[str, str]) -> str | None:
-    prefix = next((old for old in renamed if key.startswith(old)), None)
-    return None if prefix is None else renamed[prefix] + key.removeprefix(prefix)
+def _renamed(key: str, names: Mapping[str, str]) -> str | None:
+    each = (new + key.removeprefix(old) for new, old in names.items() if key.startswith(old))
+    return next(each, None)
 
 
 def _refuse(name: str, found: Mapping[str, str]) -> None:
