@@ -162,11 +162,7 @@ def _head(shape: EagleShape, take: Placed, lent: Tensor, ids: Tensor | None) -> 
     """The head's own output head, or the target's rows of the tokens that can be drafted."""
     if "lm_head.weight" in take.tensors:
         return take("lm_head.weight", shape.draft_vocab_size, shape.hidden)
-    if ids is None:
-        return lent
-    rows = lent[ids]
-    take.nbytes += rows.nbytes
-    return rows
+    return lent if ids is None else take.rows(lent, ids)
 
 
 def load(folder: str | Path, target: ModelRunner) -> EagleHead:
@@ -189,6 +185,5 @@ def load(folder: str | Path, target: ModelRunner) -> EagleHead:
     target.check_states(shape.depths)
     tensors = Tensors.read(folder).renamed(lambda name: re.sub(r"^layers\.0\.", "midlayer.", name))
     head = EagleHead(shape, tensors, target)
-    if tensors.left:
-        raise ModelBroken(f"{folder}: these tensors belong to no known head: {tensors.left}")
+    tensors.check_all_taken()
     return head

@@ -108,9 +108,7 @@ class MedusaHead:
                 return [self._output(take, name)]
         if self.ids is None:
             return None
-        rows = lent[self.ids]
-        take.nbytes += rows.nbytes
-        return [self._decoder.products(rows, None)]
+        return [self._decoder.products(take.rows(lent, self.ids), None)]
 
     def _output(self, take: Placed, name: str) -> Product:
         rows = take(name, None, self.shape.hidden)
@@ -141,7 +139,5 @@ def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
         raise ModelBroken(
             f"{folder} names {told} Medusa heads in config.json and holds {head.heads}"
         )
-    left = tensors.left
-    if left and not (shape.shared and all("lm_heads." in name for name in left)):
-        raise ModelBroken(f"{folder}: these tensors belong to no known head: {left}")
+    tensors.check_all_taken(unless="lm_heads." if shape.shared else None)
     return head

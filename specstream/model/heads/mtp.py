@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelUnsupported
 from specstream.model.attention.base import Batch
 from specstream.model.heads.base import Level, likeliest
 from specstream.model.heads.layer import FeatureLayer, layer_weights
@@ -71,10 +71,7 @@ class MtpHead:
         head = take.own("head.weight", sizes.head, sizes.vocab_size)
         self._output: Product = self._decoder.logits if head is sizes.head else products(head)
         self.parameters, self.nbytes = take.parameters, take.nbytes
-        if tensors.left:
-            raise ModelBroken(
-                f"{tensors.folder}: these tensors belong to no known module: {tensors.left}"
-            )
+        tensors.check_all_taken()
 
     def new_cache(self) -> ContiguousCache:
         """See `FeatureHead`."""

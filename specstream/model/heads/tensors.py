@@ -106,10 +106,15 @@ class Tensors:
             raise ModelBroken(f"{self.folder}: {name} names a token twice")
         return ids
 
-    @property
-    def left(self) -> list[str]:
-        """The names of the tensors that were not taken."""
-        return sorted(self._values)
+    def check_all_taken(self, unless: str | None = None) -> None:
+        """Refuse tensors that were not taken, other than those with ``unless`` in their names.
+
+        Raises:
+            ModelBroken: there are such tensors.
+        """
+        left = [name for name in sorted(self._values) if unless is None or unless not in name]
+        if left:
+            raise ModelBroken(f"{self.folder}: these tensors belong to no known head: {left}")
 
 
 class Placed:
@@ -146,6 +151,12 @@ class Placed:
             return lent
         found = self._placed(name, (rows, lent.shape[1]))
         return lent if torch.equal(found, lent) else self._counted(found)
+
+    def rows(self, lent: Tensor, ids: Tensor) -> Tensor:
+        """Copies of the rows ``ids`` of the target's matrix ``lent``, which only ``nbytes`` counts."""
+        rows = lent[ids]
+        self.nbytes += rows.nbytes
+        return rows
 
     def _placed(self, name: str, shape: Sequence[int | None]) -> Tensor:
         found = self.tensors.take(name, shape)

@@ -18,7 +18,9 @@ def test_each_tensor_is_taken_once_by_name_and_shape(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2, 3), "b": torch.zeros(4)}, tmp_path / "model.safetensors")
     tensors = Tensors.read(tmp_path)
     assert "a" in tensors and torch.equal(tensors.take("a", (2, None)), torch.ones(2, 3))
-    assert tensors.left == ["b"]
+    with pytest.raises(ModelBroken, match=r"belong to no known head: \['b'\]"):
+        tensors.check_all_taken()
+    tensors.check_all_taken(unless="b")
     with pytest.raises(ModelBroken, match="the tensor a is missing"):
         tensors.take("a", (2, 3))
     with pytest.raises(ModelBroken, match=r"b has shape \[4\] and should have \[5\]"):
