@@ -13,7 +13,7 @@ from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting", "common_prefix", "joined"]
+__all__ = ["DraftSequence", "Drafting", "common_prefix"]
 
 
 @dataclass(slots=True)
@@ -178,19 +178,11 @@ class Drafting:
                 return
 
     def proposal(self, device: torch.device, source: str = "draft") -> Proposal:
-        """The chain as a proposal."""
-        return joined(self.tokens, self.probs, source, device)
-
-
-def joined(
-    tokens: list[Tensor], probs: list[Tensor], source: str, device: torch.device | str = "cpu"
-) -> Proposal:
-    """Join tokens ``[1]``, and the rows ``[1, V]`` that they were drawn from, if any, to a chain."""
-    if not tokens:
-        return Proposal.empty(device)
-    if len(tokens) == 1:
-        return Proposal(tokens[0], probs[0] if probs else None, source=source)
-    return Proposal(torch.cat(tokens), torch.cat(probs) if probs else None, source=source)
+        """The chain as a proposal, with the rows that its tokens were drawn from, if any."""
+        if not self.tokens:
+            return Proposal.empty(device)
+        probs = torch.cat(self.probs) if self.probs else None
+        return Proposal(torch.cat(self.tokens), probs, source=source)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest,
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.early_exit import exit_of
-from specstream.speculation.proposers.mirroring import Ahead, Branch, MirrorCounts, Round, likely
+from specstream.speculation.proposers.mirroring import Ahead, MirrorCounts, Round, likely
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["MirrorProposer", "build", "one_thread"]
@@ -65,7 +65,7 @@ class MirrorProposer:
         self.midway_depth = leave.layers
         self.counts = MirrorCounts()
         self._rounds: dict[int, Round] = {}  # by slot, from the proposal to the verdict
-        self._ready: dict[int, Branch] = {}  # by slot: the branches that came true
+        self._ready: dict[int, Drafting] = {}  # by slot: the chains behind outcomes that came true
         self._stop = threading.Event()
         self._work: Future[None] | None = None
 
@@ -82,15 +82,16 @@ class MirrorProposer:
             if chain.tokens:
                 one.extend(chain)
             self._rounds[one.request.slot] = one
-        return [one.proposal(self.name) for one in rounds]
+        return [one.proposal(torch.device("cpu"), self.name) for one in rounds]
 
     def _begun(self, request: SpecRequest, budget: int) -> Round:
         """A new round, which begins with the tokens that were drafted during the last pass, if any."""
         most = min(budget, self._config.num_tokens)
-        found, branch = Round(request, most), self._ready.pop(request.slot, None)
-        known = (request.id, len(request.token_ids))
-        if branch is not None and (branch.request_id, branch.end) == known:
-            found.take(branch.chain)
+        found, chain = Round(request, most), self._ready.pop(request.slot, None)
+        if chain is None or chain.request.id != request.id:
+            return found
+        if len(chain.request.token_ids) == len(request.token_ids):
+            found.begin(chain)
             if found.drafted and found.drafted[-1] in self._eos_ids:
                 found.count = len(found.drafted)
         return found
@@ -112,21 +113,21 @@ class MirrorProposer:
         """Draft behind the likeliest outcomes, one of each request at a time, until told to stop."""
         logits = self._exit.logits(torch.cat([rows for _, rows in told])).float()
         sizes = [rows.shape[0] for _, rows in told]
-        outcomes = list[tuple[Round, list[tuple[int, int]]]]()
+        outcomes = list[tuple[Round, list[tuple[int, ...]]]]()
         for (one, _), rows in zip(told, logits.split_with_sizes(sizes), strict=True):
             probs = self._weighed(one, rows.log_softmax(-1))
             outcomes.append((one, likely(probs, one.drafted, self._config.branches)))
         for rank in range(self._config.branches):
-            branches = list[tuple[Round, Branch]]()
+            branches = list[tuple[Round, tuple[int, ...], Drafting]]()
             for one, found in outcomes:
                 if self._stop.is_set():
                     return
                 if rank < len(found):
-                    branches.append((one, self._branch(one, *found[rank])))
-            self._draft.write([branch.chain for _, branch in branches])
-            for one, branch in branches:
-                one.written = branch.chain.drafted
-                one.branches.append(branch)
+                    branches.append((one, found[rank], self._branch(one, found[rank])))
+            self._draft.write([chain for _, _, chain in branches])
+            for one, outcome, chain in branches:
+                one.written = chain.drafted
+                one.branches[outcome] = chain
 
     def _weighed(self, one: Round, exit_log_p: Tensor) -> Tensor:
         """Predicted target distributions ``[K + 1, V]``: the normalised product of exit and draft.
@@ -140,14 +141,13 @@ class MirrorProposer:
             return exit_log_p.exp()
         return (exit_log_p + own.float().log_softmax(-1)).softmax(-1)
 
-    def _branch(self, one: Round, accepted: int, token: int) -> Branch:
-        """The branch of an outcome: ``accepted`` tokens of the proposal, then ``token``."""
-        ahead = Ahead(one.request, [*one.drafted[:accepted], token])
+    def _branch(self, one: Round, outcome: tuple[int, ...]) -> Drafting:
+        """An empty chain behind an outcome, to which the draft's cache is rolled back."""
+        ahead = Ahead(one.request, outcome)
         before = len(one.request.token_ids)
         self._draft.settle(one.request.slot, ahead.token_ids, one.written, before)
         one.written = []
-        chain = Drafting(ahead, self._config.num_tokens, lambda _: not self._stop.is_set())
-        return Branch(one.request.id, len(ahead.token_ids), (*ahead.more,), chain)
+        return Drafting(ahead, self._config.num_tokens, lambda _: not self._stop.is_set())
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Keep the branch that came true, if any, and roll the draft's cache back to valid rows."""
@@ -156,14 +156,14 @@ class MirrorProposer:
             one = self._rounds.pop(request.slot, None)
             if one is None:
                 continue
-            before, true = len(request.token_ids), None
+            before, chain = len(request.token_ids), None
             if one.drafted:
-                true = next((b for b in one.branches if b.tokens == verdict.tokens), None)
-                self.counts.add(one, verdict, true)
+                chain = one.branches.get(verdict.tokens)
+                self.counts.add(one, verdict)
             text = [*request.token_ids, *verdict.tokens]
-            if true is not None and true.chain.tokens:
-                self._ready[request.slot] = true
-                text += true.chain.drafted
+            if chain is not None and chain.tokens:
+                self._ready[request.slot] = chain
+                text += chain.drafted
             self._draft.settle(request.slot, text, one.written, before)
 
     def _finish(self) -> None:
@@ -176,7 +176,7 @@ class MirrorProposer:
             work.result()
         except Exception:
             for slot, one in self._rounds.items():  # their draft caches may be in any state
-                one.branches, one.written = [], []
+                one.branches, one.written = {}, []
                 self._draft.release(slot)
             raise
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import StepTimes
-from specstream.speculation.proposal import Proposal, SpecRequest, Verdict
-from specstream.speculation.proposers.drafting import Drafting, joined
+from specstream.speculation.proposal import SpecRequest, Verdict
+from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.view import RequestView
 
-__all__ = ["Ahead", "Branch", "MirrorCounts", "Round", "likely"]
+__all__ = ["Ahead", "MirrorCounts", "Round", "likely"]
 
 
 class Ahead(RequestView):
@@ -34,48 +34,22 @@ class Ahead(RequestView):
         return self.request.process(logits, [*self.more, *ids])
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One possible outcome of a verification, and the chain that was drafted behind it.
-
-    Attributes:
-        request_id: The request.
-        end: How many tokens the request has after the outcome.
-        tokens: The outcome: the accepted tokens and the one that follows them.
-        chain: The draft's chain behind those tokens.
-    """
-
-    request_id: int
-    end: int
-    tokens: tuple[int, ...]
-    chain: Drafting
-
-
 @dataclass(slots=True)
-class Round:
-    """One request's proposal and its branches.
+class Round(Drafting):
+    """One request's proposal, put together from up to two chains, and its branches.
 
     Attributes:
-        request: The request.
-        count: The most tokens of the proposal.
-        drafted: The proposed tokens.
-        tokens: The same tokens on the device, ``[1]`` each.
-        probs: The rows that they were drawn from; empty if greedy.
         written: Drafted tokens whose rows may be in the draft's cache, behind the committed tokens'.
         hidden: How many proposed tokens were drafted during the target pass before.
-        branches: The likeliest outcomes first, as many as there was time for.
+        branches: By outcome (the accepted tokens and the one after them) the chain that was drafted
+            behind it, for the likeliest outcomes, as many as there was time for.
     """
 
-    request: SpecRequest
-    count: int
-    drafted: list[int] = field(default_factory=list)
-    tokens: list[Tensor] = field(default_factory=list)
-    probs: list[Tensor] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     hidden: int = 0
-    branches: list[Branch] = field(default_factory=list)
+    branches: dict[tuple[int, ...], Drafting] = field(default_factory=dict)
 
-    def take(self, chain: Drafting) -> None:
+    def begin(self, chain: Drafting) -> None:
         """Begin the proposal with a branch's chain, whose rows are in the draft's cache."""
         self.drafted = chain.drafted[: self.count]
         self.tokens, self.probs = chain.tokens[: self.count], chain.probs[: self.count]
@@ -88,12 +62,8 @@ class Round:
         self.probs += chain.probs
         self.written = chain.drafted
 
-    def proposal(self, source: str) -> Proposal:
-        """The tokens, with the distributions that they were drawn from."""
-        return joined(self.tokens, self.probs, source)
 
-
-def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, int]]:
+def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, ...]]:
     """The likeliest outcomes of a verification, the likeliest first.
 
     Args:
@@ -103,20 +73,20 @@ def likely(probs: Tensor, drafted: Sequence[int], most: int) -> list[tuple[int, 
         most: The most outcomes to return.
 
     Returns:
-        Pairs of the number of accepted tokens and the token that follows them.
+        Each outcome's accepted tokens and the token that follows them.
     """
-    reached, found = 1.0, list[tuple[float, int, int]]()
+    reached, found = 1.0, list[tuple[float, tuple[int, ...]]]()
     width = min(most + 1, probs.shape[-1])
     tops, tokens = (part.tolist() for part in probs.topk(width, -1))
     for accepted, (row, ids) in enumerate(zip(tops, tokens, strict=True)):
         going_on = drafted[accepted] if accepted < len(drafted) else None
         for p, token in zip(row, ids, strict=True):
             if token != going_on and p == p:  # not for NaN
-                found.append((reached * p, accepted, token))
+                found.append((reached * p, (*drafted[:accepted], token)))
         if going_on is not None:
             reached *= float(probs[accepted, going_on])
     found.sort(key=lambda one: -one[0])
-    return [(accepted, token) for _, accepted, token in found[:most]]
+    return [outcome for _, outcome in found[:most]]
 
 
 @dataclass(slots=True)
@@ -147,10 +117,10 @@ class MirrorCounts:
     total_ms: float = 0.0
     plain_ms: float = 0.0
 
-    def add(self, one: Round, verdict: Verdict, true: Branch | None) -> None:
-        """Count a round with its verdict; ``true`` is the branch that came true, if any."""
+    def add(self, one: Round, verdict: Verdict) -> None:
+        """Count a round with its verdict."""
         self.rounds += 1
-        self.foretold += true is not None
+        self.foretold += verdict.tokens in one.branches
         self.drafted += len(one.drafted)
         self.accepted += verdict.accepted
         self.first += verdict.accepted > 0
