@@ -13,9 +13,11 @@ from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.costs import Costs, DraftCosts
 
-__all__ = ["calibrate"]
+__all__ = ["CONTEXT", "calibrate"]
 
-_CONTEXT = 128  # cached rows behind which passes are timed
+CONTEXT = 128
+"""Cached rows behind which passes are timed, those of drafting heads as well."""
+
 # Tokens of the timed target passes: native passes read six tokens in little more than the time of one.
 _WIDTHS = (1, 2, 6, 9)
 _READ_WIDTH = 64  # tokens of the draft pass that measures the cost of reading a prompt
@@ -69,7 +71,7 @@ class _Bench:
     def __init__(self, runner: ModelRunner, sequences: int = 1) -> None:
         self._runner = runner
         self._caches = [runner.new_cache() for _ in range(sequences)]
-        context = max(1, min(_CONTEXT, runner.context_length - _READ_WIDTH))
+        context = max(1, min(CONTEXT, runner.context_length - _READ_WIDTH))
         self.room = max(2, runner.context_length - context)
         for start in range(0, context, runner.fixed_width or context):
             count = min(runner.fixed_width or context, context - start)

@@ -90,10 +90,7 @@ class Proposal:
 
         Row 0 follows the committed tokens alone; row j + 1 follows token j and its ancestors.
         """
-        found: list[tuple[int, ...]] = [()]
-        for node, parent in enumerate(self.links):
-            found.append((*found[parent + 1], node))
-        return found
+        return [(), *Tree(tuple(self.links)).paths]
 
     @property
     def tree(self) -> Tree | None:

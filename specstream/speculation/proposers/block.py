@@ -10,12 +10,13 @@ import torch
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.base import Context
 from specstream.model.heads.block import BlockHead
+from specstream.speculation.calibration import CONTEXT
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.marginals import draft_ready, take_chain
 from specstream.speculation.proposers.parts import Parts
-from specstream.speculation.proposers.state_rows import REHEARSED, RowProposer, StateRows
+from specstream.speculation.proposers.state_rows import RowProposer, StateRows
 
 __all__ = ["BlockProposer", "build"]
 
@@ -79,11 +80,11 @@ class BlockProposer(RowProposer):
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """Draft one block behind `REHEARSED` rows of context, and wait for the device."""
+        """Draft one block behind `CONTEXT` rows of context, and wait for the device."""
         head = self._head
         context = Context(head.new_cache())
-        context.cache.reserve(REHEARSED)
-        context.cache.append_to(REHEARSED)
+        context.cache.reserve(CONTEXT)
+        context.cache.append_to(CONTEXT)
         head.block([context], [head.shape.mask_token_id], [self.most])[0, 0].item()
 
 

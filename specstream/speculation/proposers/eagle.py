@@ -13,13 +13,14 @@ from specstream.model.heads.base import FeatureHead, Level
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
+from specstream.speculation.calibration import CONTEXT
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
 from specstream.speculation.proposers.eagle_growth import Chain, TreeGrowth
 from specstream.speculation.proposers.parts import Parts
-from specstream.speculation.proposers.state_rows import REHEARSED, RowProposer, StateRows
+from specstream.speculation.proposers.state_rows import RowProposer, StateRows
 
 __all__ = ["EagleProposer", "build"]
 
@@ -52,7 +53,11 @@ class EagleProposer(RowProposer):
         prefill_chunk: int = 512,
     ) -> None:
         self._config, self._head, self.name = config, head, head.kind
-        self._vocab_size, self._eos_ids = vocab_size, eos_ids
+        self._common: dict[str, Any] = {  # of chains and trees
+            "head": head,
+            "vocab_size": vocab_size,
+            "eos_ids": eos_ids,
+        }
         self._chunk, self.most = max(prefill_chunk, _MIN_CHUNK), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
@@ -91,11 +96,11 @@ class EagleProposer(RowProposer):
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """Draft one level behind `REHEARSED` rows of context, and wait for the device."""
+        """Draft one level behind `CONTEXT` rows of context, and wait for the device."""
         head, width = self._head, self._config.top_k
         cache = head.new_cache()
-        cache.reserve(REHEARSED)
-        cache.append_to(REHEARSED)
+        cache.reserve(CONTEXT)
+        cache.append_to(CONTEXT)
         tokens = torch.zeros(width, dtype=torch.int64, device=head.device)
         features = torch.zeros(width, head.width, dtype=head.dtype, device=head.device)
         head(tokens, features, Batch([cache], [width], [width]), width).chances[0, 0].item()
@@ -172,21 +177,12 @@ class EagleProposer(RowProposer):
         return caches
 
     def _growth(self, task: Task) -> Chain | TreeGrowth:
-        kind: type[Chain | TreeGrowth] = Chain
-        options: dict[str, Any] = {}
-        if self._tree:
-            kind = TreeGrowth if task.request.params.greedy else DrawnTree
-            size = self._size(task.count)
-            options = {"top_k": self._config.top_k, "size": size, "least": task.least}
-        return kind(
-            task.request,
-            task.count,
-            task.go_on,
-            head=self._head,
-            vocab_size=self._vocab_size,
-            eos_ids=self._eos_ids,
-            **options,
-        )
+        base = task.request, task.count, task.go_on
+        if not self._tree:
+            return Chain(*base, **self._common)
+        kind = TreeGrowth if task.request.params.greedy else DrawnTree
+        size, top_k = self._size(task.count), self._config.top_k
+        return kind(*base, **self._common, top_k=top_k, size=size, least=task.least)
 
     def _size(self, depth: int) -> int:
         """The most nodes of a tree of ``depth`` levels."""

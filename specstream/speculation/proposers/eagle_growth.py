@@ -18,6 +18,7 @@ from specstream.model.heads.base import FeatureHead, Level, likeliest, spread
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting
+from specstream.speculation.tree_rules import path_to
 
 __all__ = ["Chain", "Told", "TreeGrowth"]
 
@@ -169,11 +170,7 @@ class TreeGrowth:
 
     def path(self, node: int) -> list[int]:
         """The tokens on the path from the first level to a node, inclusive; empty for -1."""
-        path = list[int]()
-        while node >= 0:
-            path.append(self.tokens[node])
-            node = self.parents[node]
-        return path[::-1]
+        return [self.tokens[above] for above in path_to(node, self.parents)]
 
     def _goes_on(self, mass: float) -> bool:
         """Ask ``go_on`` about a level; ``mass`` is its share of the mass of the level before."""

@@ -16,6 +16,7 @@ from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
 from specstream.model.transfer import to_device
+from specstream.speculation.calibration import CONTEXT
 from specstream.speculation.optional import CachedRequest
 from specstream.speculation.policy.records import Candidate
 from specstream.speculation.proposal import Capabilities, Proposal
@@ -24,8 +25,6 @@ from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["EarlyExitProposer", "build", "exit_of"]
-
-_CONTEXT = 128  # cached rows behind which `EarlyExitProposer.rehearse` drafts
 
 
 @dataclass(slots=True)
@@ -79,9 +78,9 @@ class EarlyExitProposer(TaskProposer):
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """Draft one token behind `_CONTEXT` rows, and wait for the device."""
+        """Draft one token behind `CONTEXT` rows, and wait for the device."""
         cache = cast(RowCache, self._target.new_cache())
-        rows = min(_CONTEXT, self._target.context_length - 1)
+        rows = min(CONTEXT, self._target.context_length - 1)
         cache.reserve(rows + 1)
         cache.append_to(rows)
         token = torch.zeros(1, dtype=torch.int64, device=self._target.device)

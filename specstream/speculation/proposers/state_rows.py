@@ -15,10 +15,7 @@ from specstream.speculation.optional import States
 from specstream.speculation.proposal import SpecRequest
 from specstream.speculation.proposers.candidate import TaskProposer
 
-__all__ = ["REHEARSED", "RowProposer", "StateRows"]
-
-REHEARSED = 128
-"""Cached rows behind which a head's pass is timed."""
+__all__ = ["RowProposer", "StateRows"]
 
 
 @dataclass(slots=True)
