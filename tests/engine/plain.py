@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
+from specstream.engine.request import Request
+from specstream.engine.step import EngineCore
 from specstream.methods import (
     DraftProposerConfig,
     EarlyExitProposerConfig,
@@ -27,6 +29,7 @@ from specstream.speculation.proposers.lookahead import LookaheadProposer
 from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
+from specstream.types import SamplingParams
 from tests.blocks import block_proposer
 from tests.heads import eagle_proposer
 from tests.medusas import medusa_proposer
@@ -34,9 +37,12 @@ from tests.mtps import mtp_proposer
 from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
+    ask,
     auto_proposer,
     byte_tokenizer,
+    make_core,
     noisy_copy,
+    run_until_idle,
     tiny_model,
 )
 
@@ -116,3 +122,32 @@ def _plain_greedy(text: str, count: int, eos: int | None) -> tuple[int, ...]:
 
 
 PROMPTS = ["abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1, 2, 3, 4, 1, 2, 3,"]
+
+
+def check_greedy(
+    core: EngineCore, count: int, eos: int | None = EOS, prompts: Sequence[str] = PROMPTS
+) -> list[Request]:
+    """Ask for all prompts; each reply must be the plain loop's."""
+    asked = [ask(core, prompt, SamplingParams(max_tokens=count)) for prompt in prompts]
+    run_until_idle(core)
+    for prompt, (_, inbox) in zip(prompts, asked, strict=True):
+        assert inbox.token_ids == plain_greedy(prompt, count, eos)
+    return [request for request, _ in asked]
+
+
+def check_turns(proposer: Proposer) -> EngineCore:
+    """Three turns of conversation "s", of which the second is cancelled; return the engine."""
+    core = make_core(MODEL, TOKENIZER, proposer, max_sessions=1, eos_ids=(), prefill_chunk=3)
+    _, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
+    run_until_idle(core)
+    longer = "abcdef" + one.text[:4] + "?"
+    request, two = ask(core, longer, SamplingParams(max_tokens=400), session="s")
+    for _ in range(8):
+        core.step()
+    assert request.stats.drafted > 0
+    two.delivery.cancelled = True
+    run_until_idle(core)
+    _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
+    run_until_idle(core)
+    assert three.token_ids == plain_greedy(longer, 12, None)
+    return core

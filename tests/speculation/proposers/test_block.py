@@ -22,7 +22,7 @@ from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.blocks import SIZE, block_head, block_proposer
 from tests.drafts import SAMPLED, Text
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, check_turns
 from tests.tiny import ask, make_core, run_until_idle
 
 RUNNER = ModelRunner(MODEL)
@@ -145,9 +145,7 @@ def test_a_head_that_lies_costs_only_speed(answer: str, seed: int | None) -> Non
     head.__class__ = Lying
     head.answer = answer  # type: ignore[attr-defined]
     core = make_core(MODEL, TOKENIZER, BlockProposer(BlockProposerConfig(), head))
-    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=20))
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy(PROMPTS[1], 20)
+    check_greedy(core, 20, prompts=[PROMPTS[1]])
     if seed is not None:
         ask(core, PROMPTS[0], SamplingParams(temperature=1.0, seed=seed, max_tokens=10))
         run_until_idle(core)
@@ -168,19 +166,7 @@ def test_greedy_text_with_processors_limits_and_four_at_once() -> None:
 
 def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     proposer = block_proposer(MODEL)
-    core = make_core(MODEL, TOKENIZER, proposer, max_sessions=1, eos_ids=(), prefill_chunk=3)
-    _, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
-    run_until_idle(core)
-    longer = "abcdef" + one.text[:4] + "?"
-    request, two = ask(core, longer, SamplingParams(max_tokens=400), session="s")
-    for _ in range(8):
-        core.step()
-    assert request.stats.drafted > 0
-    two.delivery.cancelled = True
-    run_until_idle(core)
-    _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
-    run_until_idle(core)
-    assert three.token_ids == plain_greedy(longer, 12, None)
+    core = check_turns(proposer)
     assert len(proposer._sequences) == 1
     core.slots.forget("s")
     assert not proposer._sequences

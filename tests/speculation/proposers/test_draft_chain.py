@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,13 +17,9 @@ from specstream.speculation.proposers.drafting import Drafting
 from tests.drafts import MODEL, SAMPLED, Text, V, draft, settle
 from tests.model.families import decoder_of
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 PLAN = CapturePlan((1, 2), chain_widths=(1, 2), chain_steps=3)
-
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def captured(**options: int) -> DraftModelProposer:

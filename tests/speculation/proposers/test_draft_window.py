@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
-import torch
 
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
@@ -15,11 +14,7 @@ from specstream.speculation.proposal import Proposal, Verdict
 from specstream.speculation.proposers.drafting import Drafting
 from tests.drafts import SAMPLED, Text, V, check_honest, draft, settle, texts
 
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("inference")
 
 
 def test_a_window_is_read_and_the_rows_are_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,17 +29,13 @@ from tests.drafts import GREEDY, SAMPLED, Text
 from tests.heads import eagle_head, random_eagle
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 V = 40
 MODEL = tiny_model(V, layers=4, seed=5)
 RUNNER = ModelRunner(MODEL)
 PRUNED = torch.arange(0, V, 2)
 HEAD = eagle_head(random_eagle(MODEL, vocabulary=PRUNED), RUNNER)
-
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def eagle(chunk: int = 512, **settings: int) -> EagleProposer:

@@ -17,8 +17,8 @@ from specstream.speculation.proposers.auto_build import build as build_auto
 from specstream.speculation.proposers.lookahead import LookaheadProposer, NgramPool
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
-from tests.speculation.proposers.test_suffix import Text
+from tests.drafts import Text
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy
 from tests.tiny import EOS, ask, make_core, run_until_idle
 
 CPU = torch.device("cpu")
@@ -160,9 +160,7 @@ def test_greedy_text_is_the_plain_loops(window: int, ngram: int, branches: int) 
     for text in PROMPTS:
         proposer = make(window=window, ngram=ngram, branches=branches)
         core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=7)
-        request, inbox = ask(core, text, SamplingParams(max_tokens=60))
-        run_until_idle(core)
-        assert inbox.token_ids == plain_greedy(text, 60)
+        (request,) = check_greedy(core, 60, prompts=[text])
         accepted += request.stats.accepted
     assert accepted > 0
 
@@ -223,7 +221,4 @@ def test_auto_takes_it_only_if_it_is_named() -> None:
     proposer = build_auto(AutoProposerConfig(methods=("lookahead",)), parts)
     assert proposer.capabilities.predictions and proposer.capabilities.trees
     core = make_core(MODEL, TOKENIZER, proposer)
-    asked = [ask(core, text, SamplingParams(max_tokens=60)) for text in PROMPTS]
-    run_until_idle(core)
-    for (_, inbox), text in zip(asked, PROMPTS, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 60)
+    check_greedy(core, 60)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from specstream.bench.exactness.gtest import g_test
-from specstream.bench.exactness.harness import sample
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, MedusaProposerConfig
 from specstream.model.heads.medusa import MedusaHead
@@ -23,9 +20,8 @@ from specstream.speculation.proposers.medusa import MedusaProposer
 from specstream.speculation.proposers.medusa_tree import grow
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
-from tests.exactness.toy import EOS, Letters, TinyRunner, exact_joint, tiny_llama
-from tests.exactness.toy import make_core as toy_core
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy
+from tests.exactness.toy import EOS, sampled_text
 from tests.medusas import medusa_head, medusa_proposer, random_medusa, trained_medusa
 from tests.tiny import ask, make_core, run_until_idle
 
@@ -106,10 +102,7 @@ def test_heads_that_lie_cost_speed_only(kind: str, top_k: int) -> None:
     lying = medusa_head(random_medusa(runner, scale, vocabulary=vocabulary), runner)
     proposer = MedusaProposer(MedusaProposerConfig(top_k=top_k), lying)
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=(), prefill_chunk=5)
-    asked = [ask(core, prompt, SamplingParams(max_tokens=25)) for prompt in PROMPTS]
-    run_until_idle(core)
-    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(prompt, 25, None)
+    check_greedy(core, 25, None)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +116,13 @@ def test_heads_that_lie_cost_speed_only(kind: str, top_k: int) -> None:
 def test_sampled_replies_have_the_exact_distribution(
     params: SamplingParams, top_k: int, batch: int
 ) -> None:
-    """A G-test of 600 replies; a total variation of 0.17 is found with probability 0.99."""
-    runner = TinyRunner(5, 0)
-    ModelRunner.__init__(runner, tiny_llama(5, 0, layers=2))
-    heads = medusa_head(random_medusa(runner, 0.3), runner)
     config = MedusaProposerConfig(top_k=top_k, depth=3, nodes=6)
-    proposer = MedusaProposer(config, heads, frozenset({EOS}))
-    params = replace(params, max_tokens=5)
-    core = toy_core(runner, Letters(), proposer, frozenset({EOS}), max_running=batch)
-    seen = sample(core, "bcdbc", params, 600, length=4)
-    prompt = Letters().encode("bcdbc")
-    result = g_test(seen, exact_joint(runner.logits_after, params, prompt, 4, frozenset({EOS})))
+
+    def made(runner: ModelRunner) -> MedusaProposer:
+        heads = medusa_head(random_medusa(runner, 0.3), runner)
+        return MedusaProposer(config, heads, frozenset({EOS}))
+
+    result = sampled_text(made, params, batch)
     assert result.p_value > 1e-3 / 3, result
 
 
@@ -176,10 +165,7 @@ def test_it_is_built_from_heads_that_were_loaded_and_auto_takes_them() -> None:
         build_proposer(MedusaProposerConfig(), Parts(runner, frozenset(), TOKENIZER))
     auto = build_auto(AutoProposerConfig(), parts)
     core = make_core(MODEL, TOKENIZER, auto, eos_ids=())
-    asked = [ask(core, prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS]
-    run_until_idle(core)
-    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(prompt, 30, None)
+    check_greedy(core, 30, None)
 
 
 @pytest.mark.parametrize("name", ["lossy", "typical_acceptance", "posterior_alpha"])

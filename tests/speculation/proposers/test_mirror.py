@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.gtest import g_test
-from specstream.bench.exactness.harness import sample
 from specstream.errors import ConfigError, ModelUnsupported, VocabularyMismatch
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.forward import ForwardInput
@@ -28,9 +26,16 @@ from specstream.speculation.proposers.mirror import MirrorProposer, one_thread
 from specstream.speculation.proposers.mirroring import MirrorCounts, likely
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, AtOnce, mirror, plain_greedy
-from tests.exactness.toy import EOS, Letters, TinyRunner, exact_joint, tiny_llama
-from tests.exactness.toy import make_core as toy_core
+from tests.engine.plain import (
+    MODEL,
+    PROMPTS,
+    TOKENIZER,
+    AtOnce,
+    check_greedy,
+    mirror,
+    plain_greedy,
+)
+from tests.exactness.toy import EOS, TinyRunner, sampled_text
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle
 
 
@@ -44,8 +49,8 @@ def test_the_likeliest_outcomes_come_first() -> None:
     probs = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
     # Drafted: 1, then 0. Rejected at once: .3 for token 2; later .6 * .3 for 1; all accepted: .3 * .6.
     found = likely(probs, [1, 0], 3)
-    assert found[0] == (0, 2) and set(found[1:]) == {(1, 1), (2, 2)}
-    assert likely(probs[:1], [], 2) == [(0, 1), (0, 2)]
+    assert found[0] == (2,) and set(found[1:]) == {(1, 1), (1, 0, 2)}
+    assert likely(probs[:1], [], 2) == [(1,), (2,)]
     assert likely(torch.full((2, 3), torch.nan), [1], 2) == []
     assert len(likely(probs, [1, 0], 16)) == 2 + 2 + 3
 
@@ -54,10 +59,7 @@ def test_the_likeliest_outcomes_come_first() -> None:
 def test_greedy_replies_are_the_plain_loops(most: int) -> None:
     proposer = mirror(MODEL, 0.02, frozenset())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=(), max_running=4, prefill_chunk=5)
-    asked = [ask(core, prompt, SamplingParams(max_tokens=most)) for prompt in PROMPTS]
-    run_until_idle(core)
-    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(prompt, most, None)
+    check_greedy(core, most, None)
 
 
 def test_a_foretold_outcome_is_drafted_for_and_costs_no_draft_pass() -> None:
@@ -65,9 +67,7 @@ def test_a_foretold_outcome_is_drafted_for_and_costs_no_draft_pass() -> None:
     proposer = mirror(MODEL, 0.0, frozenset())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     knowing(proposer)
-    request, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=60))
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy(PROMPTS[0], 60, None)
+    (request,) = check_greedy(core, 60, None, PROMPTS[:1])
     counts, stats = proposer.counts, request.stats
     # In the first round the end of a run of one token is a near tie that rounding decides.
     assert counts.foretold >= counts.rounds - 1 > 5
@@ -120,10 +120,7 @@ def test_an_exit_that_lies_or_breaks_costs_speed_only(lie: str) -> None:
         return made * torch.nan if lie == "NaN" else made
 
     proposer._exit.logits = look  # type: ignore[method-assign]
-    asked = [ask(core, prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS]
-    run_until_idle(core)
-    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(prompt, 30, None)
+    check_greedy(core, 30, None)
 
 
 def test_processors_and_penalties_hold() -> None:
@@ -152,31 +149,24 @@ def test_a_seeded_reply_is_the_same_without_it() -> None:
 
 @pytest.mark.parametrize(("temperature", "batch"), [(1.0, 1), (0.7, 4)])
 def test_sampled_replies_have_the_exact_distribution(temperature: float, batch: int) -> None:
-    """A G-test of 600 replies; a total variation of 0.17 is found with probability 0.99."""
-    runner, small = TinyRunner(5, 0), TinyRunner(5, 1)
-    ModelRunner.__init__(runner, tiny_llama(5, 0, layers=2))
-    ends = frozenset({EOS})
-    draft = DraftModelProposer(DraftProposerConfig(num_tokens=2), small, ends)
-    config = MirrorProposerConfig(num_tokens=2, branches=4)
-    proposer = MirrorProposer(
-        config, draft, EarlyExit(runner, 1), ends, AtOnce(), Costs({1: 1.0, 2: 1.0})
-    )
-    params = SamplingParams(temperature, max_tokens=5)
-    core = toy_core(runner, Letters(), proposer, ends, max_running=batch)
-    seen = sample(core, "bcdbc", params, 600, length=4)
-    exact = exact_joint(runner.logits_after, params, Letters().encode("bcdbc"), 4, ends)
-    result = g_test(seen, exact)
+    proposers, ends = list[MirrorProposer](), frozenset({EOS})
+
+    def made(runner: ModelRunner) -> MirrorProposer:
+        draft = DraftModelProposer(DraftProposerConfig(num_tokens=2), TinyRunner(5, 1), ends)
+        config = MirrorProposerConfig(num_tokens=2, branches=4)
+        costs = Costs({1: 1.0, 2: 1.0})
+        proposers.append(MirrorProposer(config, draft, EarlyExit(runner, 1), ends, AtOnce(), costs))
+        return proposers[0]
+
+    result = sampled_text(made, SamplingParams(temperature), batch)
     assert result.p_value > 1e-3 / 2, result
-    assert proposer.counts.foretold > 100 and proposer.counts.hidden > 100
+    assert proposers[0].counts.foretold > 100 and proposers[0].counts.hidden > 100
 
 
 def test_a_second_thread_drafts_and_ends_with_the_engine() -> None:
     proposer = threaded()
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=(), max_running=4)
-    asked = [ask(core, prompt, SamplingParams(max_tokens=40)) for prompt in PROMPTS]
-    run_until_idle(core)
-    for prompt, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(prompt, 40, None)
+    check_greedy(core, 40, None)
     assert [t for t in threading.enumerate() if t.name.startswith("specstream-mirror")]
     core.close()
     core.close()
@@ -228,9 +218,7 @@ def test_work_that_has_not_begun_when_the_pass_ends_is_given_up() -> None:
 
     proposer._finish = released  # type: ignore[method-assign]
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
-    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=30))
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy(PROMPTS[1], 30, None)
+    check_greedy(core, 30, None, prompts=[PROMPTS[1]])
     assert proposer.counts.foretold == 0
     core.close()
 

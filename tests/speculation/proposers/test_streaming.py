@@ -13,7 +13,7 @@ from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.parts import Parts
 from specstream.speculation.proposers.streaming import StreamingProposer, build
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, check_turns
 from tests.streams import STREAMS, streaming_head, streaming_proposer
 from tests.tiny import ask, make_core, run_until_idle
 
@@ -24,11 +24,7 @@ RUNNER = ModelRunner(MODEL)
 def test_four_at_once_write_the_targets_own_text(prune_below: float) -> None:
     proposer = streaming_proposer(RUNNER, prune_below=prune_below)
     core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=5, max_running=4)
-    asked = [ask(core, text, SamplingParams(max_tokens=25)) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (request, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 25)
-        assert request.stats.drafted > 0
+    assert all(request.stats.drafted > 0 for request in check_greedy(core, 25))
     assert not proposer._next
 
 
@@ -61,19 +57,7 @@ def test_processors_and_seeds_are_followed() -> None:
 
 def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     proposer = streaming_proposer(RUNNER)
-    core = make_core(MODEL, TOKENIZER, proposer, max_sessions=1, eos_ids=(), prefill_chunk=3)
-    _, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
-    run_until_idle(core)
-    longer = "abcdef" + one.text[:4] + "?"
-    request, two = ask(core, longer, SamplingParams(max_tokens=400), session="s")
-    for _ in range(8):
-        core.step()
-    assert request.stats.drafted > 0
-    two.delivery.cancelled = True
-    run_until_idle(core)
-    _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
-    run_until_idle(core)
-    assert three.token_ids == plain_greedy(longer, 12, None)
+    core = check_turns(proposer)
     assert len(proposer._next) <= 1
     core.slots.forget("s")
     assert not proposer._next
@@ -100,9 +84,7 @@ def test_streams_that_lie_cost_only_speed(answer: str) -> None:
     head.__class__ = Lying
     head.answer = answer  # type: ignore[attr-defined]
     core = make_core(MODEL, TOKENIZER, StreamingProposer(StreamingProposerConfig(), head))
-    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=20))
-    run_until_idle(core)
-    assert inbox.token_ids == plain_greedy(PROMPTS[1], 20)
+    check_greedy(core, 20, prompts=[PROMPTS[1]])
 
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import torch
 
@@ -12,28 +11,7 @@ from specstream.speculation.proposers.suffix import (
     lookup_offer,
 )
 from specstream.speculation.proposers.suffix_search import ALIGNED, FOLLOWED, STORED, Lookup
-from specstream.types import SamplingParams
-
-
-@dataclass
-class Text:
-    """A request as a proposer sees it."""
-
-    token_ids: list[int]
-    prompt_length: int = 1
-    reference_ids: list[int] = field(default_factory=list)
-    id: int = 0
-    slot: int = 0
-    phrase_left: int | None = None
-    params: SamplingParams = field(default_factory=SamplingParams)
-
-    def process(self, logits: torch.Tensor, drafted: object) -> torch.Tensor:
-        return logits
-
-    def draw(
-        self, probs: torch.Tensor, position: int, ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        return probs.argmax(-1)
+from tests.drafts import Text
 
 
 def make(**options: object) -> SuffixProposer:
