@@ -18,8 +18,12 @@ from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp
 from specstream.model.heads.base import Head
-from specstream.model.heads.place import head_folder
-from specstream.model.heads.recognise import load_head, read_head_config, told_acceptance
+from specstream.model.heads.recognise import (
+    head_folder,
+    load_head,
+    read_head_config,
+    told_acceptance,
+)
 from specstream.model.invariance import check_widths, find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer, target_dtype
 from specstream.model.positions import declared_positions, steady_positions

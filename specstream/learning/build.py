@@ -13,8 +13,7 @@ from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.learning.learner import Learner, Served
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.heads.place import head_folder
-from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.model.heads.recognise import head_folder, kind_of, read_head_config
 from specstream.speculation.proposers.parts import Parts
 from specstream.train.draft import DraftTrainee
 from specstream.train.kinds import trainee_of

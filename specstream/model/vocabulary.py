@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import DEFAULT_DRAFT, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, VocabularyMismatch
-from specstream.model.heads.place import head_folder
+from specstream.model.heads.recognise import head_folder
 from specstream.model.load import load_tokenizer
 from specstream.model.spelling import Spelling
 

@@ -1,4 +1,4 @@
-"""Recognises by its ``config.json`` which drafting method a folder's head is for, and loads it."""
+"""Finds the folder of a drafting head, recognises its method by ``config.json``, and loads it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from specstream.errors import ModelBroken, ModelUnsupported
+from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.eagle_format import is_eagle
 from specstream.model.heads.medusa_format import is_medusa
 from specstream.model.heads.streaming_format import StreamingShape
+from specstream.model.places import gguf_file, hub_options, not_found
+from specstream.models.kept import located
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
     from specstream.model.runner import ModelRunner
 
-__all__ = ["HEADS", "kind_of", "load_head", "read_head_config", "told_acceptance"]
+__all__ = ["HEADS", "head_folder", "kind_of", "load_head", "read_head_config", "told_acceptance"]
+
+_FILES = ["*.json", "*.safetensors", "*.bin", "*.pt"]
 
 HEADS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "eagle": is_eagle,
@@ -53,6 +57,33 @@ def read_head_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(found.get("architectures") or [], list | str):
         raise ModelBroken(f"{path}: architectures should be a list of names")
     return found
+
+
+def head_folder(name: str) -> Path | None:
+    """The folder of the head that ``name`` means; None if ``name`` means an ordinary model.
+
+    From a repository on the Hub ``config.json`` is fetched first, and the other files only if it
+    describes a head.
+
+    Raises:
+        ModelNotFound: the Hub doesn't provide it.
+        ModelBroken: its ``config.json`` can't be read.
+    """
+    place = located(name)
+    if Path(place).exists() or gguf_file(place) is not None:
+        return Path(place) if kind_of(read_head_config(place)) is not None else None
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    options = hub_options(place)
+    try:
+        config = Path(hf_hub_download(place, "config.json", **options))
+        if kind_of(read_head_config(config.parent)) is None:
+            return None
+        return Path(snapshot_download(place, allow_patterns=_FILES, **options))
+    except SpecstreamError:
+        raise
+    except Exception as error:
+        raise not_found(place, "it can't be reached" if options else error) from error
 
 
 def told_acceptance(config: Mapping[str, Any]) -> tuple[float, ...]:

@@ -10,8 +10,8 @@ import huggingface_hub
 import pytest
 
 from specstream.errors import ModelBroken, ModelNotFound
-from specstream.model.heads import place
-from specstream.model.heads.place import head_folder
+from specstream.model.heads import recognise
+from specstream.model.heads.recognise import head_folder
 
 EXIT = {"model_type": "specstream-early-exit"}
 
@@ -32,7 +32,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr(place, "hub_options", lambda name: {})
+    monkeypatch.setattr(recognise, "hub_options", lambda name: {})
     return names
 
 
