@@ -27,7 +27,7 @@ from specstream.types import (
     Speech,
     SpeechBuffer,
 )
-from specstream.ws.client import RealtimeClient
+from specstream.ws.client import Done, RealtimeClient, RealtimeEvent, Reply, TextDelta
 from specstream.ws.server import RealtimeServer
 
 WORD_S = 0.2
@@ -280,6 +280,17 @@ class Wire:
                 await self.next()
         return self.socket.close_code, self.socket.close_reason
 
+    async def truncate(self, item_id: str, heard_ms: int) -> None:
+        """Ask for a spoken item to be cut."""
+        fields = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
+        await self.send("conversation.item.truncate", **fields)
+
+    async def retrieve(self, item_id: str) -> dict[str, Any]:
+        """The item as the server has it."""
+        await self.send("conversation.item.retrieve", item_id=item_id)
+        item: dict[str, Any] = (await self.until("conversation.item.retrieved"))["item"]
+        return item
+
     def of(self, *types: str) -> list[dict[str, Any]]:
         """The events so far whose types end with one of these."""
         return [event for event in self.seen if event["type"].endswith(types)]
@@ -336,6 +347,21 @@ class Stand:
         """Run the server for one client of the package."""
         async with self.running(), RealtimeClient.connect(self.url, **options) as client:
             yield client
+
+
+async def read(reply: Reply) -> list[RealtimeEvent]:
+    """All events of a reply, as the package's client gives them."""
+    return [event async for event in reply]
+
+
+def text_of(events: list[RealtimeEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def end_of(events: list[RealtimeEvent]) -> Done:
+    """The last event, which ends the reply."""
+    assert isinstance(events[-1], Done)
+    return events[-1]
 
 
 def drafting(monkeypatch: pytest.MonkeyPatch, draft: Callable[[Chunk], str]) -> None:

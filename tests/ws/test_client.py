@@ -30,27 +30,21 @@ from specstream.ws.client import (
     Problem,
     PromptDelta,
     RealtimeClient,
-    RealtimeEvent,
-    Reply,
     Report,
     TextDelta,
 )
 from specstream.ws.listen import listen
-from tests.ws.doubles import BrokenVoice, Gate, Stand, WordVoice, wait_for
+from tests.ws.doubles import BrokenVoice, Gate, Stand, WordVoice, end_of, read, text_of, wait_for
 
 SAID = "Hello [smile] there, dear friend. How are you?"
 HEARD = "Hello there, dear friend. How are you?"
-
-
-async def read(reply: Reply) -> list[RealtimeEvent]:
-    return [event async for event in reply]
 
 
 async def test_an_audio_reply_brings_everything_and_it_all_fits_together() -> None:
     stand = Stand(ScriptedEngine([SAID]), voice=lambda: WordVoice(22050))
     async with stand.running(), RealtimeClient.connect(f"ws://127.0.0.1:{stand.port}") as client:
         events = await read(client.respond("Hi"))
-    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    text = text_of(events)
     audio = [event for event in events if isinstance(event, AudioDelta)]
     assert text == HEARD
     at = 0
@@ -58,9 +52,7 @@ async def test_an_audio_reply_brings_everything_and_it_all_fits_together() -> No
         assert event.samples == (at, at + len(event.pcm) // 2)
         at = event.samples.end
     words = [word for event in audio for word in event.words]
-    assert [word.text for word in words] == HEARD.replace(",", "").replace(".", "").strip(
-        "?"
-    ).split()
+    assert [word.text for word in words] == [word.strip(",.?") for word in HEARD.split()]
     assert all(SAID[word.chars.start : word.chars.end] == word.text for word in words)
     assert at == 7 * 4800 == words[-1].samples.end
     cues = [event.cue for event in events if isinstance(event, AvatarDelta)]
@@ -89,7 +81,7 @@ async def test_a_text_reply_is_verbatim_and_takes_its_own_settings() -> None:
         params = SamplingParams(temperature=0.5, seed=3, stop=("END",), max_tokens=99)
         events = await read(client.respond("Hi", audio=False, sampling=params, max_tokens=7))
     assert {type(event) for event in events} == {TextDelta, Done}
-    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == SAID
+    assert text_of(events) == SAID
     messages, used = engine.requests[0]
     assert [m["content"] for m in messages] == ["Be kind.", "Hi"]
     assert used == SamplingParams(temperature=0.5, seed=3, stop=("END",), max_tokens=7)
@@ -105,13 +97,11 @@ async def test_cancel_ends_the_reply_and_the_next_one_is_whole() -> None:
         first = await anext(reply)
         assert isinstance(first, TextDelta)
         await client.cancel()
-        rest = await read(reply)
-        assert isinstance(rest[-1], Done)
-        assert (rest[-1].status, rest[-1].reason) == ("cancelled", "client_cancelled")
+        done = end_of(await read(reply))
+        assert (done.status, done.reason) == ("cancelled", "client_cancelled")
         await client.cancel()  # nothing is under way: no effect
         gate.open()
-        events = await read(client.respond("And?", audio=False))
-        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "five."
+        assert text_of(await read(client.respond("And?", audio=False))) == "five."
 
 
 async def test_asking_again_ends_a_reply_that_was_left() -> None:
@@ -122,16 +112,14 @@ async def test_asking_again_ends_a_reply_that_was_left() -> None:
         async for _ in client.respond("Hi", audio=False):
             break
         gate.open()
-        events = await read(client.respond("And?", audio=False))
-        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "five."
+        assert text_of(await read(client.respond("And?", audio=False))) == "five."
         assert stand.server.counters.responses == {"cancelled": 1, "completed": 1}
 
 
 async def test_what_was_not_heard_is_forgotten() -> None:
     engine = ScriptedEngine(["Hello there, dear friend."])
     async with Stand(engine).python() as client:
-        done = (await read(client.respond("Hi")))[-1]
-        assert isinstance(done, Done)
+        done = end_of(await read(client.respond("Hi")))
         assert done.item_id is not None
         await client.truncate(done.item_id, heard_ms=450)
         with pytest.raises(RequestError, match="already shorter"):
@@ -143,13 +131,12 @@ async def test_what_was_not_heard_is_forgotten() -> None:
 async def test_a_failed_reply_ends_with_its_error() -> None:
     async with Stand(ScriptedEngine([SAID]), voice=BrokenVoice).python() as client:
         events = await read(client.respond("Hi"))
-        done = events[-1]
-        assert isinstance(done, Done)
+        done = end_of(events)
         assert done.status == "failed"
         assert done.error is not None
         assert done.error[0] == "adapter_failed"
         assert "on fire" in done.error[1]
-        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == HEARD
+        assert text_of(events) == HEARD
         assert not any(isinstance(event, Problem) for event in events)
 
 
@@ -176,7 +163,7 @@ async def test_words_that_were_refused_are_taken_back_before_the_next_are_said()
         with pytest.raises(RequestError, match="no voice"):
             await read(client.respond("Speak!", audio=True))
         for text in ("Hi", "And?"):
-            assert isinstance((await read(client.respond(text, audio=False)))[-1], Done)
+            end_of(await read(client.respond(text, audio=False)))
     assert [m["content"] for m in engine.requests[1][0]] == ["Hi", "five.", "And?"]
 
 
@@ -201,7 +188,7 @@ async def test_a_refused_request_raises_and_the_client_stays_usable() -> None:
         with pytest.raises(RequestError, match="unknown_parameter"):
             await client.update(colour="red")
         assert (await client.update(instructions="x"))["instructions"] == "x"
-        assert isinstance((await read(client.respond("Hi", audio=False)))[-1], Done)
+        end_of(await read(client.respond("Hi", audio=False)))
         with pytest.raises(SamplingError, match="processors"):
             client.respond("Hi", sampling=SamplingParams(processors=(lambda i, s: s,)))
 
@@ -296,8 +283,7 @@ async def test_cancelling_a_step_of_the_iteration_loses_nothing() -> None:
                     await anyio.wait_all_tasks_blocked()
                     scope.cancel()
         gate.open()
-        events = await read(reply)
-        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "one two."
+        assert text_of(await read(reply)) == "one two."
 
 
 def test_the_client_needs_no_torch() -> None:

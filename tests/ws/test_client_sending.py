@@ -10,8 +10,7 @@ from specstream.errors import RequestError, SamplingError
 from specstream.testing import ScriptedEngine
 from specstream.types import ToolCall
 from specstream.ws.client import RealtimeClient
-from tests.ws.doubles import Stand
-from tests.ws.test_client import read
+from tests.ws.doubles import Stand, read
 
 UNSENDABLE = {
     "x" * 1_100_000: "shorten",

@@ -17,10 +17,10 @@ from websockets.asyncio.server import ServerConnection
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.testing import ScriptedEngine
 from specstream.ws import dial
-from specstream.ws.client import Done, RealtimeClient
+from specstream.ws.client import RealtimeClient
 from specstream.ws.listen import listen
 from specstream.ws.stage.remote import RemoteStage
-from tests.ws.doubles import Stand
+from tests.ws.doubles import Stand, end_of, read
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
 BOTH = OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] x ('::1', 1), [Errno 99] y")
@@ -91,9 +91,9 @@ async def test_a_server_that_comes_up_meanwhile_is_found(
         monkeypatch.setattr(dial, "connect", counted)
         monkeypatch.setattr(dial, "PAUSES_S", (0.0,))
         async with RealtimeClient.connect(f"ws://127.0.0.1:{free_port}") as client:
-            events = [event async for event in client.respond("Hi", audio=False)]
+            events = await read(client.respond("Hi", audio=False))
     assert attempts == 3
-    assert isinstance(events[-1], Done)
+    assert end_of(events).status == "completed"
 
 
 async def test_a_server_that_asks_to_come_back_is_asked_again(

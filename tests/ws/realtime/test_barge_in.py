@@ -122,8 +122,7 @@ async def test_barge_ins_over_a_socket_leave_the_session_whole(seed: int) -> Non
                 await wire.send("response.cancel")
             end = min(played, random.randrange(1, 4) * WORD_MS)
             for ms in (played, played, max(end, played - random.randrange(WORD_MS)), 0):
-                fields = {"item_id": item, "content_index": 0, "audio_end_ms": ms}
-                await wire.send("conversation.item.truncate", **fields)
+                await wire.truncate(item, ms)
                 await wire.send("conversation.item.retrieve", item_id=item)
             await wire.send("conversation.item.delete", item_id=item)
             seen: list[str] = []

@@ -16,13 +16,22 @@ from specstream.ws.client import (
     Done,
     Problem,
     RealtimeClient,
-    RealtimeEvent,
-    Reply,
-    TextDelta,
     ToolCalled,
     ToolDelta,
 )
-from tests.ws.doubles import AROUND, BEGIN, END, TEXT_DONE, Gate, Stand, Wire, shape
+from tests.ws.doubles import (
+    AROUND,
+    BEGIN,
+    END,
+    TEXT_DONE,
+    Gate,
+    Stand,
+    Wire,
+    end_of,
+    read,
+    shape,
+    text_of,
+)
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 ROME = ToolCall("call00001", "weather", '{"city": "Rome"}')
@@ -139,8 +148,7 @@ async def test_a_call_is_retrieved_and_deleted_with_what_the_model_reads_of_it()
         await wire.send("conversation.item.create", item={**output, "id": "out"})
         await wire.until("conversation.item.done")
         for item_id, kind in ((call["id"], "function_call"), ("out", "function_call_output")):
-            await wire.send("conversation.item.retrieve", item_id=item_id)
-            assert (await wire.until("conversation.item.retrieved"))["item"]["type"] == kind
+            assert (await wire.retrieve(item_id))["type"] == kind
         await wire.send("conversation.item.delete", item_id=call["id"])
         await wire.until("conversation.item.deleted")
         await wire.send("response.create")
@@ -282,10 +290,6 @@ async def test_a_model_that_calls_no_tools_is_not_told_of_them() -> None:
     assert engine.tools == [None]
 
 
-async def read(reply: Reply) -> list[RealtimeEvent]:
-    return [event async for event in reply]
-
-
 async def test_the_client_makes_a_call_and_reads_on() -> None:
     engine = calling(chunks_of("One moment.", calls=[ROME]), "It is fine.")
     async with Stand(engine, voice=None).python(events=()) as client:
@@ -302,7 +306,7 @@ async def test_the_client_makes_a_call_and_reads_on() -> None:
                     assert text == "One moment."
         assert called == [ROME] and written == ROME.arguments
         events = await read(client.respond(None, audio=False))
-        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "It is fine."
+        assert text_of(events) == "It is fine."
         await client.add_result(OSLO, "12 C")
         events = await read(client.respond("And?", audio=False))
         assert [e.code for e in events if isinstance(e, Problem)] == ["invalid_tool_call_id"]
@@ -314,8 +318,7 @@ async def test_the_client_is_told_of_calls_alone_and_of_models_that_make_none() 
     stand = Stand(calling(chunks_of("", calls=[ROME])), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
         await client.update(output_modalities=["text"], tools=[Tool("weather")])
-        done = (await read(client.respond("How is it?", audio=False)))[-1]
-        assert isinstance(done, Done)
+        done = end_of(await read(client.respond("How is it?", audio=False)))
         assert (done.status, done.text) == ("completed", "") and done.item_id
     stand = Stand(ScriptedEngine(["Fine."]), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:

@@ -140,9 +140,8 @@ async def test_the_conversation_ends_at_the_last_word_heard_and_the_next_respons
         for frame in frames:
             if frame == "cancel":
                 await wire.send("response.cancel")
-            else:
-                fields = {"item_id": item, "content_index": 0, "audio_end_ms": frame}
-                await wire.send("conversation.item.truncate", **fields)
+            elif isinstance(frame, int):
+                await wire.truncate(item, frame)
         events = await answers(wire)
         if "response.done" not in wire.types():  # nothing of this stops it
             await wire.send("response.cancel")

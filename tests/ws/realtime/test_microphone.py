@@ -92,8 +92,7 @@ async def test_a_spoken_question_is_answered() -> None:
         assert len(ids) == 1
         assert added["item"]["content"] == [{"type": "input_audio"}]
         assert ear.engine.requests[0][0] == [{"role": "user", "content": SAID}]
-        await wire.send("conversation.item.retrieve", item_id=started["item_id"])
-        item = (await wire.until("conversation.item.retrieved"))["item"]
+        item = await wire.retrieve(started["item_id"])
         assert item["content"] == [{"type": "input_audio", "transcript": SAID}]
 
 

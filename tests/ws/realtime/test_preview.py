@@ -10,7 +10,7 @@ import pytest
 
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Preview, SamplingParams, Span
-from specstream.ws.client import Done, RealtimeClient, TextDelta, TextPreview
+from specstream.ws.client import RealtimeClient, TextPreview
 from specstream.ws.counters import Counters
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.item_writer import ItemWriter
@@ -18,7 +18,7 @@ from specstream.ws.realtime.outbox import MAX_AUDIO, MAX_EVENTS, Outbox
 from specstream.ws.realtime.request import ResponseRequest
 from specstream.ws.realtime.spoken import SpokenText
 from specstream.ws.realtime.timings import Timings
-from tests.ws.doubles import FreeClock, Gate, Stand, Wire, drafting
+from tests.ws.doubles import FreeClock, Gate, Stand, Wire, drafting, end_of, read, text_of
 
 TEXT = "One two three four [smile] five six. Seven eight nine."
 
@@ -97,10 +97,8 @@ async def test_a_client_that_asks_reads_them_and_others_by_default_do_not(
         asked: list[dict[str, Any]] = [{}, {"events": ["preview"]}]
         for options in asked:
             async with RealtimeClient.connect(stand.url, **options) as client:
-                events = [event async for event in client.respond("Count.", audio=False)]
-            texts = [event.text for event in events if isinstance(event, TextDelta)]
-            assert "".join(texts) == TEXT
-            assert isinstance(events[-1], Done) and events[-1].text == TEXT
+                events = await read(client.respond("Count.", audio=False))
+            assert text_of(events) == end_of(events).text == TEXT
             found = {event.text for event in events if isinstance(event, TextPreview)}
             assert found == ({" maybe"} if options else set())
 

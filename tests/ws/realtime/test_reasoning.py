@@ -7,8 +7,8 @@ import pytest
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Span
-from specstream.ws.client import Done, ReasoningDelta, Report, TextDelta
-from tests.ws.doubles import Stand
+from specstream.ws.client import ReasoningDelta, Report, TextDelta
+from tests.ws.doubles import Stand, end_of, read, text_of
 
 CHUNKS = [
     Chunk("", (1, 2), Span(0, 2), Span(0, 0), (0, 0), reasoning="Hm, ", reasoning_end=2),
@@ -23,15 +23,15 @@ async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(
     audio: bool,
 ) -> None:
     async with Stand(ScriptedEngine([CHUNKS])).python() as client:
-        events = [event async for event in client.respond("Is it?", audio=audio)]
+        events = await read(client.respond("Is it?", audio=audio))
     thoughts = [event for event in events if isinstance(event, ReasoningDelta)]
     assert [thought.text for thought in thoughts] == ["Hm, ", "so."]
     texts = [event for event in events if isinstance(event, TextDelta)]
-    assert "".join(event.text for event in texts) == "Yes it is."
+    assert text_of(events) == "Yes it is."
     assert texts[0].tokens == (3, 4)  # the reasoning's tokens are not the reply's
     (report,) = [event for event in events if isinstance(event, Report)]
     assert report.figures["reasoning"] == "Hm, so."
-    assert isinstance(events[-1], Done) and events[-1].text == "Yes it is."
+    assert end_of(events).text == "Yes it is."
 
 
 async def test_others_hear_nothing_of_it_and_the_conversation_does_not_keep_it() -> None:

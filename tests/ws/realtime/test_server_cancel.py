@@ -108,9 +108,7 @@ async def test_cancel_in_the_middle_of_the_audio(buffer_s: float) -> None:
         assert error["code"] == "response_cancel_not_active"
         assert len(wire.seen) == seen + 1, "nothing came after response.done"
         item = done["output"][0]["id"]
-        await wire.send(
-            "conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=700
-        )
+        await wire.truncate(item, 700)
         await wire.until("conversation.item.truncated")
         await wire.reply("And?", output_modalities=["text"])
         assert engine.requests[1][0][1] == {"role": "assistant", "content": "word0 word1 word2"}
@@ -152,8 +150,7 @@ async def test_the_face_comes_to_rest_where_the_reply_was_heard(buffer_s: float,
             await wire.next()
         await settle()
         if how == "truncate":
-            fields = {"content_index": 0, "audio_end_ms": 500}
-            await wire.send("conversation.item.truncate", item_id=talking.item, **fields)
+            await wire.truncate(talking.item, 500)
         elif how == "speech":
             (connection,) = stand.server._connections
             await connection.interrupt()
@@ -170,13 +167,11 @@ async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
         delta = await wire.until("response.output_audio.delta")
         fields = {"item_id": delta["item_id"], "content_index": 0, "audio_end_ms": 50}
         await wire.send("conversation.item.truncate", **fields)
-        done = await wire.done()
-        assert done["status"] == "cancelled"
+        assert (await wire.done())["status"] == "cancelled"
         answer = await wire.next()
         assert answer["type"] == "conversation.item.truncated"
         assert {key: answer[key] for key in fields} == fields
-        await wire.send("conversation.item.retrieve", item_id=delta["item_id"])
-        item = (await wire.until("conversation.item.retrieved"))["item"]
+        item = await wire.retrieve(delta["item_id"])
         assert item["content"] == [{"type": "output_audio", "transcript": ""}]
 
 
