@@ -171,11 +171,11 @@ async def _parked(engine: Engine) -> int:
     return count
 
 
-async def standing_still(engine: ScriptedEngine) -> int:
-    """Wait until the model has stopped writing; how many chunks it has left."""
+async def standing_still(engine: ScriptedEngine, rounds: int = 20) -> int:
+    """Wait until the model has written nothing for so many rounds; how many chunks it has left."""
     await wait_for(lambda: bool(engine.generations))
     left, standing = -1, 0
-    while standing < 20:
+    while standing < rounds:
         await settle()
         now = len(engine.generations[0]._chunks)
         left, standing = now, standing + 1 if now == left else 0

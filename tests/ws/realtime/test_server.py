@@ -216,6 +216,7 @@ async def test_items_of_a_conversation_are_told() -> None:
         await wire.send("conversation.item.create", item={**item, "id": "b"})
         assert (await wire.next())["previous_item_id"] == "a"
         await wire.next()
+        assert (await wire.retrieve("b"))["content"] == content
         await wire.send("conversation.item.delete", item_id="a")
         assert (await wire.until("conversation.item.deleted"))["item_id"] == "a"
 

@@ -25,10 +25,10 @@ from tests.ws.doubles import (
     Stand,
     Wire,
     WordVoice,
-    settle,
     shape,
     wait_for,
 )
+from tests.ws.test_limits import standing_still
 
 
 @pytest_asyncio.fixture
@@ -62,12 +62,7 @@ async def test_a_client_that_does_not_read_stops_its_own_reply_only() -> None:
     stand = Stand(engine)  # a free clock: nothing but the socket holds the audio back
     async with stand.running(), stand.client(max_queue=1) as lazy, stand.client() as other:
         await lazy.ask("Hi")
-        await wait_for(lambda: bool(engine.generations))
-        left, standing = len(engine.generations[0]._chunks), 0
-        while standing < 300:
-            await settle()
-            now = len(engine.generations[0]._chunks)
-            left, standing = now, standing + 1 if now == left else 0
+        left = await standing_still(engine, 300)
         assert left > 5_000, "the model has stopped writing, far from the end"
         await other.reply("Hi")
         # The kernel's buffers may grow a little meanwhile.

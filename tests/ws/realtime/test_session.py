@@ -29,21 +29,6 @@ def said(text: str, **fields: Any) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": content, **fields}
 
 
-def test_items_are_added_retrieved_and_deleted() -> None:
-    one = session()
-    added, done = answers(one, "conversation.item.create", item=said("Hi", id="a"))
-    assert (added["type"], done["type"]) == ("conversation.item.added", "conversation.item.done")
-    assert added["previous_item_id"] is None
-    assert added["item"] == done["item"]
-    added, _ = answers(one, "conversation.item.create", item=said("Ho", id="b"))
-    assert added["previous_item_id"] == "a"
-    (found,) = answers(one, "conversation.item.retrieve", item_id="b")
-    assert found["item"]["content"] == [{"type": "input_text", "text": "Ho"}]
-    (gone,) = answers(one, "conversation.item.delete", item_id="a")
-    assert (gone["type"], gone["item_id"]) == ("conversation.item.deleted", "a")
-    assert [m["content"] for m in one.request(ResponseSettings()).messages] == ["Be kind.", "Ho"]
-
-
 def test_what_is_refused_changes_nothing() -> None:
     one = session(has_voice=False)
     answers(one, "conversation.item.create", item=said("Hi", id="a"))
@@ -85,10 +70,3 @@ def test_updates_merge_groups_and_replace_values() -> None:
     assert (request.params.temperature, request.params.max_tokens) == (0.5, 9)
     assert request.messages == [{"role": "system", "content": "Be brief."}]
     assert (request.audio, request.voice) == (True, "x")
-
-
-def test_microphone_audio_is_reported_once() -> None:
-    one = session()
-    (event,) = answers(one, "input_audio_buffer.append", audio="AAAA")
-    assert event["specstream"]["ignored"][0]["code"] == "input_audio_not_supported"
-    assert answers(one, "input_audio_buffer.append", audio="AAAA") == []
