@@ -35,6 +35,7 @@ class TableRunner:
     """Stands in for a `ModelRunner`. ``script`` are the tokens it wants to write from ``start`` on."""
 
     fixed_width = None
+    lean, quantised = True, False
     device = torch.device("cpu")
     dtype = torch.float32
 

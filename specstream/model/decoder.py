@@ -34,7 +34,6 @@ from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, quantised_products
-from specstream.model.rotations import rotations
 from specstream.model.stop import NEVER, Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
 
@@ -185,7 +184,7 @@ class Decoder:
         if self._whole is not None:
             x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
-            cos, sin = rotations(self.rotary, batch, self.weights.device)
+            cos, sin = self.rotary.at(batch.positions)
             plan = self.attention.plan(batch)
             narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
             x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, stop=stop)

@@ -38,7 +38,7 @@ def check_trees(runner: ModelRunner) -> None:
     finally:
         runner.forwards = 0
     if why:
-        name = type(getattr(runner, "model", runner)).__name__
+        name = type(runner.model).__name__
         raise ModelUnsupported(
             f"{name} can't verify trees ({why}); choose a proposer of chains"
         ) from cause
@@ -46,11 +46,11 @@ def check_trees(runner: ModelRunner) -> None:
 
 def _trouble(runner: ModelRunner) -> str:
     """Why the model can't verify trees; empty if nothing is wrong."""
-    if not getattr(runner, "lean", True) and _windowed(runner):
+    if not runner.lean and _windowed(runner):
         return "its attention sees a sliding window of the text only"
     off = _difference(runner)
     # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
-    dtype = torch.bfloat16 if getattr(runner, "quantised", False) else runner.dtype
+    dtype = torch.bfloat16 if runner.quantised else runner.dtype
     fits = off <= rounding(dtype)
     return "" if fits else f"its positions or masks work in another way; off by {off:.2g}"
 

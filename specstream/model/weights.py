@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specstream.model.transfer import to_device
+
 __all__ = ["FAMILY", "DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
 
 FAMILY = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -145,6 +147,12 @@ class RotaryTable:
         """Make the table of a model."""
         inner = _inner(model)
         return cls(inner.rotary_emb, inner.embed_tokens.weight.data[:1], head_dim)
+
+    def at(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return cosines and signed sines of these positions, ``[n, 1, head_dim]`` each."""
+        cos, sin = self.upto(max(positions) + 1)
+        rows = to_device(positions, cos.device)
+        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
 
     def wide(self, end: int) -> tuple[Tensor, Tensor]:
         """As `upto`, in float32."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.kv.base import RowCache
-from specstream.model.tree import Tree
+from specstream.model.tree import Tree, positions_of
 
 __all__ = ["AttentionBackend", "AttentionPlan", "Batch", "kept_rows"]
 
@@ -32,6 +32,14 @@ class Batch:
     counts: Sequence[int]
     keeps: Sequence[int]
     trees: Sequence[Tree | None] | None = None
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of every token of the pass."""
+        trees, found = self.trees or [None] * len(self.caches), list[int]()
+        for cache, count, tree in zip(self.caches, self.counts, trees, strict=True):
+            found += positions_of(cache.length, count, tree)
+        return found
 
     def append(self) -> None:
         """Declare the rows that the finished pass has written valid in their caches."""

@@ -89,8 +89,8 @@ class BlockHead:
         counts = [one.shape[0] for one in states]
         joint = states[0] if len(states) == 1 else torch.cat(list(states))
         features = self._feature_norm(self._fc(joint.flatten(1)))
-        spans = [slice(one.end, one.end + n) for one, n in zip(contexts, counts, strict=True)]
-        cos, sin = self._angles(spans)
+        each = zip(contexts, counts, strict=True)
+        cos, sin = self._rotary.at([at for one, n in each for at in range(one.end, one.end + n)])
         keys, dim = self._weights.kv_heads, self._weights.head_dim
         made = self._keys_values(features).view(-1, len(self._key_norms), 2 * keys, dim)
         for index, norm in enumerate(self._key_norms):
@@ -115,19 +115,13 @@ class BlockHead:
         size = self.shape.block_size
         ids = [[anchor] + [self.shape.mask_token_id] * (size - 1) for anchor in anchors]
         x = F.embedding(to_device(ids, self.device).flatten(), self._weights.embedding)
-        cos, sin = self._angles([slice(one.end, one.end + size) for one in contexts])
+        places = [at for one in contexts for at in range(one.end, one.end + size)]
+        cos, sin = self._rotary.at(places)
         plan = _BlockPlan(self._heads, self.shape, contexts, keeps)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
             x = layer(x, cos, sin, plan, index, plan.narrow() if index == last else None)
         return self._target.head_logits(self._norm(x))
-
-    def _angles(self, spans: Sequence[slice]) -> tuple[Tensor, Tensor]:
-        cos, sin = self._rotary.upto(max(span.stop for span in spans))
-        return (
-            torch.cat([cos[span] for span in spans]).unsqueeze(1),
-            torch.cat([sin[span] for span in spans]).unsqueeze(1),
-        )
 
 
 class _BlockPlan(FleetingPlan):

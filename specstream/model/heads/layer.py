@@ -20,7 +20,6 @@ from specstream.model.kv.contiguous import ContiguousCache
 from specstream.model.layers import layer_of
 from specstream.model.native.layers import NativeLayers
 from specstream.model.norms import Norm
-from specstream.model.rotations import rotations
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
 __all__ = ["FeatureLayer", "head_weights", "layer_weights", "rotary_of"]
@@ -151,7 +150,7 @@ class FeatureLayer:
         else:
             plan = self._attention.plan(batch)
             kept = plan.narrow() if sum(batch.keeps) < x.shape[0] else None
-            cos, sin = rotations(self.rotary, batch, x.device)
+            cos, sin = self.rotary.at(batch.positions)
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
         batch.append()
         return x

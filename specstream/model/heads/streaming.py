@@ -131,8 +131,7 @@ class Streams:
             places += [position + i + j for i in range(nodes) for j in range(1, count + 1)]
             masks.append(_mask(head, position, nodes, end))
         x = head.entered(states.index_select(0, to_device(rows, device)))
-        table, at = head.target.decoder.rotary.upto(max(places) + 1), to_device(places, device)
-        cos, sin = (one.index_select(0, at).unsqueeze(1) for one in table)
+        cos, sin = head.target.decoder.rotary.at(places)
         counts = [nodes * count for nodes in self._nodes]
         caches = cast("Sequence[ContiguousCache]", self._batch.caches[: len(counts)])
         plan = FleetingPlan(head.heads, caches, self._ends, counts, masks)

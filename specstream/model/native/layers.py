@@ -16,7 +16,6 @@ from specstream.model.layers import Layer
 from specstream.model.native import structs
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import COLUMNS, NativeMatrix
-from specstream.model.rotations import positions
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
@@ -139,7 +138,7 @@ class NativeLayers:
         """Prepare a pass; for arguments see `run`. Later steps may reach positions below ``upto``."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
-        at = positions(batch)
+        at = batch.positions
         cos, sin = rotary.wide(max(max(at) + 1, upto))
         scratch = torch.empty(count * self._scratch_row)
         trees = batch.trees or [None] * len(batch.caches)
