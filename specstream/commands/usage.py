@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import NoReturn
+
+from specstream.checks import meant
 
 __all__ = ["Parser", "read_arguments"]
 
@@ -29,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             if not name.startswith("--") or " " in word:
                 continue
             if not any(option.startswith(name) for option in known):
-                self.error(f"unknown option {name!r}{_meant(name, known)}")
+                self.error(f"unknown option {name!r}{meant(name, known)}")
 
 
 def read_arguments(
@@ -50,7 +51,7 @@ def read_arguments(
     elif name.startswith("-"):
         parser.check_options(words)
     else:
-        known = _meant(name, commands) or f"; there are: {', '.join(commands)}"
+        known = meant(name, commands) or f"; there are: {', '.join(commands)}"
         parser.error(f"unknown command {name!r}{known}")
     args, extra = parser.parse_known_args(words)
     if extra:
@@ -59,8 +60,3 @@ def read_arguments(
         )
         commands[args.command].error(f"unexpected {' '.join(extra)!r}: {why}")
     return args
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.signals import Signal
 from specstream.testing import ScriptedEngine, ScriptedGeneration
 from specstream.types import (
     AvatarCue,
@@ -184,15 +185,14 @@ class HandClock:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self._moved = anyio.Event()
+        self._moved = Signal()
 
     def now(self) -> float:
         return self.time
 
     def advance(self, seconds: float) -> None:
         self.time += seconds
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._moved.notify()
 
     async def sleep_until(self, moment: float) -> None:
         while self.time < moment:
