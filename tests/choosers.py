@@ -146,6 +146,13 @@ def proposer_with(
     return AutoProposer(policy, [lookup, inner])
 
 
+def core_under(policy: Any, **options: Any) -> EngineCore:
+    """An engine whose proposer has this policy; nothing ends its replies."""
+    return make_core(
+        MODEL, TOKENIZER, proposer_with(policy, ModelRunner(DRAFT)), eos_ids=(), **options
+    )
+
+
 def greedy(count: int = 40) -> SamplingParams:
     return SamplingParams(max_tokens=count)
 

@@ -26,6 +26,7 @@ from tests.choosers import (
     Dice,
     Script,
     alone,
+    core_under,
     diced,
     greedy,
     proposer_with,
@@ -58,9 +59,7 @@ def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
         Plan("suffix", 9),
     ]
     script.rounds = [plans]
-    core = make_core(
-        MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=(), max_running=5
-    )
+    core = core_under(script, max_running=5)
     texts = ["abab", "the cat the cat", "zq", "aaaa", "xyzxyzxyz"]
     asked = [ask(core, text, greedy()) for text in texts]
     core.step()  # round 0 drafts nothing
@@ -76,7 +75,7 @@ def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
 
 
 def test_a_round_without_a_proposal_is_nobodys() -> None:
-    core = make_core(MODEL, TOKENIZER, proposer_with(Script(), ModelRunner(DRAFT)), eos_ids=())
+    core = core_under(Script())
     request, _ = ask(core, "abab", greedy(10))
     run_until_idle(core)
     assert request.report().proposer_rounds == {"off": 10}
@@ -84,7 +83,7 @@ def test_a_round_without_a_proposal_is_nobodys() -> None:
 
 def test_a_plan_beyond_the_budget_is_cut() -> None:
     script = Script(*[[Plan("draft", 50)]] * 50)
-    core = make_core(MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=())
+    core = core_under(script)
     for text, room in (("abab", 9), ("a" * 505, 7)):  # the reply's room, and the context's
         script.rounds = [[Plan("draft", 50)]] * 50
         request, inbox = ask(core, text, greedy(room))
@@ -210,8 +209,7 @@ def test_of_readers_that_hardly_propose_one_request_in_four_is_read() -> None:
     made = AutoProposer(cast(Any, dice), [cast(Any, heads)])
 
     def reads(number: int) -> bool:
-        text, seen = Text([1, 2], slot=number), len(heads.seen)
-        text.id = number
+        text, seen = Text([1, 2], number, number), len(heads.seen)
         wanted = made.wants_states(text)
         made.read([text], [States(0, torch.zeros(2, 1, 1))])
         assert (len(heads.seen) > seen) == wanted == made.wants_states(text)
@@ -235,9 +233,7 @@ def test_in_a_pass_of_several_only_what_is_wanted_is_read() -> None:
     heads, dice = Reading(2), Dice(kinds=("off",))
     dice.rare = {"heads"}
     made = AutoProposer(cast(Any, dice), [cast(Any, heads)])
-    texts = [Text([1, 2], slot=number) for number in range(4)]
-    for number, text in enumerate(texts):
-        text.id = number
+    texts = [Text([1, 2], number, number) for number in range(4)]
     states = [States(0, torch.full((2, 1, 1), float(number))) for number in range(4)]
     made.read(texts, states)
     assert [float(one[0]) for one in heads.seen] == [3.0]

@@ -7,20 +7,16 @@ from typing import Any
 
 import pytest
 
-from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.records import Outcome, Plan, RoundTimes
 from tests.choosers import (
-    DRAFT,
-    MODEL,
     PROMPTS,
-    TOKENIZER,
     Dice,
     alone,
+    core_under,
     diced,
     greedy,
-    proposer_with,
 )
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import ask, run_until_idle
 
 
 class Broken(Dice):
@@ -67,9 +63,7 @@ def test_a_broken_policy_costs_speed_and_nothing_else(
     where: str, chance: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Broken(where, chance)
-    core = make_core(
-        MODEL, TOKENIZER, proposer_with(broken, ModelRunner(DRAFT)), eos_ids=(), max_running=3
-    )
+    core = core_under(broken, max_running=3)
     asked = [ask(core, text, greedy(), session=text[:1]) for text in PROMPTS]
     run_until_idle(core)
     for text, (request, inbox) in zip(PROMPTS, asked):
@@ -86,7 +80,7 @@ def test_a_broken_policy_costs_speed_and_nothing_else(
 def test_what_is_broken_for_good_is_asked_ever_more_rarely() -> None:
     """To start afresh costs something, too: caches and indexes are made anew."""
     broken = Broken("plan", 1.0)
-    core = make_core(MODEL, TOKENIZER, proposer_with(broken, ModelRunner(DRAFT)), eos_ids=())
+    core = core_under(broken)
     request, inbox = ask(core, "abab", greedy(130))
     run_until_idle(core)
     assert len(inbox.token_ids) == 130 and not inbox.errors

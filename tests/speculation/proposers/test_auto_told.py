@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,10 +26,12 @@ from tests.choosers import (
     Dice,
     Script,
     Steady,
+    core_under,
     diced,
     greedy,
     proposer_with,
 )
+from tests.drafts import Text
 from tests.speculation.proposers.test_suffix import by_brute_force
 from tests.tiny import ask, make_core, noisy_copy, run_until_idle
 
@@ -104,7 +105,7 @@ class Order(Dice):
 
 def test_every_round_is_told_the_last_one_too_and_then_forgotten() -> None:
     order = Order()
-    core = make_core(MODEL, TOKENIZER, proposer_with(order, ModelRunner(DRAFT)), eos_ids=())
+    core = core_under(order)
     request, _ = ask(core, "abab", greedy(40))
     run_until_idle(core)
     rounds = request.stats.rounds - 1  # but for round 0, which drafts nothing
@@ -246,7 +247,7 @@ def test_a_draft_that_reads_in_small_parts_is_not_taken_for_mute() -> None:
 
 def test_lookup_rounds_are_not_the_drafts_time() -> None:
     script = Script(*[[Plan("suffix", 4)]] * 90)
-    core = make_core(MODEL, TOKENIZER, proposer_with(script, ModelRunner(DRAFT)), eos_ids=())
+    core = core_under(script)
     ask(core, "abab", greedy(20))
     run_until_idle(core)
     assert {(t.draft_ms, t.draft_forwards, t.draft_read) for t, _ in script.told} == {(0.0, 0, 0)}
@@ -255,10 +256,7 @@ def test_lookup_rounds_are_not_the_drafts_time() -> None:
 def test_an_outcome_counts_the_agreeing_beginning_only() -> None:
     dice = Dice(kinds=["off"])
     made = proposer_with(dice, None, target=RUNNER)
-    text: Any = SimpleNamespace(
-        token_ids=[1, 2, 3, 4, 5, 1], prompt_length=6, reference_ids=[], id=7, slot=0,
-        params=greedy(), phrase_left=None,
-    )  # fmt: skip
+    text = Text([1, 2, 3, 4, 5, 1], id=7, prompt_length=6)
     times = StepTimes(1.0, 1.0, 3.0, rows=1, tokens=1)
     for tokens, agreed in (((2, 3, 9, 5), 2), ((2, 3, 4, 5), 4), ((9, 3), 0), ((2,), 1)):
         made.propose([text], [9])
@@ -274,10 +272,7 @@ def test_what_choosing_costs_is_told_apart() -> None:
     dice = Dice(kinds=["off"])
     made = proposer_with(dice, None, target=RUNNER)
     made._now = lambda: next(ticks) * 1e-3  # each reading a millisecond after the one before
-    text: Any = SimpleNamespace(
-        token_ids=[1, 2, 3, 4, 5, 1], prompt_length=6, reference_ids=[], id=7, slot=0,
-        params=greedy(), phrase_left=None,
-    )  # fmt: skip
+    text = Text([1, 2, 3, 4, 5, 1], id=7, prompt_length=6)
     for learning_ms in (0.0, 1.0, 1.0):
         made.propose([text], [9])
         made.observe([text], [Verdict(0, 9, (), (9,))])
