@@ -37,8 +37,7 @@ class Batches:
 
     Attributes:
         replies: The folder.
-        depths: Depths of `Batch.states`.
-        layers: The depth of the final states: the target's number of layers.
+        depths: Depths of `Batch.states`, then the target's number of layers, the depth of final states.
         norm: See `collate`.
         tokens: Maximum tokens of a batch, padding included; a longer sequence is a batch of its own.
         longest: Maximum tokens of a sequence.
@@ -51,7 +50,6 @@ class Batches:
 
     replies: Replies
     depths: Sequence[int]
-    layers: int
     norm: Callable[[Tensor], Tensor]
     tokens: int
     longest: int
@@ -63,7 +61,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         self._names = self.replies.names
-        self._columns = [self.replies.depths.index(one) for one in (*self.depths, self.layers)]
+        self._columns = [self.replies.depths.index(one) for one in self.depths]
 
     def endless(self, start: Position) -> Iterator[tuple[Position, Batch]]:
         """Yield batches from a position on, each with the position after it."""

@@ -218,8 +218,7 @@ class _Training:
         model: Any = self._target.model
         return Batches(
             replies=replies,
-            depths=self._trainee.depths,
-            layers=self._layers,
+            depths=(*self._trainee.depths, self._layers),
             norm=model.model.norm,
             tokens=options.batch_tokens or by_logits,
             longest=options.longest,

@@ -33,7 +33,7 @@ def reported(folder: Path) -> tuple[float, ...]:
     wanted = Writing(prompts, frozenset(), TOKENS, (1.0,))
     assert write_replies(target, replies, wanted, tell=lambda *_: None, stop=lambda: False)
     batches = Batches(
-        replies=replies, depths=(), layers=2, norm=TARGET.model.norm, tokens=512, longest=64,
+        replies=replies, depths=(2,), norm=TARGET.model.norm, tokens=512, longest=64,
         dtype=torch.float32, device=torch.device("cpu"),
     )  # fmt: skip
     trainee = DraftTrainee(DRAFT, target, TOKENIZER)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def made(folder: Path, shards: int = 3, each: int = 10) -> Replies:
 
 def batches(replies: Replies, **given: object) -> Batches:
     values = {
-        "depths": (1,), "layers": 2, "norm": lambda x: x, "tokens": 80, "longest": 64,
+        "depths": (1, 2), "norm": lambda x: x, "tokens": 80, "longest": 64,
         "dtype": torch.float32, "device": torch.device("cpu"),
     }  # fmt: skip
     return Batches(replies=replies, **(values | given))  # type: ignore[arg-type]

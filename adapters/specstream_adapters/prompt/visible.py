@@ -33,11 +33,11 @@ _STATEMENT = 5  # least words of a statement to be shown (characters, in scripts
 _SPACELESS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
 _FEMALE = frozenset(
     "woman girl lady mother sister wife daughter queen princess aunt grandmother nun widow actress "
-    "waitress hostess maid witch mare hen".split()
+    "waitress hostess maid witch mare hen women she her hers".split()
 )
 _MALE = frozenset(
     "man boy gentleman father brother husband son king prince uncle grandfather monk nephew "
-    "actor waiter fisherman policeman soldier sailor knight".split()
+    "actor waiter fisherman policeman soldier sailor knight men he him his".split()
 )
 
 
@@ -78,9 +78,7 @@ def is_someone(word: str) -> bool:
 def gender(text: str) -> set[str]:
     """Which of "he" and "she" a text speaks of, by its nouns and pronouns."""
     words = {word.lower() for word in re.findall(r"[^\W\d_]+", text)}
-    he = words & (_MALE | {"he", "him", "his", "men"})
-    she = words & (_FEMALE | {"she", "her", "hers", "women"})
-    return {n for n, w in (("he", he), ("she", she)) if w}
+    return {name for name, known in (("he", _MALE), ("she", _FEMALE)) if words & known}
 
 
 def language_of(text: str) -> str:
