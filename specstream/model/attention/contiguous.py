@@ -73,15 +73,14 @@ class _Plan(AttentionPlan):
         ``[count * group, rows]`` for up to `_SHORT` queries, else ``[count, rows]``. None if no mask is
         needed or the kernel's own causal mask suffices.
         """
-        before, width, device = end - count, fixed or end, self._like.device
+        before, width = end - count, fixed or end
         if tree is not None:
-            seen = tree.seen_behind(before, count, width, device)
+            seen = tree.seen_behind(before, count, width, self._like.device)
+            mask = self._like.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
         elif fixed is None and (count == 1 or (count > _SHORT and before == 0)):
             return None
         else:
-            limits = torch.arange(before, end, device=device).unsqueeze(1)
-            seen = torch.arange(width, device=device) <= limits
-        mask = self._like.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
+            mask = self._like.new_full((count, width), -torch.inf).triu_(before + 1)
         return mask.repeat_interleave(self._heads.group, 0) if count <= _SHORT else mask
 
     def narrow(self) -> slice | Tensor:
