@@ -113,6 +113,8 @@ class _TokenCache(KVCache):
 class TableRunner(ModelRunner):
     """Runs a table ``[V, V, V]`` of logits as if it were a model."""
 
+    lean = True
+
     def __init__(self, table: Tensor, *, context_length: int = 64) -> None:
         self.table = table
         self.device = table.device
@@ -120,6 +122,7 @@ class TableRunner(ModelRunner):
         self.model_vocab_size = self.vocab_size = table.shape[-1]
         self.context_length = context_length
         self.fixed_width = None
+        self.quantised = False
         self.forwards = 0
 
     def new_cache(self) -> KVCache:
