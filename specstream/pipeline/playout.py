@@ -214,9 +214,8 @@ class Playback:
                 task = asyncio.current_task()
                 if self._scope.cancel_called or (task is not None and task.cancelling()):
                     raise
-                self.failure = as_failure(
-                    _SINK, error
-                )  # a sink may wait for something that was cancelled
+                # Not a cancel of the play-out: a sink may wait for something that was cancelled.
+                self.failure = as_failure(_SINK, error)
                 self.stop()
 
     async def _write_all(self) -> None:

@@ -164,10 +164,8 @@ def parse_ipa(text: str) -> list[Phone]:
                 if found and found[-1].vowel:
                     phone = phone._replace(share=phone.share * _OFFGLIDE)
                     if (both := found[-1].sound + phone.sound) in _DIPHTHONGS:
-                        found[-1], phone = (
-                            found[-1]._replace(sound=both),
-                            phone._replace(sound=both),
-                        )
+                        found[-1] = found[-1]._replace(sound=both)
+                        phone = phone._replace(sound=both)
             found.append(phone)
     total = sum(phone.share for phone in found)
     return [phone._replace(share=phone.share / total) for phone in found]
