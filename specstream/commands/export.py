@@ -69,4 +69,6 @@ def _why(error: ValueError) -> str:
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
     key = ".".join(map(str, first["loc"]))
-    return f"it has no {key!r}" if first["type"] == "missing" else f"{key}: {first['msg']}"
+    if first["type"] == "missing":
+        return f"it has no {key!r}"
+    return ": ".join(filter(None, (key, first["msg"])))

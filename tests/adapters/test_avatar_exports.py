@@ -238,6 +238,13 @@ def test_a_line_that_is_no_cue_is_named(change: str, tmp_path: Path) -> None:
         read_cues(file)
 
 
+def test_a_line_that_is_no_json_is_told_in_words(tmp_path: Path) -> None:
+    file = tmp_path / "avatar.jsonl"
+    file.write_text("{\n")
+    with pytest.raises(ConfigError, match="line 1: not an avatar cue: Invalid JSON"):
+        read_cues(file)
+
+
 def test_more_frames_than_anyone_draws_are_refused_before_the_first() -> None:
     (cue,) = (cue for cue in script() if cue.name == "aa")
     late = replace(cue, t_ms=5 * 3_600_000.0)
