@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.heads.recognise import kind_of, read_head_config
 from specstream.model.load import load_model, load_tokenizer, quietly
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import write_card
@@ -123,18 +124,20 @@ def _read(
     name = str(folder)
     if not folder.is_dir():
         raise ConfigError(f"--init {name}: there is no such folder")
+    config = read_head_config(folder)
+    if kind_of(config) or config.get("model_type", "llama") != "llama":
+        raise ModelUnsupported(f"--init {name} is no draft that this trainer makes (a Llama)")
     if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
         raise ModelUnsupported(f"--init {name} was made for another target: its tokens differ")
     model: Any = load_model(name, EngineConfig(device="cpu", dtype="float32"))
-    if not isinstance(model, LlamaForCausalLM):
-        raise ModelUnsupported(f"--init {name} is no draft that this trainer makes (a Llama)")
     rows = int(model.config.vocab_size)
     if rows != target.model_vocab_size:
         raise ModelUnsupported(
             f"--init {name} was made for another target: it has {rows} output rows, the target "
             f"{target.model_vocab_size}"
         )
-    return model.requires_grad_(True)
+    found: LlamaForCausalLM = model.requires_grad_(True)
+    return found
 
 
 class DraftTrainee:

@@ -295,6 +295,11 @@ def test_going_on_from_a_draft(root: Path, whole: Path, tmp_path: Path) -> None:
     other = other_target(tmp_path / "other", 300)
     with pytest.raises(ModelUnsupported, match="another target: it has 300 output rows"):
         train(options(root, "nowhere", init=other))
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text('{"model_type": "medusa", "num_heads": 3}')
+    with pytest.raises(ModelUnsupported, match="is no draft that this trainer makes"):
+        train(options(root, "nowhere", init=head))
 
 
 def test_options_that_cannot_be(root: Path) -> None:

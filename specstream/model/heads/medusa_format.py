@@ -58,7 +58,7 @@ class MedusaShape:
                 f"the Medusa heads ask for typical acceptance ({lossy[0]}), which changes the "
                 "distribution of the text and is not offered; take it out of their config.json"
             )
-        title = "the Medusa heads"
+        title = "the set of Medusa heads"
         told = number(config, "hidden_size", default=hidden)
         check_made_for(title, ("hidden states of size", told, hidden))
         whole = number(config, "vocab_size", default=vocab_size)
