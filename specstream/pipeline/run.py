@@ -24,6 +24,10 @@ from specstream.types import Cancel, Phrase, Preview, Speech
 
 __all__ = ["Run"]
 
+# A stage may wait for the verdict on a phrase, which the head gives: that must not wait for the stage
+# while it has further phrases and their revokes to send.
+_DRAFTED_ROOM = 16
+
 
 class Run:
     """One turn under way: iterate over its events, in order.
@@ -165,7 +169,8 @@ class Run:
         links: list[Link[Any]] = []
         for stage in branch:
             drafting = drafting and bool(getattr(stage, "takes_drafts", False))
-            links.append(Link(self._capacity, drafted=drafting))
+            room = max(self._capacity, _DRAFTED_ROOM) if drafting else self._capacity
+            links.append(Link(room, drafted=drafting))
         return links
 
     def _outlet(

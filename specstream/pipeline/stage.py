@@ -25,9 +25,10 @@ class Pipeline:
 
     ``Pipeline([[voice, avatar], [prompt]], head=segmenter)``: every branch gets what the head
     yields; within a branch each stage gets what the one before it yields. Everything that any
-    stage yields is also an event of the run. All links are bounded by ``capacity`` items, so a
-    reader that stops reading stops the whole turn, back to the token stream, and loses nothing.
-    A stage that hangs, never ends, or makes more than its text can justify is stopped (``limits``).
+    stage yields is also an event of the run. All links are bounded by ``capacity`` items (those of
+    drafted text by at least 16), so a reader that stops reading stops the whole turn, back to the
+    token stream, and loses nothing. A stage that hangs, never ends, or makes more than its text can
+    justify is stopped (``limits``).
 
     A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
     ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives

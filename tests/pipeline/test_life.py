@@ -18,7 +18,7 @@ from specstream.pipeline.audit import audit
 from specstream.pipeline.life import Life, LifeEvent
 from specstream.pipeline.stage import Pipeline, StageFailed
 from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.types import Chunk, Phrase, Revoke, Span, Speech, SpeechBuffer
+from specstream.types import Chunk, Phrase, Preview, Revoke, Span, Speech, SpeechBuffer
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from specstream_adapters.avatar.script import VisemeScripter
@@ -210,6 +210,23 @@ async def test_a_cancel_at_any_time_lets_nothing_out_that_was_held() -> None:
                     if seen == stop_at:
                         run.cancel()
         assert audit(trace) == []
+
+
+async def test_the_head_goes_on_while_a_stage_waits_for_its_verdict_whatever_the_capacity() -> None:
+    text = "I see. It ran. We did. So be it. He sat. Now go. "
+    size = len(text)
+    ids, span, ends = tuple(range(size)), Span(0, size), tuple(range(1, size + 1))
+    events = [Preview(text, ids, span, span, ends), Chunk(text, ids, span, span, ends)]
+    line = Pipeline(
+        [[VoiceStage(TinyVoice())]],
+        head=SegmentStage(drafts=True),
+        presynthesis=ALWAYS,
+        capacity=1,
+    )
+    with anyio.fail_after(5):
+        async with line.run(Previewing(events)) as run:
+            found = await events_by_source(run)
+    assert "".join(phrase.text for phrase in found["text"]) == text
 
 
 class Breaking(TinyVoice):
