@@ -180,7 +180,8 @@ class ChoosyElseLookup(Choosy):
         if self.likely(proposal):
             return proposal
         lookup: Any = self._candidates["suffix"]
-        return lookup.proposal(lookup.look_up(request, min(most, 3)).tokens)  # type: ignore[no-any-return]
+        found = lookup.look_up(request, min(most, 3)).tokens
+        return Proposal(torch.tensor(found, dtype=torch.int64), source="suffix")
 
 
 class Foreseeing(Choosy):
