@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from numbers import Real
 
@@ -18,7 +19,8 @@ def in_range(name: str, value: float, low: float, high: float, *, whole: bool = 
     """
     if not isinstance(value, int if whole else Real) or not low <= value <= high:
         kind = "a whole number" if whole else "a number"
-        raise ConfigError(f"{name} must be {kind} from {low} to {high}, not {value!r:.80}")
+        end = f"to {high}" if high < math.inf else "on"
+        raise ConfigError(f"{name} must be {kind} from {low} {end}, not {value!r:.80}")
 
 
 def one_of(what: str, name: str, known: Collection[str]) -> None:

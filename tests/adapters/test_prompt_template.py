@@ -465,6 +465,11 @@ def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
         TemplateRewriter(**options)  # type: ignore[arg-type]
 
 
+def test_a_range_without_an_end_is_told_as_one() -> None:
+    with pytest.raises(ConfigError, match="from 1 on, not 0"):
+        TemplateRewriter(max_shots=0)
+
+
 async def test_any_text_gives_sound_shots() -> None:
     rng = random.Random(5)
     vocabulary = (
