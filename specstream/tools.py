@@ -175,11 +175,10 @@ class Tools:
                 raise PromptError(
                     f"tools are a list of Tool objects or functions, not {given!r:.80}"
                 )
-            described = (
-                Tool.of(each) if callable(each) and not isinstance(each, Tool) else each
-                for each in given
-            )
-            given = cls(tuple(described))
+            for each in given:
+                if not isinstance(each, Tool) and not callable(each):
+                    raise PromptError(f"a tool is a Tool or a function, not {each!r:.80}")
+            given = cls(tuple(each if isinstance(each, Tool) else Tool.of(each) for each in given))
         return given if given is not None and given.tools else None
 
     @property

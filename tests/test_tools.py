@@ -69,7 +69,7 @@ def test_tools_are_checked(tools: tuple[Tool, ...], choice: str, why: str) -> No
 
 def test_something_else_is_refused() -> None:
     for given in ("now", [3], {"name": "now"}):
-        with pytest.raises(PromptError, match="tool"):
+        with pytest.raises(PromptError, match="Tool (objects )?or (a )?functions?, not"):
             Tools.of(given)  # type: ignore[arg-type]
     assert Tools.of(()) is Tools.of(None) is Tools.of(Tools(())) is None
 
