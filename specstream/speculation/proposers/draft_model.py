@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -151,7 +150,7 @@ class DraftModelProposer(TaskProposer):
             return
         chain.state = state = self._synchronised(request)
         if not chain.params.greedy:
-            chain.params = replace(chain.params, temperature=chain.params.temperature * _SHARPER)
+            chain.params = state.cooled(chain.params, _SHARPER)
         length = len(request.token_ids) - state.start
         chain.count = min(chain.count, self._runner.context_length - length)
         if chain.count < 1:

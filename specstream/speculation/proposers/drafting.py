@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ class DraftSequence:
     request_id: int
     start: int = 0
     rows: list[int] = field(default_factory=list)
+    _cooled: tuple[SamplingParams, SamplingParams] | None = None  # latest argument and result
+
+    def cooled(self, params: SamplingParams, factor: float) -> SamplingParams:
+        """``params`` with its temperature times ``factor``; made once for a request, as that is slow."""
+        if self._cooled is None or self._cooled[0] is not params:
+            self._cooled = params, replace(params, temperature=params.temperature * factor)
+        return self._cooled[1]
 
     @property
     def end(self) -> int:

@@ -151,3 +151,14 @@ def test_a_draft_that_loses_its_numbers_midway_keeps_what_it_had(params: Samplin
     proposal = proposer.propose([text], [5])[0]
     assert proposal.length == 2
     check_honest(text, proposal)
+
+
+def test_parameters_of_a_request_are_cooled_once() -> None:
+    proposer, text = draft(), Text([1, 2, 3], params=SAMPLED)
+    used = list[SamplingParams]()
+    for _ in range(2):
+        chain = Drafting(text, 3)
+        proposer.write([chain])
+        used.append(chain.params)
+        settle(proposer, text, chain.proposal(proposer._runner.device), 1)
+    assert used[0] is used[1] and used[0].temperature < SAMPLED.temperature
