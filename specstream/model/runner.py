@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 import torch
@@ -267,7 +266,7 @@ class ModelRunner:
             if found is not None:
                 return ForwardOutput([self._fit(logits) for logits in found])
         made = self._decoder(inputs, extras)
-        return replace(made, logits=[self._fit(logits) for logits in made.logits])
+        return ForwardOutput([self._fit(logits) for logits in made.logits], made.states)
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         """Run one input in a pass of exactly ``width`` tokens."""

@@ -52,6 +52,8 @@ class _Struct(ctypes.Structure):
 
 
 def _plain(value: object) -> object:
+    if value is None or type(value) is int:  # most fields of the structures made for each pass
+        return value
     if isinstance(value, Tensor):
         return value.data_ptr()
     return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
