@@ -127,10 +127,10 @@ class _ServerTalk(Talk):
             case ev.ResponseEvent(type="response.created"):
                 self._cut = False
                 self.reply_begins()
-            case ev.TextDelta(delta=text):
+            case ev.TextDeltaEvent(delta=text):
                 self.step("first_token")
                 self.turns[self.answering].measured.reply += text
-            case ev.AudioDelta(delta=data, item_id=item):
+            case ev.AudioDeltaEvent(delta=data, item_id=item):
                 self._item = item
                 if not self._cut:
                     self.ear.take(base64.b64decode(data), SAMPLE_RATE, now)

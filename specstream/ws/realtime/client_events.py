@@ -197,20 +197,20 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
     at = event.specstream
     tokens, chars, round = at.tokens or Span(0, 0), at.chars or Span(0, 0), at.round or 0
     match event:
-        case ev.TextDelta(type="specstream.reasoning.delta", delta=text):
+        case ev.TextDeltaEvent(type="specstream.reasoning.delta", delta=text):
             return ReasoningDelta(text, at.t_ms)
-        case ev.TextDelta(delta=text):
+        case ev.TextDeltaEvent(delta=text):
             made = (round, at.drafted or 0, at.accepted or 0)
             return TextDelta(text, tokens, chars, *made, at.t_ms)
         case ev.PreviewEvent(text=text):
             return TextPreview(text, tokens, chars, round, at.t_ms)
-        case ev.AudioDelta(delta=data):
+        case ev.AudioDeltaEvent(delta=data):
             pcm = _decoded(data)
             samples = at.samples or Span(0, len(pcm) // 2)
             return AudioDelta(pcm, samples, tuple(at.words or ()), at.t_ms)
-        case ev.AvatarDelta(cue=cue):
+        case ev.AvatarDeltaEvent(cue=cue):
             return AvatarDelta(cue, at.t_ms)
-        case ev.PromptDelta(shot=shot):
+        case ev.PromptDeltaEvent(shot=shot):
             return PromptDelta(shot, at.t_ms)
         case ev.ArgumentsDelta(call_id=call_id, delta=arguments):
             return ToolDelta(call_id, arguments, at.t_ms)

@@ -181,7 +181,7 @@ class ContentPartEvent(_ContentEvent):
     part: Part
 
 
-class TextDelta(_ContentEvent):
+class TextDeltaEvent(_ContentEvent):
     """New text: as the model wrote it, as it is spoken (without tags), or reasoning."""
 
     type: Literal[
@@ -232,7 +232,7 @@ class TranscriptDone(_ContentEvent):
     transcript: str
 
 
-class AudioDelta(_ContentEvent):
+class AudioDeltaEvent(_ContentEvent):
     """New audio, base64."""
 
     type: str = "response.output_audio.delta"
@@ -245,14 +245,14 @@ class AudioDone(_ContentEvent):
     type: str = "response.output_audio.done"
 
 
-class AvatarDelta(_ContentEvent):
+class AvatarDeltaEvent(_ContentEvent):
     """One cue, its samples at 24 kHz."""
 
     type: str = "specstream.avatar.delta"
     cue: AvatarCue
 
 
-class PromptDelta(_ContentEvent):
+class PromptDeltaEvent(_ContentEvent):
     """One shot."""
 
     type: str = "specstream.prompt.delta"

@@ -85,7 +85,7 @@ class ItemWriter:
         if chunk.reasoning and "reasoning" in self._request.wants:
             extra = Extra(tokens=chunk.tokens, round=chunk.round)
             delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
-            await self._put(ev.TextDelta, extra, **delta)
+            await self._put(ev.TextDeltaEvent, extra, **delta)
         self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
         if chunk.text:
             extra = Extra(
@@ -149,7 +149,7 @@ class ItemWriter:
             self._timings.text()
             self.text += text
             extra = origin.model_copy(update={"chars": chars})
-            await self._put(ev.TextDelta, extra, type=f"response.{kind}.delta", delta=text)
+            await self._put(ev.TextDeltaEvent, extra, type=f"response.{kind}.delta", delta=text)
 
     def speech(self, words: list[Word], speech: Speech, samples: Span) -> None:
         """Note which words the speech at ``samples`` (24 kHz) contains."""
@@ -160,18 +160,18 @@ class ItemWriter:
         """Send audio; ``coded`` is the encoder's output for the piece, in the response's format."""
         words = list(piece.words) or None
         extra = Extra(samples=piece.samples, chars=piece.chars, tokens=piece.tokens, words=words)
-        await self._put(ev.AudioDelta, extra, delta=base64.b64encode(coded).decode())
+        await self._put(ev.AudioDeltaEvent, extra, delta=base64.b64encode(coded).decode())
         assert self._track is not None
         self._track.sent = piece.samples.end
         self._timings.audio(piece.samples.start, piece.pcm)
 
     async def cue(self, cue: AvatarCue, samples: Span) -> None:
         """Send a cue, which is at ``samples`` (24 kHz)."""
-        await self._put(ev.AvatarDelta, cue=replace(cue, samples=samples))
+        await self._put(ev.AvatarDeltaEvent, cue=replace(cue, samples=samples))
 
     async def shot(self, shot: ScenePrompt) -> None:
         """Send a scene prompt."""
-        await self._put(ev.PromptDelta, shot=shot)
+        await self._put(ev.PromptDeltaEvent, shot=shot)
 
     async def revoke(self, stage: str, revoke: Revoke) -> None:
         """Report a revoke, if the client asked for these events."""

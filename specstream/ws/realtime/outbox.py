@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from specstream.signals import Signal
-from specstream.ws.realtime.events import AudioDelta, ServerEvent
+from specstream.ws.realtime.events import AudioDeltaEvent, ServerEvent
 
 __all__ = ["Outbox"]
 
@@ -40,7 +40,7 @@ class Outbox:
 
     async def put(self, event: ServerEvent) -> int:
         """Append an event; returns its length in characters. Cancelling the call appends nothing."""
-        room = MAX_AUDIO if isinstance(event, AudioDelta) else MAX_EVENTS
+        room = MAX_AUDIO if isinstance(event, AudioDeltaEvent) else MAX_EVENTS
         while len(self._frames) >= room or self._bytes >= MAX_BYTES:
             await self._changed.wait()
         return self._append(event)

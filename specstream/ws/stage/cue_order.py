@@ -9,7 +9,7 @@ from specstream.pipeline.yielded import ROUNDING_MS
 from specstream.types import AvatarCue, Revoke, Span, Speech
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.frames import EndFrame
-from specstream.ws.stage.given import Given, Order, Part
+from specstream.ws.stage.given import Extent, Given, Order
 
 __all__ = ["CueOrder"]
 
@@ -47,7 +47,7 @@ class CueOrder(Order):
         self._ended |= isinstance(item, EndFrame)
         if isinstance(item, Speech):
             self._rate = item.sample_rate
-            self._all = _furthest(self._all, Part.of(item))
+            self._all = _furthest(self._all, Extent.of(item))
 
     def check(self, cue: AvatarCue, _: int | None = None) -> None:
         """Count a cue that was received.
@@ -91,7 +91,7 @@ class CueOrder(Order):
     def _slack(self) -> int:
         return self._rate * ROUNDING_MS // 1000
 
-    def _check_place(self, cue: AvatarCue, given: Part) -> None:
+    def _check_place(self, cue: AvatarCue, given: Extent) -> None:
         if cue.t_ms < 0 or cue.duration_ms < 0:  # finite: see `specstream.ws.stage.frames`
             raise Violation(f"{_named(cue)} is at {cue.t_ms} ms for {cue.duration_ms} ms")
         behind = self._rate * (_REST_S if cue.kind == "viseme" else _LONGEST_S)
@@ -106,7 +106,7 @@ class CueOrder(Order):
             )
 
 
-def _furthest(one: Part, other: Part) -> Part:
+def _furthest(one: Extent, other: Extent) -> Extent:
     longest = one.chars if one.chars.end >= other.chars.end else other.chars
     return one.joined(other)._replace(chars=longest)
 

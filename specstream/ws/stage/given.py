@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from specstream.types import AvatarCue, Phrase, Revoke, Span, Speech
 
-__all__ = ["Given", "Order", "Part"]
+__all__ = ["Extent", "Given", "Order"]
 
 
 class Order:
@@ -44,7 +44,7 @@ class Order:
         """
 
 
-class Part(NamedTuple):
+class Extent(NamedTuple):
     """A phrase of the text, or as much of its speech as was sent.
 
     Attributes:
@@ -60,15 +60,15 @@ class Part(NamedTuple):
     reach: int = 0
 
     @staticmethod
-    def of(item: Phrase | Speech) -> Part:
+    def of(item: Phrase | Speech) -> Extent:
         """Take the ranges of an item."""
         if isinstance(item, Phrase):
-            return Part(item.chars, item.tokens.end)
+            return Extent(item.chars, item.tokens.end)
         ends = (mark.samples.end for mark in item.marks)
         reach = max(item.samples.end, *ends, 0)
-        return Part(item.chars, item.tokens.end, item.samples.start, reach)
+        return Extent(item.chars, item.tokens.end, item.samples.start, reach)
 
-    def joined(self, other: Part) -> Part:
+    def joined(self, other: Extent) -> Extent:
         """This part and one after it; with the characters and the beginning of this one."""
         return self._replace(
             tokens=max(self.tokens, other.tokens), reach=max(self.reach, other.reach)
@@ -79,20 +79,20 @@ class Given:
     """What an adapter may have used: all that it was sent before the first unanswered revoke."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []  # each reaches at least as far as those before
-        self._waiting = deque[Part | Revoke]()  # from the first unanswered revoke on
+        self._parts: list[Extent] = []  # each reaches at least as far as those before
+        self._waiting = deque[Extent | Revoke]()  # from the first unanswered revoke on
 
     @property
-    def last(self) -> Part:
+    def last(self) -> Extent:
         """The last part; its ends are those of everything that was given."""
-        return self._parts[-1] if self._parts else Part(Span(0, 0), 0)
+        return self._parts[-1] if self._parts else Extent(Span(0, 0), 0)
 
     def send(self, item: object) -> None:
         """Count an item that is sent."""
         if isinstance(item, Revoke):
             self._waiting.append(item)
         elif isinstance(item, Phrase | Speech):
-            part = Part.of(item)
+            part = Extent.of(item)
             if self._waiting:
                 self._waiting.append(part)
             else:
@@ -111,12 +111,12 @@ class Given:
             cut = Span(self._parts[-1].chars.start, from_char)
             self._parts[-1] = self._parts[-1]._replace(chars=cut)
         self._waiting.popleft()
-        while self._waiting and isinstance(part := self._waiting[0], Part):
+        while self._waiting and isinstance(part := self._waiting[0], Extent):
             self._waiting.popleft()
             self._add(part)
         return begin
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: Extent) -> None:
         before = self.last
         if self._parts and before.chars == part.chars:
             self._parts[-1] = before.joined(part)

@@ -266,7 +266,7 @@ def test_the_document_names_every_event_code_and_field() -> None:
 
 
 def test_server_events_survive_the_wire() -> None:
-    event = ev.TextDelta(
+    event = ev.TextDeltaEvent(
         type="response.output_text.delta", response_id="r", item_id="i", delta="Hi"
     )
     event.specstream.tokens = Span(1, 2)
