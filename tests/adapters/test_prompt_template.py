@@ -465,6 +465,17 @@ def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
         TemplateRewriter(**options)  # type: ignore[arg-type]
 
 
+async def test_what_is_seen_behind_a_full_shot_begins_the_next() -> None:
+    """Alone the last sentence is too little for a shot; here it would be lost."""
+    text = (
+        "This is Rusty, a brave little fox, waiting in a city park. Rusty looked up, and the whole sky "
+        "turned pink. Rusty wanted only one thing: to find a way back to the stars. But the path split "
+        "into three, and Rusty did not know what to do. Just then a tiny blue bird appeared."
+    )
+    shots = await shoot(text)
+    assert any("tiny blue bird" in shot.prompt for shot in shots)
+
+
 def test_a_range_without_an_end_is_told_as_one() -> None:
     with pytest.raises(ConfigError, match="from 1 on, not 0"):
         TemplateRewriter(max_shots=0)

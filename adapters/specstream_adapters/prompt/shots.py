@@ -122,6 +122,11 @@ class Shot:
         *before, last = self.lines
         return " ".join([*map(ended, before), last])
 
+    @property
+    def full(self) -> bool:
+        """Whether it tells as many sentences as a shot may."""
+        return len(self.lines) >= _LINES
+
 
 class ShotNumbers:
     """Numbers for shots: none comes twice, but numbers for drafted text that was revoked are reused."""
@@ -188,7 +193,7 @@ class ShotState:
                 tags=old.tags + sentence.tags,
             )
             return self.open
-        if weight < 2:
+        if weight < 2 and (old is None or not old.full):
             return None
         who, context = meant, ""
         if not words:
@@ -235,7 +240,7 @@ class ShotState:
         self, shot: Shot, line: str, words: list[str], meant: Subject | None, weight: int
     ) -> bool:
         """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
-        if len(shot.lines) >= _LINES or len(shot.text) + len(line) >= _CHARS:
+        if shot.full or len(shot.text) + len(line) >= _CHARS:
             return False
         if meant is not None:
             return meant.position(f"{shot.text} {shot.subject}") >= 0
