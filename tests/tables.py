@@ -1,19 +1,24 @@
-"""A model that is a table: each next token follows from the last one and the position, for next to
-no cost. Its cache holds the tokens themselves, so that what is kept can be read back.
+"""Models without layers, which cost next to nothing: logits are looked up by the tokens before them.
+
+Their caches hold the tokens themselves, so that what is kept can be read back, and a wrong rollback
+shows in the logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
+from specstream.model.kv.base import KVCache
+from specstream.model.runner import ModelRunner
 
 
-class TableCache:
+class TableCache(KVCache):
     """The rows of a sequence; a row is its token."""
 
     def __init__(self) -> None:
@@ -24,32 +29,55 @@ class TableCache:
         return len(self.tokens)
 
     def rollback_to(self, length: int) -> None:
-        assert 0 <= length <= len(self.tokens)
+        self._check(length)
         del self.tokens[length:]
 
-    def keep_path(self, start: int, path: Sequence[int]) -> None:
-        self.tokens[start:] = [self.tokens[start + node] for node in path]
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        self.tokens[start : start + len(path)] = [self.tokens[start + node] for node in path]
+
+    @property
+    def nbytes(self) -> int:
+        return 0
 
 
-class TableRunner:
-    """Stands in for a `ModelRunner`. ``script`` are the tokens it wants to write from ``start`` on."""
+class TableRunner(ModelRunner):
+    """What the engine asks of a `ModelRunner` but the pass itself, which a subclass looks up."""
 
-    fixed_width = None
-    lean, quantised = True, False
-    device = torch.device("cpu")
-    dtype = torch.float32
+    lean = True
+
+    def __init__(self, vocab_size: int, context_length: int) -> None:
+        stand_in: Any = SimpleNamespace(generation_config=None)
+        self.model, self.device, self.dtype = stand_in, torch.device("cpu"), torch.float32
+        self.vocab_size = self.model_vocab_size = vocab_size
+        self.context_length = context_length
+        self.fixed_width, self.quantised, self.forwards = None, False, 0
+
+    def new_cache(self) -> KVCache:
+        return TableCache()
+
+    def chain(self, token_ids: Tensor, cache: KVCache, most: int, stop: Any = None) -> None:
+        """None: its steps are made one by one."""
+
+    def read(self, item: ForwardInput) -> list[int]:
+        """Append an input to its cache; return all tokens there."""
+        assert isinstance(item.cache, TableCache)
+        self.forwards += 1
+        item.cache.tokens.extend(item.token_ids.tolist())
+        return item.cache.tokens
+
+
+class ScriptedRunner(TableRunner):
+    """A row follows from the last token and the number of tokens.
+
+    ``script`` are the tokens it wants to write from ``start`` on.
+    """
 
     def __init__(self, vocab_size: int, *, seed: int = 0, eager: float = 12.0) -> None:
-        self.vocab_size = self.model_vocab_size = vocab_size
-        self.context_length = 10_000
+        super().__init__(vocab_size, context_length=10_000)
         self.script: Sequence[int] = ()
         self.start = 0
-        self.forwards = 0
         self._eager = eager
         self._noise = torch.randn(101, vocab_size, generator=torch.Generator().manual_seed(seed))
-
-    def new_cache(self) -> Any:
-        return TableCache()
 
     def row(self, context: Sequence[int]) -> Tensor:
         """Logits ``[V]`` after ``context``."""
@@ -60,14 +88,9 @@ class TableRunner:
         return row
 
     def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
-        return ForwardOutput([self._one(item) for item in inputs])
-
-    def chain(self, token_ids: Tensor, cache: Any, most: int, stop: Any = None) -> None:
-        """Nothing is captured."""
-
-    def _one(self, item: ForwardInput) -> Tensor:
-        self.forwards += 1
-        tokens: list[int] = item.cache.tokens  # type: ignore[attr-defined]
-        tokens.extend(item.token_ids.tolist())
-        ends = range(len(tokens) - item.keep + 1, len(tokens) + 1)
-        return torch.stack([self.row(tokens[:end]) for end in ends])
+        found = list[Tensor]()
+        for item in inputs:
+            tokens = self.read(item)
+            ends = range(len(tokens) - item.keep + 1, len(tokens) + 1)
+            found.append(torch.stack([self.row(tokens[:end]) for end in ends]))
+        return ForwardOutput(found)

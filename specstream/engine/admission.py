@@ -59,8 +59,8 @@ class Admission:
         except PromptError as error:
             self._calls = error
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
-        own = getattr(getattr(target, "model", None), "generation_config", None)
-        self._defaults = ModelDefaults.of(own if config.model_defaults else None)
+        own = target.model.generation_config if config.model_defaults else None
+        self._defaults = ModelDefaults.of(own)
         self._reproducible = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"

@@ -15,7 +15,7 @@ from specstream.pipeline.segment_window import TokenMap
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import Chunk, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
-from tests.tables import TableRunner
+from tests.tables import ScriptedRunner
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
 
 WRITTEN = "<think>\nA. B\n</think>\n\nYes. Nö."
@@ -41,7 +41,7 @@ def written(
 ) -> tuple[Request, Inbox]:
     """Let the model write ``text``; with a block, as many tokens are proposed a round."""
     made = tokenizer(template)
-    target = TableRunner(len(made), eager=100.0)
+    target = ScriptedRunner(len(made), eager=100.0)
     target.script = [*made.encode(text, add_special_tokens=False), EOS]
     core = EngineCore(
         EngineConfig.model_validate(options),

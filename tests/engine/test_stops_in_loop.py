@@ -29,7 +29,7 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Chunk, Preview, SamplingParams
-from tests.tables import TableCache, TableRunner
+from tests.tables import ScriptedRunner, TableCache
 from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
 
 TOKENIZER = byte_tokenizer()
@@ -63,7 +63,9 @@ class Ending:
     reason: str
 
 
-def reference(target: TableRunner, params: SamplingParams, prompt: list[int], seed: int) -> Ending:
+def reference(
+    target: ScriptedRunner, params: SamplingParams, prompt: list[int], seed: int
+) -> Ending:
     """One token at a time, everything looked at anew after each: no cache, no drafts, no engine."""
     ids: list[int] = []
     while True:
@@ -104,7 +106,7 @@ class Seer:
     name = "seer"
     capabilities = Capabilities()
 
-    def __init__(self, target: TableRunner, count: int) -> None:
+    def __init__(self, target: ScriptedRunner, count: int) -> None:
         self._target = target
         self._count = count
 
@@ -186,8 +188,8 @@ class World:
     """An engine on tables, used for many replies so that slots and conversations are used again."""
 
     def __init__(self, kind: str, rng: random.Random, *, mode: str) -> None:
-        self.target = TableRunner(SIZE, seed=1)
-        self.draft = TableRunner(SIZE, seed=2)
+        self.target = ScriptedRunner(SIZE, seed=1)
+        self.draft = ScriptedRunner(SIZE, seed=2)
         self.kind = kind
         count = rng.randint(1, 7)
         inner: Proposer = OffProposer()

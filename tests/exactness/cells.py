@@ -27,7 +27,7 @@ from specstream.types import SamplingParams
 from tests.exactness.toy import (
     EOS,
     Letters,
-    TableRunner,
+    PairRunner,
     TinyRunner,
     exact_joint,
     make_core,
@@ -141,12 +141,12 @@ class Cell:
         if self.target == "tiny":
             return TinyRunner(VOCAB, 1 if draft else 0)
         if self.target == "coins":  # where a draft's reused noise shows most, by search
-            return TableRunner(_coin(0.35 if draft else 0.53))
+            return PairRunner(_coin(0.35 if draft else 0.53))
         table = random_logits(VOCAB, 0)
         if draft:
             other = random_logits(VOCAB, 1)
             table = table + 0.6 * other if self.proposer == "draft" else other * 1.5
-        return TableRunner(table)
+        return PairRunner(table)
 
     def proposer_object(self) -> Proposer:
         """The cell's proposer."""

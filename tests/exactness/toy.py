@@ -22,16 +22,16 @@ from specstream.bench.exactness.reference import Row, next_row
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
-from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
+from tests.tables import TableRunner
 
 __all__ = [
     "EOS",
     "Letters",
     "Numbers",
-    "TableRunner",
+    "PairRunner",
     "TinyRunner",
     "exact_joint",
     "make_core",
@@ -85,58 +85,18 @@ def random_logits(vocab_size: int, seed: int, *, spread: float = 1.5) -> Tensor:
     return torch.randn(vocab_size, vocab_size, vocab_size, generator=generator) * spread
 
 
-class _TokenCache(KVCache):
-    """Remembers tokens instead of keys and values."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-
-    @property
-    def length(self) -> int:
-        """Tokens read."""
-        return len(self.ids)
-
-    def rollback_to(self, length: int) -> None:
-        """Keep the first ``length``."""
-        self._check(length)
-        del self.ids[length:]
-
-    def _move_rows(self, start: int, path: Sequence[int]) -> None:
-        self.ids[start : start + len(path)] = [self.ids[start + node] for node in path]
-
-    @property
-    def nbytes(self) -> int:
-        """Next to nothing."""
-        return 0
-
-
-class TableRunner(ModelRunner):
-    """Runs a table ``[V, V, V]`` of logits as if it were a model."""
-
-    lean = True
+class PairRunner(TableRunner):
+    """Runs a table ``[V, V, V]`` of logits, by the last two tokens, as if it were a model."""
 
     def __init__(self, table: Tensor, *, context_length: int = 64) -> None:
-        self.table = table
-        self.device = table.device
-        self.dtype = table.dtype
-        self.model_vocab_size = self.vocab_size = table.shape[-1]
-        self.context_length = context_length
-        self.fixed_width = None
-        self.quantised = False
-        self.forwards = 0
-
-    def new_cache(self) -> KVCache:
-        """An empty cache."""
-        return _TokenCache()
+        super().__init__(table.shape[-1], context_length)
+        self.table, self.device, self.dtype = table, table.device, table.dtype
 
     def forward(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
-        """As `ModelRunner.forward`: reads what is in the cache, so a wrong rollback would show."""
+        """As `ModelRunner.forward`."""
         befores, lasts, counts = [], [], []
         for item in inputs:
-            assert isinstance(item.cache, _TokenCache)
-            self.forwards += 1
-            item.cache.ids.extend(item.token_ids.tolist())
-            ids = item.cache.ids
+            ids = self.read(item)
             before = [ids[0], *ids[:-1]]
             if item.tree is not None:
                 first = len(ids) - len(item.tree.parents)
@@ -145,9 +105,6 @@ class TableRunner(ModelRunner):
             lasts += ids[-item.keep :]
             counts.append(item.keep)
         return ForwardOutput(list(torch.split(self.table[befores, lasts], counts)))
-
-    def chain(self, token_ids: Tensor, cache: KVCache, most: int, stop: Any = None) -> None:
-        """None: its steps are made one by one."""
 
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact distribution."""

@@ -16,7 +16,7 @@ from specstream.speculation.proposal import Proposer, SpecRequest
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams
 from tests.exactness.bugs import Meddling
-from tests.exactness.toy import TableRunner, make_core
+from tests.exactness.toy import PairRunner, make_core
 from tests.tiny import BOS, EOS, byte_tokenizer
 
 pytest.importorskip("llguidance")
@@ -40,8 +40,8 @@ def bigrams(seed: int) -> torch.Tensor:
     return torch.randn(V, V, generator=torch.Generator().manual_seed(seed)) * 1.2
 
 
-def runner(rows: torch.Tensor) -> TableRunner:
-    return TableRunner(rows.unsqueeze(0).expand(V, V, V))
+def runner(rows: torch.Tensor) -> PairRunner:
+    return PairRunner(rows.unsqueeze(0).expand(V, V, V))
 
 
 def exact_of(rows: torch.Tensor, last: int) -> dict[tuple[int, ...], float]:

@@ -22,7 +22,7 @@ from specstream.types import Grammar, Message, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
 from tests.engine.tools import formats
 from tests.engine.tools.formats import TOOLS
-from tests.tables import TableRunner
+from tests.tables import ScriptedRunner
 from tests.tiny import EOS, Inbox, byte_tokenizer, run_until_idle
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Röm"}}\n</tool_call>'
@@ -48,7 +48,7 @@ class Bench:
         names = [AddedToken(name) for name in special]
         self.tokenizer.add_special_tokens({"additional_special_tokens": names})
         self.tokenizer.chat_template = template
-        self.target = TableRunner(len(self.tokenizer), eager=eager)
+        self.target = ScriptedRunner(len(self.tokenizer), eager=eager)
         self.core = EngineCore(
             EngineConfig(),
             cast(ModelRunner, self.target),

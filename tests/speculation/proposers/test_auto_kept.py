@@ -29,7 +29,7 @@ from tests.choosers import (
     proposer_with,
     small_config,
 )
-from tests.tables import TableCache, TableRunner
+from tests.tables import ScriptedRunner, TableCache
 from tests.tiny import EOS, ask, make_core, run_until_idle
 
 
@@ -68,7 +68,7 @@ def test_a_request_is_not_looked_up_after_it_is_over() -> None:
     assert made.explain(3) is NOTHING
 
 
-class Watched(TableRunner):
+class Watched(ScriptedRunner):
     """A draft that checks, at each pass, that what its cache holds is what the request says."""
 
     def __init__(self, core: Callable[[], EngineCore]) -> None:
@@ -108,7 +108,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
 ) -> None:
     """Stops inside a block, cancels, faults, edited histories, windows, two requests of a session."""
     rng = random.Random(seed)
-    table: Any = TableRunner(len(TOKENIZER), seed=3, eager=0.0)
+    table: Any = ScriptedRunner(len(TOKENIZER), seed=3, eager=0.0)
     box: list[EngineCore] = []
     watched: Any = Watched(lambda: box[0])
     watched.context_length = context
@@ -154,7 +154,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     assert watched.checked > 60
 
 
-def fail_once(runner: TableRunner) -> None:
+def fail_once(runner: ScriptedRunner) -> None:
     forward = runner.forward
 
     def broken(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:

@@ -128,10 +128,10 @@ class _Letters(Spelling):
         return ids, starts
 
 
-def letters_cell(way: str, *, honest: bool = True) -> tuple[EngineCore, toy.TableRunner]:
+def letters_cell(way: str, *, honest: bool = True) -> tuple[EngineCore, toy.PairRunner]:
     """Target: end, b, c, d, e. Draft: end, e, d, bc, c, f, b (another order; some are its own)."""
-    target = toy.TableRunner(toy.random_logits(5, 3))
-    draft = toy.TableRunner(toy.random_logits(7, 4))
+    target = toy.PairRunner(toy.random_logits(5, 3))
+    draft = toy.PairRunner(toy.random_logits(7, 4))
     draft.table[..., 0] -= 3.0
     translation = Translation(
         _Letters("b", "c", "d", "e"),
@@ -203,9 +203,9 @@ def test_a_seed_gives_one_reply_whatever_drafts() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_model_under_another_numbering_is_accepted(way: str) -> None:
     """The draft is the target, its rows of tokens in another order: all that it says is right."""
-    target = toy.TableRunner(toy.random_logits(5, 3))
+    target = toy.PairRunner(toy.random_logits(5, 3))
     order = [0, 3, 1, 4, 2]  # the draft's id i is the target's order[i]
-    draft = toy.TableRunner(target.table[order][:, order][:, :, order].contiguous())
+    draft = toy.PairRunner(target.table[order][:, order][:, :, order].contiguous())
     names = "bcde"
     draft.compiled = draft._decoder = None
     translation = Translation(
