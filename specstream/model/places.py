@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import socket
 import textwrap
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from specstream.checks import meant
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
 from specstream.models.catalogue import KNOWN
+from specstream.models.hub import try_hub
 from specstream.models.kept import head_names, located
 
 __all__ = [
@@ -27,6 +25,7 @@ __all__ = [
     "not_found",
 ]
 
+_CONNECT_S = 2.0
 _WEIGHTS = ("*.safetensors", "*.bin", "medusa_lm_head.pt")  # the last one: published Medusa heads
 
 
@@ -109,21 +108,14 @@ def _check_gguf(path: Path) -> None:
 
 
 def hub_options(name: str) -> dict[str, Any]:
-    """Return the options for loading ``name``: local files only if the Hub can't be reached.
-
-    Without that option huggingface_hub retries for a minute. No connection is tried for a local path,
-    nor where a proxy is set: only a real request shows whether the proxy works.
-    """
-    if Path(name).exists() or any(key.lower().endswith("_proxy") for key in os.environ):
-        return {}
-    import huggingface_hub
-
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
-    try:
-        socket.create_connection((address.hostname or "", port), timeout=2).close()
-    except OSError:
-        return {"local_files_only": True}  # files that an earlier run has fetched are still usable
+    """Return the options for loading ``name``: local files only if it is on the Hub, out of reach."""
+    if not Path(name).exists():
+        try:
+            try_hub(_CONNECT_S)
+        except OSError:
+            return {
+                "local_files_only": True
+            }  # files that an earlier run has fetched are still usable
     return {}
 
 

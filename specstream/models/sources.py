@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 
 from specstream.models.catalogue import HubFiles
+from specstream.models.hub import try_hub
 
 __all__ = ["SourceUnavailable", "from_hub", "from_index"]
 
@@ -59,17 +58,13 @@ async def from_hub(wanted: HubFiles, folder: Path) -> None:
 
 
 def _reach_hub() -> None:
-    """Fail within seconds if the Hub can't be reached, since its client retries for a minute."""
+    """Fail within seconds if the Hub can't be reached."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         raise SourceUnavailable("HF_HUB_OFFLINE is set")
-    if any(key.lower().endswith("_proxy") for key in os.environ):
-        return  # a direct connection says nothing about a proxy
-    address = urlsplit(constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        socket.create_connection((address.hostname or "", port), timeout=_CONNECT_S).close()
+        try_hub(_CONNECT_S)
     except OSError as error:
         raise SourceUnavailable(f"it can't be reached ({error.strerror or error})") from error
 
