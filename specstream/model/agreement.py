@@ -1,17 +1,11 @@
-"""Compares logits, up to rounding: a decoder's with those of the transformers model that it replaces."""
+"""Compares logits of trial tokens, up to rounding."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-__all__ = ["agrees", "off_by", "rounding", "trial_tokens"]
-
-_log = logging.getLogger("specstream.model")
+__all__ = ["off_by", "rounding", "trial_tokens"]
 
 
 def trial_tokens(count: int, vocab_size: int, device: torch.device) -> Tensor:
@@ -38,28 +32,3 @@ def off_by(found: Tensor, wanted: Tensor) -> float:
 def rounding(dtype: torch.dtype) -> float:
     """The largest `off_by` that sums in another order may cause: 64 units in the last place."""
     return 64 * torch.finfo(dtype).eps
-
-
-@torch.inference_mode()
-def agrees(model: PreTrainedModel, logits_of: Callable[[Tensor], Tensor], *, native: bool) -> bool:
-    """Return whether a decoder's logits of eight trial tokens equal the model's, up to rounding.
-
-    Logs a warning if they differ. NaN logits of the model itself also return False, without a warning.
-
-    Args:
-        model: The reference, run through its own forward.
-        logits_of: The decoder: logits ``[n, V]`` of tokens ``[n]``.
-        native: Whether native code runs the decoder's passes; chooses the words of the warning.
-    """
-    tokens = trial_tokens(8, model.config.get_text_config().vocab_size, model.device)
-    wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
-    if bool(wanted.isnan().any()):
-        return False  # damaged weights: reported by `check_decoding`
-    off = off_by(logits_of(tokens), wanted)
-    if off <= rounding(model.dtype):
-        return True
-    words = "native code's logits of %s are off by %.3g of the largest; torch runs its passes"
-    if not native:
-        words = "the decoder's logits of %s are off by %.3g of the largest; its own is used"
-    _log.warning(words, type(model).__name__, off)
-    return False

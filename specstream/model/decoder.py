@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specstream.config import Scheme
-from specstream.model.agreement import agrees
+from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention
@@ -34,7 +34,6 @@ from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.norms import rms_norm
 from specstream.model.products import Product, can_pack, product
 from specstream.model.quantised import Multiply, quantised_products
-from specstream.model.stop import NEVER, Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["Decoder"]
@@ -58,6 +57,7 @@ class Decoder:
         layers: The layers in torch's operations, first to last; native passes share their matrices.
         normed: Applies the final norm to states ``[n, hidden]`` of any depth.
         logits: Gives ``[n, V]`` of normed states ``[n, hidden]``.
+        chain: Makes several greedy steps in one native call; None if native code can't, or needn't.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Decoder:
             on_gpu = weights.device.type == "cuda"
             attention = PooledAttention(weights) if on_gpu else ContiguousAttention(weights)
         self.attention = attention
-        self._chain: NativeChain | None = None
+        self.chain: NativeChain | None = None
         if self._whole is not None and isinstance(self.logits, NativeMatrix):
             if weights.nbytes <= MOST_BYTES:
-                self._chain = NativeChain(self._whole, self.logits, weights, rotary)
+                self.chain = NativeChain(self._whole, self.logits, weights, rotary)
 
     @classmethod
     def of(
@@ -126,17 +126,28 @@ class Decoder:
         # A pool takes a share of the free memory, so it is made once.
         return cls(weights, rotary, decoder.attention, quantize=quantize, native=native)
 
+    @torch.inference_mode()
     def _agrees(self, model: PreTrainedModel) -> bool:
-        """Compare with the model, reading the tokens in two passes so that the cache takes part."""
-        cache = self.new_cache()
+        """Whether logits of eight trial tokens equal those of the model's own forward, up to rounding.
 
-        def logits_of(tokens: Tensor) -> Tensor:
-            first, rest = (
-                ForwardInput(part, cache, part.shape[0]) for part in (tokens[:5], tokens[5:])
-            )
-            return torch.cat([*self([first]).logits, *self([rest]).logits])
-
-        return agrees(model, logits_of, native=self.native is not None)
+        The tokens are read in two passes, so that the cache takes part. Logs a warning if the logits
+        differ. NaN logits of the model itself also return False, without a warning.
+        """
+        tokens = trial_tokens(8, model.config.get_text_config().vocab_size, model.device)
+        wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
+        if bool(wanted.isnan().any()):
+            return False  # damaged weights: reported by `check_decoding`
+        cache, found = self.new_cache(), list[Tensor]()
+        for part in (tokens[:5], tokens[5:]):
+            found += self([ForwardInput(part, cache, part.shape[0])]).logits
+        off = off_by(torch.cat(found), wanted)
+        if off <= rounding(model.dtype):
+            return True
+        words = "native code's logits of %s are off by %.3g of the largest; torch runs its passes"
+        if self.native is None:
+            words = "the decoder's logits of %s are off by %.3g of the largest; its own is used"
+        _log.warning(words, type(model).__name__, off)
+        return False
 
     def renewed(self) -> Decoder:
         """Make the decoder again after its weights have changed: packed matrices are copies."""
@@ -237,17 +248,6 @@ class Decoder:
             taps.take(end, x)
             x = select(x, plan.narrow()) if narrow else x
         return self.normed(x) if stop is None else x
-
-    def chain(
-        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
-    ) -> tuple[Tensor, Tensor] | None:
-        """Make several greedy steps in one native call, see `NativeChain`.
-
-        Returns None, with nothing done, if this decoder has no such call.
-        """
-        if self._chain is None:
-            return None
-        return self._chain(tokens, cache, steps, choices, stop)
 
     def _native_run(
         self,

@@ -134,7 +134,7 @@ class ModelRunner:
         """
         if self.compiled is not None:
             return self.compiled.chain(token_ids, cast(RowCache, cache))
-        if self._decoder is None:
+        if self._decoder is None or self._decoder.chain is None:
             return None
         steps, stop = (min(most, _CHAINED), NEVER) if stop is None else (most, stop)
         return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size, stop)

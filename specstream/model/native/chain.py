@@ -13,7 +13,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.matrix import NativeMatrix
-from specstream.model.stop import Stop
+from specstream.model.stop import NEVER, Stop
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["MOST_BYTES", "NativeChain"]
@@ -48,7 +48,7 @@ class NativeChain:
         self._logits = torch.empty(head.shape[0])
 
     def __call__(
-        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop
+        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
     ) -> tuple[Tensor, Tensor]:
         """Append ``tokens [n]``, then decode; return the tokens ``[made]`` and their probabilities.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.kv.base import RowCache
+from specstream.model.native.chain import NativeChain
 from specstream.model.runner import ModelRunner
 from specstream.model.stop import Stop
 from specstream.model.tree import Tree
@@ -23,6 +24,12 @@ def runner(name: str, dtype: torch.dtype) -> ModelRunner:
     made = ModelRunner(model.to(dtype), native=True)
     assert made.lean
     return made
+
+
+def chain_of(made: ModelRunner) -> NativeChain:
+    chain = made.decoder.chain
+    assert chain is not None
+    return chain
 
 
 def logits(of: ModelRunner, ids: Tensor, *counts: int) -> Tensor:
@@ -133,8 +140,8 @@ def test_a_chain_writes_what_single_steps_write(dtype: torch.dtype) -> None:
         for cache in (one, many):
             made.forward([ForwardInput(ids, cache)])
             cache.rollback_to(9 - count)
-        found = made.decoder.chain(ids[9 - count :], cast(RowCache, many), 5, VOCAB - 3)
-        assert found is not None and many.length == 9 + 4
+        found = chain_of(made)(ids[9 - count :], cast(RowCache, many), 5, VOCAB - 3)
+        assert many.length == 9 + 4
         read = ids[9 - count :]
         for token, confidence in zip(*found, strict=True):
             (rows,) = made.forward([ForwardInput(read, one)]).logits
@@ -153,8 +160,8 @@ def test_a_chain_ends_where_its_rule_says() -> None:
     def written(stop: Stop, most: int = 8) -> list[int]:
         cache = made.new_cache()
         made.forward([ForwardInput(ids[:8], cache)])
-        found = made.decoder.chain(ids[8:], cast(RowCache, cache), most, VOCAB, stop)
-        assert found is not None and found[0].shape == found[1].shape
+        found = chain_of(made)(ids[8:], cast(RowCache, cache), most, VOCAB, stop)
+        assert found[0].shape == found[1].shape
         assert cache.length == 8 + len(found[0])
         tokens: list[int] = found[0].tolist()
         return tokens
@@ -179,10 +186,7 @@ def test_a_chain_looks_its_probabilities_up() -> None:
     made, ids = runner("qwen3", torch.float32), text(9)
 
     def chain(stop: Stop) -> tuple[torch.Tensor, torch.Tensor]:
-        cache = made.new_cache()
-        found = made.decoder.chain(ids, cast(RowCache, cache), 8, VOCAB, stop)
-        assert found is not None
-        return found
+        return chain_of(made)(ids, cast(RowCache, made.new_cache()), 8, VOCAB, stop)
 
     confidences = chain(Stop())[1].tolist()
     lowest = min(confidences)
