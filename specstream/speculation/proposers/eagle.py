@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
+from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
 from specstream.model.attention.base import Batch
-from specstream.model.heads.base import FeatureHead, Level
+from specstream.model.heads.base import FeatureHead, Level, spread
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
 from specstream.model.transfer import to_device
@@ -53,11 +54,7 @@ class EagleProposer(RowProposer):
         prefill_chunk: int = 512,
     ) -> None:
         self._config, self._head, self.name = config, head, head.kind
-        self._common: dict[str, Any] = {  # of chains and trees
-            "head": head,
-            "vocab_size": vocab_size,
-            "eos_ids": eos_ids,
-        }
+        self._vocab_size, self._eos_ids = vocab_size, eos_ids
         self._chunk, self.most = max(prefill_chunk, _MIN_CHUNK), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
@@ -177,12 +174,22 @@ class EagleProposer(RowProposer):
         return caches
 
     def _growth(self, task: Task) -> Chain | TreeGrowth:
-        base = task.request, task.count, task.go_on
+        base, ends = (task.request, task.count, task.go_on), self._eos_ids
         if not self._tree:
-            return Chain(*base, **self._common)
+            return Chain(*base, eos_ids=ends, widened=self._widened)
         kind = TreeGrowth if task.request.params.greedy else DrawnTree
-        size, top_k = self._size(task.count), self._config.top_k
-        return kind(*base, **self._common, top_k=top_k, size=size, least=task.least)
+        return kind(
+            *base,
+            eos_ids=ends,
+            ids=self._head.ids,
+            widened=self._widened,
+            top_k=self._config.top_k,
+            size=self._size(task.count),
+            least=task.least,
+        )
+
+    def _widened(self, rows: Tensor, rest: float) -> Tensor:
+        return spread(rows, self._head.ids, self._vocab_size, rest)
 
     def _size(self, depth: int) -> int:
         """The most nodes of a tree of ``depth`` levels."""

@@ -124,7 +124,7 @@ class DrawnTree(TreeGrowth):
 
     def _draw(self, probs: Tensor, position: int) -> tuple[int, int, float]:
         """Draw an index into ``probs [n]``; return it, its token id and its probability."""
-        ids = self._ids
+        ids = self._drawn_ids
         drawn = self.request.draw(probs.unsqueeze(0), position, ids)
         if free_to_look(probs):
             index = int(drawn)
@@ -134,9 +134,9 @@ class DrawnTree(TreeGrowth):
         return int(at), int(token), q
 
     @property
-    def _ids(self) -> Tensor | None:
+    def _drawn_ids(self) -> Tensor | None:
         """``[n]`` token ids that the rows' columns stand for; None: the target's vocabulary."""
-        return self.head.ids if self.request.params.plain_logits else None
+        return self.ids if self.request.params.plain_logits else None
 
     def _places(self, level: Level) -> Iterator[_Place]:
         """The first child's place of each node of the beam."""
@@ -144,7 +144,7 @@ class DrawnTree(TreeGrowth):
         if not params.plain_logits:
             wide = zip(self.widened(rows, -math.inf), self.beam, strict=True)
             rows = torch.stack([self.request.process(row, self.path(node)) for row, node in wide])
-        elif self.head.ids is None:
+        elif self.ids is None:
             rows = self.widened(rows, -math.inf)
         probs = probabilities(rows, params)
         norms = torch.linalg.vector_norm(probs, dim=-1).tolist()
@@ -160,6 +160,6 @@ class DrawnTree(TreeGrowth):
             return Proposal.empty(device)
         tokens = torch.tensor(self.tokens, device=device)
         probs = torch.stack(self.drawn_from)
-        if self._ids is not None:
+        if self._drawn_ids is not None:
             probs = self.widened(probs, 0.0)
         return Proposal(tokens, probs, tuple(self.parents), source=source)

@@ -14,16 +14,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specstream.model.heads.base import FeatureHead, Level, likeliest, spread
+from specstream.model.heads.base import Level, likeliest
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.tree_rules import path_to
 
-__all__ = ["Chain", "Told", "TreeGrowth"]
+__all__ = ["Chain", "Told", "TreeGrowth", "Widened"]
 
 Told = tuple[list[list[float]], list[list[int]]]
 """`Level.chances` and `Level.choices` on the host."""
+
+Widened = Callable[[Tensor, float], Tensor]
+"""Spreads ``[b, draft vocabulary]`` to ``[b, V]``, with a value for tokens that can't be drafted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,17 +34,15 @@ class Chain(Drafting):
     """A chain: greedy requests take the likeliest token, sampled ones draw it and keep its q.
 
     Attributes:
-        head: The EAGLE head.
-        vocab_size: Width of the target's logits.
         eos_ids: Token ids after which nothing is drafted; they are noticed only if tokens are read.
+        widened: See `Widened`.
         features: ``[n, hidden]``, of the tokens before each of ``unread``.
     """
 
     choices: ClassVar[int] = 1  # as in `TreeGrowth`
     tree: ClassVar[None] = None
-    head: FeatureHead
-    vocab_size: int
     eos_ids: frozenset[int]
+    widened: Widened
     features: Tensor | None = None
 
     def grow(self, level: Level, told: Told | None) -> None:
@@ -54,10 +55,7 @@ class Chain(Drafting):
             self.take(level.choices[0, :1], drawn, confidence, ends)
         else:
             looks = told is not None
-            self.choose(level.logits, looks=looks, ends=ends, widened=self._widened)
-
-    def _widened(self, rows: Tensor, rest: float) -> Tensor:
-        return spread(rows, self.head.ids, self.vocab_size, rest)
+            self.choose(level.logits, looks=looks, ends=ends, widened=self.widened)
 
 
 @dataclass(slots=True)
@@ -73,9 +71,9 @@ class TreeGrowth:
         request: The request that is drafted for.
         count: The most levels.
         go_on: See `Task.go_on`; None: there is no such rule.
-        head: The EAGLE head.
-        vocab_size: Width of the target's logits.
         eos_ids: Token ids after which nothing is drafted.
+        ids: ``[draft vocabulary]``, each draft token's id in the target; None: the ids are the same.
+        widened: See `Widened`.
         unread: ``[b]`` int64, the tokens that the next head pass reads; None: the tree is complete.
         features: ``[b, hidden]``, of the tokens before those.
         tree: The tree whose last nodes they are; None: they are committed tokens.
@@ -94,9 +92,9 @@ class TreeGrowth:
     request: SpecRequest
     count: int
     go_on: Callable[[float], bool] | None = None
-    head: FeatureHead = field(kw_only=True)
-    vocab_size: int = field(kw_only=True)
     eos_ids: frozenset[int] = field(kw_only=True)
+    ids: Tensor | None = field(kw_only=True)
+    widened: Widened = field(kw_only=True)
     unread: Tensor | None = None
     features: Tensor | None = None
     tree: Tree | None = None
@@ -119,10 +117,6 @@ class TreeGrowth:
     def choices(self) -> int:
         """How many of each row's likeliest tokens a head pass has to return."""
         return self.top_k
-
-    def widened(self, rows: Tensor, rest: float) -> Tensor:
-        """Spread ``[b, draft vocabulary]`` to ``[b, V]``, ``rest`` for tokens that can't be drafted."""
-        return spread(rows, self.head.ids, self.vocab_size, rest)
 
     def grow(self, level: Level, told: Told | None) -> None:
         """Add the children of the nodes that were read; choose those that the next pass reads.

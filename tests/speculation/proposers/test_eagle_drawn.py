@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ from tests.drafts import Text
 
 V, N, ALPHA = 3, 3_000, 1e-4
 PARAMS = SamplingParams(temperature=1.0)
-HEAD, CPU = SimpleNamespace(ids=None), torch.device("cpu")
+CPU = torch.device("cpu")
 NOTHING = torch.zeros(0, 0, dtype=torch.int64)
 ROOT, AFTER = torch.tensor([0.9, 0.05, 0.05]), torch.tensor([[0.6, 0.3, 0.1]] * V)
 TARGET_ROOT = torch.tensor([0.45, 0.35, 0.2])
@@ -40,8 +39,8 @@ def tree(request: Text, least: float) -> Proposal:
     grown = DrawnTree(
         request,
         2,
-        head=cast(Any, HEAD),
-        vocab_size=V,
+        ids=None,
+        widened=lambda rows, rest: rows,
         eos_ids=frozenset(),
         top_k=2,
         size=4,
