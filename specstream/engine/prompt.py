@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -179,12 +180,9 @@ def _render_turns(render: Callable[[list[Message]], T], messages: list[Message])
         return render(messages)
     except Exception:
         joined = _joined(messages)
-        if len(joined) == len(messages):
-            raise
-        try:
-            return render(joined)
-        except Exception:
-            pass
+        if len(joined) < len(messages):
+            with suppress(Exception):
+                return render(joined)
         raise
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specstream.model.kv import KVCache
+from specstream.model.kv.base import KVCache, common_prefix
 from specstream.model.runner import ModelRunner
 
 __all__ = ["Slot", "Slots", "free_memory"]
@@ -86,10 +86,8 @@ class Slots:
         slot = self._kept.pop(session, None) if session is not None else None
         if slot is None:
             slot = Slot(next(self._numbers), self._target.new_cache(), session=session)
-        same = 0
-        most = min(len(slot.rows), slot.cache.length, len(prompt_ids) - 1)
-        while same < most and slot.rows[same] == prompt_ids[same]:
-            same += 1
+        same = common_prefix(slot.rows, prompt_ids)
+        same = min(same, slot.cache.length, len(prompt_ids) - 1)
         slot.cache.rollback_to(same)
         del slot.rows[same:]
         if self._free_bytes is not None:

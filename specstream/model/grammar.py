@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specstream.errors import SamplingError
+from specstream.model.kv.base import common_prefix
 from specstream.model.places import first_line
 from specstream.types import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["GrammarState", "check_grammar"]
+__all__ = ["COMPACT", "GrammarState", "check_grammar"]
 
 _LOOKS = 256  # grammar states that `can_last` tries before it assumes yes
 
-# JSON options: with flexible white space a model may write blanks forever. Separators are regexes.
-_COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""JSON options: with flexible white space a model may write blanks forever. Separators are regexes."""
 
 
 class GrammarState:
@@ -137,9 +138,7 @@ class GrammarState:
         False if the grammar forbids a token of ``path`` or a new token is an end-of-sequence id; the
         matcher then stops short of the end of ``path``.
         """
-        same = 0
-        while same < min(len(path), len(self._ahead)) and path[same] == self._ahead[same]:
-            same += 1
+        same = common_prefix(path, self._ahead)
         self._matcher.rollback(len(self._ahead) - same)
         rest = path[same:]
         legal = 0 if any(token in self._end_ids for token in rest) else len(rest)
@@ -194,7 +193,7 @@ def _compiled(grammar: Grammar) -> str:
     if grammar.kind == "lark":
         return LLMatcher.grammar_from_lark(grammar.text)
     try:
-        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_COMPACT)  # type: ignore[arg-type]
+        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=COMPACT)  # type: ignore[arg-type]
     except ValueError as error:
         raise SamplingError(f"the JSON schema can't be read: {first_line(error)}") from None
 

@@ -8,14 +8,11 @@ from dataclasses import replace
 from specstream.engine.reasoning import Tag
 from specstream.engine.tools.formats import CallFormat
 from specstream.errors import SamplingError
-from specstream.model.grammar import check_grammar
+from specstream.model.grammar import COMPACT, check_grammar
 from specstream.params import Grammar, SamplingParams
 from specstream.tools import Tool, Tools
 
 __all__ = ["with_choice"]
-
-# JSON with little white space: where any is allowed, a model may write it endlessly.
-_COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
 def with_choice(
@@ -67,7 +64,7 @@ def _lark(tools: Tools, form: CallFormat, asked: str) -> str:
     names = [f"call_{number}" for number in range(len(tools.forced))]
     lines = [f"start: {around}", f"calls: call {more}", f"call: {' | '.join(names)}"]
     for name, tool in zip(names, tools.forced, strict=True):
-        schema = {**tool.parameters, "type": "object", "x-guidance": _COMPACT}
+        schema = {**tool.parameters, "type": "object", "x-guidance": COMPACT}
         lines.append(f"{name}: {before} {_call(form, tool, key, f'{name}_arguments')} {after}")
         lines.append(f"{name}_arguments: %json {json.dumps(schema)}")
     return "\n".join(lines)

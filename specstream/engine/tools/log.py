@@ -31,7 +31,6 @@ class _Call:
     done: bool = False
     problem: CallProblem = ""
     told: int = -1
-    ended: bool = False  # whether `take` has reported the call as done
 
 
 class CallLog:
@@ -47,6 +46,7 @@ class CallLog:
         self.full = False
         self._new_id = new_id
         self._calls: list[_Call] = []
+        self._taken = 0  # calls that `take` has reported as done
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -90,11 +90,11 @@ class CallLog:
     def take(self) -> tuple[ToolCallDelta, ...]:
         """Return what was recorded since the last call of this method."""
         deltas = []
-        for index, call in enumerate(self._calls):
-            if call.ended:
-                continue
+        for index in range(self._taken, len(self._calls)):
+            call = self._calls[index]
             new, done = call.arguments[max(call.told, 0) :], call.done
             if new or done or call.told < 0:
                 deltas.append(ToolCallDelta(index, call.id, call.name, new, done, call.problem))
-            call.told, call.ended = len(call.arguments), done
+            call.told = len(call.arguments)
+            self._taken += done
         return tuple(deltas)

@@ -6,10 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["FIRST_CAPACITY", "KVCache", "RowCache"]
+__all__ = ["FIRST_CAPACITY", "KVCache", "RowCache", "common_prefix"]
 
 FIRST_CAPACITY = 256
 """Rows that a growing cache allocates first."""
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the longest common prefix: how many rows of a text's cache fit another text."""
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return index
+    return min(len(a), len(b))
 
 
 class KVCache(ABC):

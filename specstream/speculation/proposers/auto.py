@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from specstream.model.kv.base import common_prefix
 from specstream.model.tree import Tree
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.optional import StateReader, States, StepTimes
@@ -23,7 +24,6 @@ from specstream.speculation.policy.records import (
 )
 from specstream.speculation.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import CandidateProposer, Drafted, Task
-from specstream.speculation.proposers.drafting import common_prefix
 
 __all__ = ["AutoProposer"]
 

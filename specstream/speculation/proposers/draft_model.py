@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput
+from specstream.model.kv.base import common_prefix
 from specstream.model.runner import ModelRunner
 from specstream.model.stop import Stop
 from specstream.model.transfer import to_device
@@ -15,11 +16,7 @@ from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.policy.stopping import stop_of
 from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
-from specstream.speculation.proposers.drafting import (
-    Drafting,
-    DraftSequence,
-    common_prefix,
-)
+from specstream.speculation.proposers.drafting import Drafting, DraftSequence
 from specstream.speculation.proposers.intersection import IntersectionRunner
 
 __all__ = ["DraftModelProposer"]
@@ -186,8 +183,7 @@ class DraftModelProposer(TaskProposer):
         """
         state = self._sequences.get(request.slot)
         if state is not None and state.request_id != request.id:
-            same = common_prefix(state.rows, request.token_ids[state.start :])
-            state.keep(same)
+            state.keep(common_prefix(state.rows, request.token_ids[state.start :]))
             state.request_id = request.id
         return state
 
@@ -268,8 +264,7 @@ class DraftModelProposer(TaskProposer):
             return
         state.rows.extend(chain)
         first = min(max(0, sure - state.start), len(state.rows))
-        same = first + common_prefix(state.rows[first:], tokens[state.start + first :])
-        state.keep(same)
+        state.keep(first + common_prefix(state.rows[first:], tokens[state.start + first :]))
 
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +13,7 @@ from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting", "common_prefix"]
+__all__ = ["DraftSequence", "Drafting"]
 
 
 @dataclass(slots=True)
@@ -190,11 +190,3 @@ class Drafting:
             return Proposal.empty(device)
         probs = torch.cat(self.probs) if self.probs else None
         return Proposal(torch.cat(self.tokens), probs, source=source)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the longest common prefix."""
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return min(len(a), len(b))
