@@ -8,11 +8,11 @@ from specstream.pipeline.stages import AvatarStage, SegmentStage
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, Speech
 from specstream.ws.stage.remote import RemoteStage
-from specstream.ws.stage.server import adapter_server
+from specstream.ws.stage.server import AdapterServer
 
 
 async def main() -> None:
-    async with adapter_server("voice", lambda: load_adapter("voice", "reference")) as port:
+    async with AdapterServer("voice", lambda: load_adapter("voice", "reference")) as port:
         voice = RemoteStage(f"ws://127.0.0.1:{port}", kind="voice")
         avatar = AvatarStage(load_adapter("avatar", "viseme"))
         pipeline = Pipeline([[voice, avatar]], head=SegmentStage())

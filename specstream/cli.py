@@ -7,7 +7,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
@@ -34,7 +34,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import add_server_options
     from specstream.commands.train import add_train_options
-    from specstream.commands.usage import Parser, read_arguments
+    from specstream.commands.usage import Parser, adding_to, read_arguments
 
     parser = Parser(
         prog="specstream",
@@ -43,45 +43,46 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"specstream {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, help: str, run: str = "", **more: Any) -> argparse.ArgumentParser:
+    def command(name: str, help: str, run: str = "", **more: Any) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, **more)
         made.set_defaults(run=run or f"{name}:run")
         return made
 
-    say = add("say", "speak a reply, with avatar cues and scene prompts")
+    say = command("say", "speak a reply, with avatar cues and scene prompts")
     add_prompt_options(say)
-    say.add_argument(
-        "--out", default="out", metavar="DIR", help="where the files go (default: out)"
-    )
-    say.add_argument("--compare", action="store_true", help="also run it without speculation")
-    _add_adapter_options(say)
+    add = adding_to(say)
+    add("--out DIR", "where the files go (default: out)", default="out")
+    add("--compare", "also run it without speculation", action="store_true")
+    _add_adapter_options(add)
 
-    generate = add("generate", "write a reply, text only")
+    generate = command("generate", "write a reply, text only")
     add_prompt_options(generate)
 
-    chat = add("chat", "a conversation, in the terminal or line by line")
+    chat = command("chat", "a conversation, in the terminal or line by line")
 
-    serve = add("serve", "the WebSocket server and the demo page", "serve:run_server")
+    serve = command("serve", "the WebSocket server and the demo page", "serve:run_server")
     add_server_options(serve, port=8765, clients=True)
-    _add_adapter_options(serve)
-    serve.add_argument(
-        "--ears",
+    add = adding_to(serve)
+    _add_adapter_options(add)
+    add(
+        "--ears auto|off|NAME[=MODEL]",
+        "speech recogniser, and its model's folder or name (default: whisper if it is installed)",
         default="auto",
-        metavar="auto|off|NAME[=MODEL]",
-        help="speech recogniser, and its model's folder or name (default: whisper if it is installed)",
     )
 
-    adapter = add("adapter", "one adapter behind its own WebSocket", "serve:run_adapter")
-    adapter.add_argument("kind", choices=["voice", "avatar", "prompt"])
-    adapter.add_argument("--name", help="which adapter of that kind")
+    adapter = command("adapter", "one adapter behind its own WebSocket", "serve:run_adapter")
+    add = adding_to(adapter)
+    add("kind", choices=["voice", "avatar", "prompt"])
+    add("--name", "which adapter of that kind")
     add_server_options(adapter, port=0, clients=False)
 
-    verify = add("verify", "check that this pair's output is the target's own")
-    runs, tokens = "samples of each of three prompts", "tokens compared with plain greedy decoding"
-    verify.add_argument("--runs", type=int, default=150, help=f"{runs} (default: 150)")
-    verify.add_argument("--tokens", type=int, default=400, help=f"{tokens} (default: 400)")
+    verify = command("verify", "check that this pair's output is the target's own")
+    add = adding_to(verify)
+    add("--runs", "samples of each of three prompts (default: 150)", type=int, default=150)
+    tokens = "tokens compared with plain greedy decoding (default: 400)"
+    add("--tokens", tokens, type=int, default=400)
 
-    bench = add(
+    bench = command(
         "bench",
         help="the same prompts with and without speculation",
         description="Runs the same prompts with and without speculation, and with transformers; prints "
@@ -90,57 +91,47 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_bench_options(bench)
 
-    for command in (say, generate, chat, serve, adapter, verify, bench):
-        add_model_options(command, every_method=command is bench)
-        if command not in (adapter, verify):
-            add_sampling_options(command)
-    for command in (chat, serve):
-        add_learning_options(command)
+    for made in (say, generate, chat, serve, adapter, verify, bench):
+        add_model_options(made, every_method=made is bench)
+        if made not in (adapter, verify):
+            add_sampling_options(made)
+    for made in (chat, serve):
+        add_learning_options(made)
 
-    latency = add("latency", help="a scripted conversation: how long each turn waits, and for what")
+    latency = command("latency", "a scripted conversation: how long each turn waits, and for what")
+    add = adding_to(latency)
     live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
-    latency.add_argument("url", nargs="?", help=live)
-    files = "a conversation, in TOML; see docs/testing.md"
-    latency.add_argument("--scenario", required=True, metavar="FILE", help=files)
-    latency.add_argument("--voice", default="auto", help="the user's voice, for a server")
-    latency.add_argument("--out", metavar="DIR", help="write latency.json and latency.svg there")
+    add("url", live, nargs="?")
+    add("--scenario FILE", "a conversation, in TOML; see docs/testing.md", required=True)
+    add("--voice", "the user's voice, for a server", default="auto")
+    add("--out DIR", "write latency.json and latency.svg there")
 
-    trace = add("trace", "where a moment of the speech came from")
-    trace.add_argument("file", help="the trace.json that `specstream say` wrote")
-    moment = "a moment of the speech, such as 3.2s or 450ms"
-    trace.add_argument("--at", required=True, metavar="TIME", help=moment)
-    trace.add_argument("--picture", metavar="FILE", help="a timeline: .svg, .png or .pdf")
+    trace = command("trace", "where a moment of the speech came from")
+    add = adding_to(trace)
+    add("file", "the trace.json that `specstream say` wrote")
+    add("--at TIME", "a moment of the speech, such as 3.2s or 450ms", required=True)
+    add("--picture FILE", "a timeline: .svg, .png or .pdf")
 
-    export = add("export", "recorded avatar cues, for another player of faces")
-    add_export_options(export)
-
-    train = add("train", "make a draft, or a drafting head, for a target")
-    add_train_options(train)
-
-    pull = add("pull", "bring a known model into the cache folder")
-    add_pull_options(pull)
-
-    models = add("models", "the models that are here, and that can be pulled")
-    doctor = add("doctor", "what was found, what is missing, how to fix it")
-    for command in (latency, trace):
-        command.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    for command in (models, doctor):
-        command.add_argument("--json", action="store_true", help="one JSON object")
+    add_export_options(command("export", "recorded avatar cues, for another player of faces"))
+    add_train_options(command("train", "make a draft, or a drafting head, for a target"))
+    add_pull_options(command("pull", "bring a known model into the cache folder"))
+    models = command("models", "the models that are here, and that can be pulled")
+    doctor = command("doctor", "what was found, what is missing, how to fix it")
+    for made in (latency, trace):
+        adding_to(made)("--json", "one JSON object as the last line", action="store_true")
+    for made in (models, doctor):
+        adding_to(made)("--json", "one JSON object", action="store_true")
     return read_arguments(parser, commands.choices, argv)
 
 
-def _add_adapter_options(parser: argparse.ArgumentParser) -> None:
-    for option, default, what in (
-        ("--voice", "auto", "voice adapter"),
-        ("--avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
-        ("--prompts", "template", "prompt adapter"),
+def _add_adapter_options(add: Callable[..., None]) -> None:
+    for name, default, what in (
+        ("voice", "auto", "voice adapter"),
+        ("avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
+        ("prompts", "template", "prompt adapter"),
     ):
-        parser.add_argument(
-            option,
-            default=default,
-            metavar="NAME_OR_URL",
-            help=f"{what}, or the address where it is served (default: {default})",
-        )
+        where = f"{what}, or the address where it is served (default: {default})"
+        add(f"--{name} NAME_OR_URL", where, default=default)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

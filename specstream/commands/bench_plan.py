@@ -11,6 +11,7 @@ from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, METHODS, parse_
 from specstream.bench.options import Padding, check_gguf, parse_padding
 from specstream.bench.prompts import PromptSet, choose, read_prompts
 from specstream.commands.common import engine_of, params_of
+from specstream.commands.usage import adding_to
 from specstream.config import DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.errors import ConfigError
 from specstream.models.kept import bundled_heads
@@ -25,58 +26,47 @@ MOST = {"limit": 100_000, "repeats": 1000, "threads": 1024, "concurrency": 256}
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that only this command has."""
-    add = parser.add_argument
-    add("--quick", action="store_true", help="shorter replies and a time limit: within 5 minutes")
+    add = adding_to(parser)
+    add("--quick", "shorter replies and a time limit: within 5 minutes", action="store_true")
+    own = 'your own prompts: JSON lines with "messages" or "prompt", also "id" and "domain"'
+    add("--prompts FILE", own)
+    add("--domains A,B", "only prompts of these domains", default="")
+    add("--limit N", "at most N prompts of each domain", type=int)
+    add("--repeats N", "runs of each prompt (default: 1)", type=int, default=1)
     add(
-        "--prompts",
-        metavar="FILE",
-        help='your own prompts: JSON lines with "messages" or "prompt", also "id" and "domain"',
-    )
-    add("--domains", metavar="A,B", default="", help="only prompts of these domains")
-    add("--limit", type=int, metavar="N", help="at most N prompts of each domain")
-    add("--repeats", type=int, default=1, metavar="N", help="runs of each prompt (default: 1)")
-    add(
-        "--arms",
-        metavar="A,B",
-        help="what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
+        "--arms A,B",
+        "what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
         "K drafted tokens), suffix (drafts by lookup) or any other --proposer, also with -K, and "
         "transformers' generate, assisted and lookup; or all (default: own,auto,generate,assisted,"
         "lookup; with --proposer all: own, auto and every method that can be loaded)",
     )
+    threads = "CPU threads of every arm (default: all cores, fewer if they are busy)"
+    add("--threads N", threads, type=int)
+    add("--concurrency N", "also measure N requests at once", type=int)
     add(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads of every arm (default: all cores, fewer if they are busy)",
-    )
-    add("--concurrency", type=int, metavar="N", help="also measure N requests at once")
-    add(
-        "--padded",
-        metavar="SIZE[:LAYERS]",
-        help="enlarge the target to the cost of a model of this size, such as 100M or 8B:32, without "
+        "--padded SIZE[:LAYERS]",
+        "enlarge the target to the cost of a model of this size, such as 100M or 8B:32, without "
         "changing its output",
     )
     add(
-        "--llama-cpp",
-        metavar="FILE",
-        help="also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
+        "--llama-cpp FILE",
+        "also compare with llama.cpp on this GGUF file of the target (needs llama-cpp-python)",
     )
     add(
         "--conversation",
-        action="store_true",
-        help="measure a spoken conversation instead: waits for the first audible sample and their "
+        "measure a spoken conversation instead: waits for the first audible sample and their "
         "parts, word errors, time from an interruption to silence; --limit N typed and N spoken turns "
         "(default: 20)",
+        action="store_true",
     )
     add(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="with --conversation: talk for N minutes instead, and report memory, waits and delays of "
+        "--minutes N",
+        "with --conversation: talk for N minutes instead, and report memory, waits and delays of "
         "avatar cues",
+        type=float,
     )
-    add("--budget", type=float, metavar="SECONDS", help="begin no further prompt after this time")
-    add("--out", default="bench-out", metavar="DIR", help="where results go (default: bench-out)")
+    add("--budget SECONDS", "begin no further prompt after this time", type=float)
+    add("--out DIR", "where results go (default: bench-out)", default="bench-out")
 
 
 @dataclass(frozen=True, slots=True)

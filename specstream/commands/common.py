@@ -11,6 +11,7 @@ from specstream.checks import meant
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.progress import show_log
 from specstream.commands.stdin import read_prompt
+from specstream.commands.usage import adding_to
 from specstream.config import parse_config, read_config
 from specstream.engine.prompt import check_messages
 from specstream.errors import ConfigError, PromptError
@@ -37,87 +38,73 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
 
     ``every_method`` allows ``--proposer all``, which the command must handle before `engine_of`.
     """
-    add = parser.add_argument_group("model pair").add_argument
+    add = adding_to(parser, "model pair")
     where = "a pulled model's name, a folder, a GGUF file or a Hub id"
-    add("--target", metavar="MODEL", help=f"target model: {where} (default: the bundled one)")
+    add("--target MODEL", f"target model: {where} (default: the bundled one)")
     add(
-        "--draft",
-        metavar="MODEL",
-        action="append",
-        help="draft model, named in the same ways (default: the bundled one, if it fits), or a trained "
+        "--draft MODEL",
+        "draft model, named in the same ways (default: the bundled one, if it fits), or a trained "
         "head's folder; repeatable",
+        action="append",
     )
     kinds = [*sorted(KINDS), *(["all"] if every_method else [])]
-    add("--proposer", choices=kinds, help="drafting method (default: auto, chosen each round)")
-    add(
-        "--chat-template-kwargs",
-        metavar="JSON",
-        type=_template_kwargs,
-        help="""variables for the model's chat template, such as '{"enable_thinking": false}'""",
-    )
-    add("--device", help="auto, cpu, cuda, cuda:1 …")
+    add("--proposer", "drafting method (default: auto, chosen each round)", choices=kinds)
+    variables = """variables for the model's chat template, such as '{"enable_thinking": false}'"""
+    add("--chat-template-kwargs JSON", variables, type=_template_kwargs)
+    add("--device", "auto, cpu, cuda, cuda:1 …")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"])
-    add(
-        "--quantize",
-        choices=["none", "int8", "int4"],
-        help="quantise the target's weight matrices to integers",
-    )
+    integers = "quantise the target's weight matrices to integers"
+    add("--quantize", integers, choices=["none", "int8", "int4"])
     add(
         "--allow-width-dependent",
+        "run a quantised target even if its logits depend on how many tokens share a pass",
         action="store_const",
         const=True,
-        help="run a quantised target even if its logits depend on how many tokens share a pass",
     )
     add(
         "--compile",
+        "short passes in native code on a CPU (default: where there is a C++ compiler), as CUDA "
+        "graphs on a GPU (default: no)",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="short passes in native code on a CPU (default: where there is a C++ compiler), as CUDA "
-        "graphs on a GPU (default: no)",
     )
-    add(
-        "--config",
-        metavar="FILE",
-        help="TOML file with tables [engine], [sampling] and, for serve, [server]",
-    )
-    add("--json", action="store_true", help="one JSON object as the last line of stdout")
+    add("--config FILE", "TOML file with tables [engine], [sampling] and, for serve, [server]")
+    add("--json", "one JSON object as the last line of stdout", action="store_true")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of replies and sampling."""
-    add = parser.add_argument_group("reply and sampling").add_argument
-    add("--temperature", type=float, help="0 is greedy, and the default")
-    add("--top-p", type=float, help="nucleus sampling")
-    add("--top-k", type=int, help="only the k most likely tokens")
-    add("--seed", type=int, help="seed of the sampling")
-    add("--max-tokens", type=int, help="longest reply (default: 256)")
-    add("--reproducible", action="store_true", help="a seed fixes the tokens, with any proposer")
-    add(
-        "--stop", action="append", metavar="TEXT", help="end the reply before this text; repeatable"
-    )
-    add("--system", metavar="TEXT", help="system message")
+    add = adding_to(parser, "reply and sampling")
+    add("--temperature", "0 is greedy, and the default", type=float)
+    add("--top-p", "nucleus sampling", type=float)
+    add("--top-k", "only the k most likely tokens", type=int)
+    add("--seed", "seed of the sampling", type=int)
+    add("--max-tokens", "longest reply (default: 256)", type=int)
+    add("--reproducible", "a seed fixes the tokens, with any proposer", action="store_true")
+    add("--stop TEXT", "end the reply before this text; repeatable", action="append")
+    add("--system TEXT", "system message")
 
 
 def add_learning_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of learning, for commands that serve many replies."""
-    add = parser.add_argument_group("learning in service").add_argument
+    add = adding_to(parser, "learning in service")
     add(
-        "--learn",
-        metavar="with-consent",
-        help="train the draft on replies while no request waits; their tokens are kept in memory, to "
+        "--learn with-consent",
+        "train the draft on replies while no request waits; their tokens are kept in memory, to "
         "which the users must have agreed",
     )
-    add("--learn-out", metavar="DIR", help="write the improved draft to this new folder at the end")
+    add("--learn-out DIR", "write the improved draft to this new folder at the end")
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """Add the prompt, and an option that shows the target passes of the reply."""
-    parser.add_argument("text", help="what the user says; - reads it from stdin")
-    parser.add_argument(
+    add = adding_to(parser)
+    add("text", "what the user says; - reads it from stdin")
+    add(
         "--show-runs",
-        action="store_true",
-        help="separate the tokens of each target pass by bars where stdout is no terminal (on a "
+        "separate the tokens of each target pass by bars where stdout is no terminal (on a "
         "terminal they are shaded)",
+        action="store_true",
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from specstream.commands.usage import adding_to
 from specstream.errors import ConfigError
 from specstream.pipeline.adapters import load_adapter
 from specstream.types import AvatarCue
@@ -21,11 +22,12 @@ _CUE = TypeAdapter(AvatarCue)
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("cues", metavar="FILE", help="avatar.jsonl, as `specstream say` writes it")
+    add = adding_to(parser)
+    add("cues FILE", "avatar.jsonl, as `specstream say` writes it")
     formats = "arkit, oculus, vrm, microsoft, rhubarb, rhubarb-tsv or talkinghead"
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=formats)
-    parser.add_argument("--fps", type=float, default=60.0, help="frames a second (default: 60)")
-    parser.add_argument("--out", metavar="FILE", help="file to write (default: stdout)")
+    add("--to FORMAT", formats, required=True)
+    add("--fps", "frames a second (default: 60)", type=float, default=60.0)
+    add("--out FILE", "file to write (default: stdout)")
 
 
 async def run(args: argparse.Namespace) -> None:

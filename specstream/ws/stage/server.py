@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, get_args
 
 import anyio
@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 64
 
 
 class AdapterServer:
-    """Serves one adapter.
+    """Serves one adapter while an ``async with`` block runs, which gives the port (see `start`).
 
     Every connection has an adapter of its own, since an adapter serves one turn at a time.
     ``make_adapter`` is called in a worker thread for each, the first time before the port opens, so
@@ -87,6 +87,14 @@ class AdapterServer:
         self._spare: Any = None  # the first adapter, made before the port opens
         self._stopping = False
         self._connections: set[AdapterConnection] = set()
+        self._started = AsyncExitStack()
+
+    async def __aenter__(self) -> int:
+        """See `start`."""
+        return await self._started.enter_async_context(self.start())
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._started.__aexit__(*error)
 
     @asynccontextmanager
     async def start(self) -> AsyncGenerator[int, None]:
@@ -160,28 +168,8 @@ class AdapterServer:
             self._connections.remove(connection)
 
 
-def adapter_server(
-    kind: Kind,
-    make_adapter: Callable[[], Any],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    api_key: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    window: int = WINDOW,
-    max_connections: int = MAX_CONNECTIONS,
-) -> AbstractAsyncContextManager[int]:
-    """Serve an adapter while the block runs; gives the port. For the arguments see `AdapterServer`."""
-    return AdapterServer(
-        kind,
-        make_adapter,
-        host=host,
-        port=port,
-        api_key=api_key,
-        tls=tls,
-        window=window,
-        max_connections=max_connections,
-    ).start()
+adapter_server = AdapterServer
+"""For ``async with adapter_server("voice", make) as port``."""
 
 
 async def _release(adapter: Any) -> None:
