@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from specstream.pipeline.mapped import Edit, Mapped
-from specstream.pipeline.wording_de import GERMAN
+from specstream.pipeline.wording_de import german
 from specstream.pipeline.wording_en import english
 from specstream.pipeline.wording_rules import Row, rule
 from specstream.types import Span
@@ -36,7 +36,7 @@ _MATH = re.compile(
 """LaTeX, which the library reads; prices in a sentence have words between them."""
 _LONGEST_FORM = 8
 """Most words of one written form, as in ``Monday, March 4th, 2025, 5 p.m.``"""
-_LANGUAGES: dict[str, Callable[[str], Sequence[Row]]] = {"en": english, "de": lambda tag: GERMAN}
+_LANGUAGES: dict[str, Callable[[str], Sequence[Row]]] = {"en": english, "de": german}
 _MAX_PIECE = 600
 """Characters that are read at once; a longer text is read in pieces."""
 

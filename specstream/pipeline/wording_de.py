@@ -1,4 +1,7 @@
-"""German rules and words that `specstream.pipeline.wording` needs in addition to the library's."""
+"""German rules that `specstream.pipeline.wording` needs in addition to the library's.
+
+The rules and their words are in ``wording_de.toml``; here are the functions that they call.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,9 @@ from specstream.pipeline import wording_de_numbers as numbers
 from specstream.pipeline import wording_rules as rules
 from specstream.pipeline.mapped import Edit
 
-__all__ = ["GERMAN"]
+__all__ = ["german"]
 
 _WORDS = rules.words("de")
-_SHORT_MONTHS, _DAYS, _PLACES = _WORDS["short_months"], _WORDS["days"], _WORDS["places"]
-_COINS, _SCALES = _WORDS["coins"], _WORDS["scales"]
-_SHORT_MONTH, _DAY = rules.any_of(_SHORT_MONTHS), rules.any_of(_DAYS)
-_PHONE = (
-    r"(?<![\w.,/+-])(?P<digits>(?:\+\d{1,3}[ -]?|0)\d{2,4}[ /-]\d{3,}(?:[ -]\d{2,})*)(?!\w|[.,]\d)"
-)
-_NUMERAL = "X{0,2}(?:IX|IV|VI{0,3}|I{1,3})|X{1,2}"
 
 
 def _points(found: re.Match[str]) -> Iterator[Edit]:
@@ -38,10 +34,10 @@ def _scaled(found: re.Match[str]) -> Iterator[Edit]:
         before = found.string[max(0, found.start() - 30) : found.start()]
         yield Edit(*found.span("one"), numbers.indefinite(before, feminine=True))
     coin = found["coin"] or ""
-    word = _SCALES[found["scale"]][0 if alone else 1] + " " * bool(coin)
+    word = _WORDS["scales"][found["scale"]][0 if alone else 1] + " " * bool(coin)
     yield Edit(found.start("scale"), found.start("coin") if coin else found.end(), word)
     if coin:
-        yield Edit(*found.span("coin"), _COINS[coin])
+        yield Edit(*found.span("coin"), _WORDS["coins"][coin])
 
 
 def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
@@ -68,83 +64,27 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span(), f"{day}.{month}.{century}{found['year']}")
 
 
-_century = rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert ")
+_SPEAK: dict[str, rules.Speak] = {
+    "cardinal": rules.say(lambda number: numbers.cardinal(int(number))),
+    "century": rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert "),
+    "decade": rules.say(numbers.decade),
+    "digits": rules.each_digit("de"),
+    "fraction": rules.fraction(" "),
+    "iso date": _iso_date,
+    "one": numbers.one,
+    "ordinal": numbers.ordinal,
+    "points": _points,
+    "ruler": numbers.ruler,
+    "scaled": _scaled,
+    "short date": _short_date,
+    "times": numbers.times,
+}
 
-# fmt: off
-GERMAN: tuple[rules.Row, ...] = (
-    (rules.address("de|at|ch|com|org|net|eu"), rules.link(_WORDS["signs"])),
-    *rules.everywhere("de", " Uhr", " und {} Sekunden", "mal"),
-    (_PHONE, rules.each_digit("de")),
-    # dates and times
-    (
-        r"(?:\b(?P<lead>(?i:seit|vor|nach|von|ab|zwischen|bis)) |(?<![\w/.-]))"
-        r"(?P<date>(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d))(?![\w/-]|\.\d)",
-        _iso_date,
-    ),
-    (r"(?<![\w.])(\d{1,2})\. (\d{1,2})\. ?(?=\d{4}\b)", r"\1.\2."),
-    (
-        r"(?<![\w.])(?P<day>0?[1-9]|[12]\d|3[01])\. ?(?P<month>0?[1-9]|1[0-2])\. ?"
-        r"(?P<year>\d\d)(?!\w|[.,:]\d| Uhr)",
-        _short_date,
-    ),
-    (rf"(?<=\d\. )(?P<month>(?:{_SHORT_MONTH})\b(?:\.(?!\s*$))?)", _SHORT_MONTHS),
-    (r"(?<![\d:])([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?![\d:])(?: Uhr)?", r"\1:\2 Uhr und \3 Sekunden"),
-    (r"(?<![\w.,])(\d{1,2})\.(?=[0-5]\d Uhr)", r"\1:"),
-    (r"(?:(?<=\bdes \d\. )|(?<=\bdes \d\d\. ))Jh\.(?!\s*$)", "Jahrhunderts"),
-    # ranges, decades and ordinals
-    (r"(?<=\d)(?:\s?[–—]\s?|(?<!\d-\d)-)(?=\d+(?![\d-]*-\d))", " bis "),
-    (r"(?<=\d\.)\s?[–—-]\s?(?=\d+\.\s)", " bis "),
-    (r"(?<=\d\.)\s?/\s?(?=\d+\.\s)", " und "),
-    (r"(?<![\d,.])1[1-9](?=[2-9]0ern?\b)", _century),
-    (r"(?<![\w,.])\d{1,4}(?=er[ns]?\b)", rules.say(numbers.decade)),
-    (r"(?<![\w.,:/-])(?P<number>\d{1,4}|\d{1,3}\.\d{3})\.(?!\d)", numbers.ordinal),
-    # fractions, ratios and products
-    (r"(?<![\d/.,])(\d+) 1/2(?![\d/])", r"\1½"),
-    (r"(?<![\d/.,])(\d+) 3/4(?![\d/])", r"\1¾"),
-    rules.fraction(" "),
-    numbers.RATIO,
-    # the library takes "am" after a number for "a.m."
-    (r"(?<=\d:[0-5]\d)(?= am\b)", " Uhr"),
-    (r"(?<![\w.,:/-])\d{1,2}(?= am\b)", rules.say(lambda number: numbers.cardinal(int(number)))),
-    (r"(?<=\d)\s?[x×]\s?(?=\d)", " mal "),
-    numbers.TIMES,
-    (r"(?<=\d) ?l/100 ?km\b", " Liter auf 100 km"),
-    # versions, pages and amounts
-    (r"\bv\.? ?(?=\d+\.\d)", "Version "),
-    (
-        r"(?:(?P<label>\b(?:Version|Kapitel|Abschnitt|Punkt|Ziffer|Abbildung|Tabelle) )|(?<![\w.,-]))"
-        r"(?P<version>\d+(?:\.\d+){2,})(?!\w|[.,]?\d)",
-        _points,
-    ),
-    (
-        r"\b(?P<label>Version|Release|Kapitel|Abschnitt|Punkt|Abbildung|Tabelle|Nummer|Python|Windows"
-        r"|Android|Java|Bluetooth|Ubuntu|Kernel"
-        r"|(?!EUR|CHF|USD|GBP)[a-z]*[A-Z]{2,})[ -](?P<version>\d{1,2}\.\d{1,2})(?!\w|[.,]?\d)(?! Uhr)",
-        _points,
-    ),
-    (r"(?<![\w.,])(\d+)\.(\d\d?)(?![\w.]|,\d)(?! Uhr)", r"\1,\2"),
-    (r"(?<![\w.])(\d+,\d\d) Euro\b", r"\1 €"),
-    (r"(?<=\bAbs\. )(\d+[a-z]?) S\. ?(?=\d)", r"\1 Satz "),
-    (rf"\b(?P<place>(?:{rules.any_of(_PLACES)})\. ?)(?=\d)", _PLACES),
-    (r"(?<=\d )(?:ff\.|ff\b)", "fortfolgende"),
-    (r"§§ ?(?=\d)", "Paragraphen "),
-    (r"§ ?(?=\d)", "Paragraph "),
-    (r"([$€£]) ?(\d[\d.,]* (?:Tsd|Mio|Mrd)\.)(?=\s*$)", r"\2 \1."),
-    (r"([$€£]) ?(\d[\d.,]* (?:Tsd\.|Mio\.|Mrd\.|Millionen|Milliarden))", r"\2 \1"),
-    (
-        r"(?:(?<=\d )|(?<![\w.,])(?P<one>1) )(?P<scale>Tsd|Mio|Mrd)\b\.?(?: ?(?P<coin>[$€£]))?(?!\s*$)",
-        _scaled,
-    ),
-    (r"(?:(?<=Millionen )|(?<=Milliarden ))(?P<coin>[$€£])", _COINS),
-    (r"(?<=\b1 )Std\.", "Stunde"),
-    (r"(?<=\b1 )Min\.", "Minute"),
-    (r"(?<=\d )Min\.(?=\s\S)", "Minuten"),
-    numbers.ONE,
-    (r"(?<![\w.,-])1[1-9](?=(?!00)\d\d(?![\w,-]|\.\d))", _century),
-    # days and rulers
-    (rf"\b(?P<day>(?:{_DAY})\b\.?)(?=\s?[-–]\s?(?:{_DAY})\b)", _DAYS),
-    (rf"(?:(?<=tag)|(?<=woch))\s?[-–]\s?(?=(?:{_DAY})\b)", " bis "),
-    (rf"(?:(?<=tag bis )|(?<=woch bis ))(?P<day>(?:{_DAY})\b(?:\.(?!\s*$))?)", _DAYS),
-    (rf"\b(?P<name>[A-ZÄÖÜ][a-zäöüß]+) (?P<roman>{_NUMERAL})(?P<dot>\.?)(?!\w)", numbers.ruler),
-)
-# fmt: on
+
+def german(language: str) -> tuple[rules.Row, ...]:
+    """Return the rows for German, the same for all countries."""
+    return (
+        (rules.address(_WORDS["domains"]), rules.link(_WORDS["signs"])),
+        *rules.everywhere("de", " Uhr", " und {} Sekunden", "mal"),
+        *rules.rows("de", _SPEAK),
+    )

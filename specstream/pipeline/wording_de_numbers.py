@@ -10,21 +10,20 @@ from collections.abc import Iterator
 
 from specstream.pipeline.abbreviations import ORDINAL_LEADS, WORDS
 from specstream.pipeline.mapped import Edit
-from specstream.pipeline.wording_rules import Row, numerals, value_of, words
+from specstream.pipeline.wording_rules import numerals, value_of, words
 
 __all__ = [
     "MONTHS",
-    "ONE",
-    "RATIO",
-    "TIMES",
     "cardinal",
     "decade",
     "indefinite",
+    "one",
     "ordinal",
     "ruler",
+    "times",
 ]
 
-MONTHS: list[str] = words("de")["months"].split()
+MONTHS: list[str] = words("de")["months"]
 
 # Which ending an article or a preposition before the ordinal asks for.
 _EN = frozenset("am im zum zur vom beim dem den des".split())
@@ -156,7 +155,7 @@ def decade(digits: str) -> str:
     return said.removeprefix("ein") if number in (100, 1000) else said
 
 
-def _one(found: re.Match[str]) -> Iterator[Edit]:
+def one(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1" before a noun as the article that the noun, or its adjective, asks for."""
     before = found.string[max(0, found.start() - 30) : found.start()]
     noun, adjective = found["noun"], found["adjective"] or ""
@@ -178,25 +177,8 @@ def indefinite(before: str, *, feminine: bool) -> str:
     return "eine" if feminine else "ein"
 
 
-def _times(found: re.Match[str]) -> Iterator[Edit]:
+def times(found: re.Match[str]) -> Iterator[Edit]:
     """Read "3x täglich" as "3 mal täglich"."""
     if found[1] == "1":
         yield Edit(*found.span(1), "ein")
     yield Edit(*found.span(2), " mal")
-
-
-ONE: Row = (
-    r"(?<![\w.,:/-])(?P<one>1)(?= (?!aber|oder|unter|über|hinter|wieder|Punkt \d)"
-    r"(?:(?P<adjective>[a-zäöüß]+e[nrs]?) )?(?P<noun>[A-ZÄÖÜ][a-zäöüß]+))",
-    _one,
-)
-# "21:9" can't be a time, as times have two digits behind the colon, up to 59.
-RATIO: Row = (
-    r"(?<![\w:.,])(\d{1,3}):"
-    r"(?=(?:\d|[6-9]\d|\d{3,6}|\d{1,3}(?:\.\d{3})+)(?![\w:]|[.,]\d)(?! Uhr))",
-    r"\1 zu ",
-)
-TIMES: Row = (
-    r"(?<![\w.,])(\d{1,2})( ?[x×])(?= (?!(?:und|oder|ist|mal|plus|minus) )[A-Za-zÄÖÜäöü]{2})",
-    _times,
-)

@@ -1,7 +1,8 @@
-"""Tables for `specstream.pipeline.wording`: written forms that the library doesn't read by itself.
+"""Rules for `specstream.pipeline.wording`: written forms that the library doesn't read by itself.
 
 A rule rewrites a form into one that the library reads ("10-20" to "10 to 20"), or, where digits are
-said one by one, into words. Rules run in order, each on what the one before left.
+said one by one, into words. Rules run in order, each on what the one before left. A language's rules
+are in its file, such as ``wording_en.toml``, which says how they are written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ __all__ = [
     "link",
     "numerals",
     "plain_digit",
+    "rows",
     "rule",
     "say",
     "value_of",
@@ -89,10 +92,39 @@ def everywhere(language: str, after_minutes: str, seconds: str, times: str) -> t
 
 
 @cache
-def words(language: str) -> dict[str, Any]:
-    """The words of a language that rules use, from its file."""
+def _file(language: str) -> dict[str, Any]:
     file = Path(__file__).with_name(f"wording_{language}.toml")
-    return dict(tomllib.loads(file.read_text("utf-8"))["rules"])
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def words(language: str) -> dict[str, Any]:
+    """The lists of words in a language's file, by their names."""
+    lists = _file(language)["words"]
+    return {name: it.split() if isinstance(it, str) else it for name, it in lists.items()}
+
+
+_NAME = re.compile(r"\{([a-z_]+)\}")
+
+
+def rows(language: str, speak: Mapping[str, Speak]) -> Iterator[Row]:
+    """Yield the rules in a language's file, in order; ``speak`` has the functions that they call."""
+    file, lists = _file(language), words(language)
+    known = {name: any_of(texts) for name, texts in lists.items()}
+
+    def whole(pattern: str) -> str:
+        joined = "".join(map(str.lstrip, pattern.splitlines()))
+        return _NAME.sub(lambda found: f"(?:{known[found[1]]})", joined)
+
+    for name, pattern in file["patterns"].items():
+        known[name] = whole(pattern)
+    for pattern, said in chain.from_iterable(file["rules"].values()):
+        match said:
+            case {"call": name}:
+                yield whole(pattern), speak[name]
+            case {"words": name}:
+                yield whole(pattern), lists[name]
+            case _:
+                yield whole(pattern), said
 
 
 def any_of(texts: Iterable[str]) -> str:
@@ -156,7 +188,7 @@ def _timestamp(after: str, seconds: str) -> Speak:
     return speak
 
 
-def fraction(joint: str) -> Row:
+def fraction(joint: str) -> Speak:
     """Turn a sign such as "⅔" into "2/3", with ``joint`` between it and a whole number before it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
@@ -164,7 +196,7 @@ def fraction(joint: str) -> Row:
         parts = unicodedata.normalize("NFKC", found["sign"]).replace("\u2044", "/")
         yield Edit(*found.span(), joint * mixed + parts)
 
-    return r"(?:(?<=\d)\s?)?(?P<sign>[⅐-⅞])", speak
+    return speak
 
 
 def _look_up(table: Mapping[str, str]) -> Speak:
@@ -191,11 +223,11 @@ def _power(superscript: str) -> str:
 _URL_END = r"[^\s<>\"]*[^\s<>\".,;:!?)\]'*]"
 
 
-def address(domains: str) -> str:
-    """Return a pattern of URLs, e-mail addresses, and hosts in ``domains``, such as ``"com|org"``."""
+def address(domains: Iterable[str]) -> str:
+    """Return a pattern of URLs, e-mail addresses, and hosts in ``domains``, such as ``"org"``."""
     return (
         rf"(?:https?://|www\.){_URL_END}|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-        rf"|(?<![\w.@/-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:{domains})\b(?:/{_URL_END})?"
+        rf"|(?<![\w.@/-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:{any_of(domains)})\b(?:/{_URL_END})?"
     )
 
 
