@@ -65,10 +65,10 @@ LAYERS = [
 WIRE = {
     f"specstream.ws.realtime.{name}"
     for name in (
-        *("wire", "input_settings", "settings", "protocol", "resources", "events"),
+        *("wire", "strict", "input_settings", "settings", "protocol", "resources", "events"),
         *("client_events", "function_tools", "item_inputs"),
     )
-} | {"specstream.ws.log"}
+} | {"specstream.ws.log", "specstream.ws.hosts"}
 
 
 def module_name(path: Path, package: str) -> str:

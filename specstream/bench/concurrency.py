@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from specstream.bench.aggregates import grouped, percentile, rounded
 from specstream.bench.arms.base import Arm
-from specstream.bench.figures import grouped, percentile, rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
 from specstream.types import SamplingParams

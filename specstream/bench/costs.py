@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from specstream.bench.figures import grouped
+from specstream.bench.aggregates import grouped
 from specstream.bench.records import Emission, Run
 
 __all__ = [

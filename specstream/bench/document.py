@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from specstream.bench.aggregates import rounded
 from specstream.bench.costs import Ceiling, RoundCosts, ceiling_of, costs_of
-from specstream.bench.figures import rounded
 from specstream.bench.prompts import GRAMMAR_DOMAIN
 from specstream.bench.records import Record
 from specstream.bench.results import Results

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
+from specstream.bench.aggregates import percentile
 from specstream.bench.records import Record, Run
 
-__all__ = ["Figures", "geometric_mean", "grouped", "percentile", "rounded"]
+__all__ = ["Figures"]
 
 T = TypeVar("T", int, float)
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (whole percents) of the values lie, interpolated; NaN if none."""
-    if len(values) < 2:
-        return values[0] if values else math.nan
-    return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, in order."""
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Geometric mean of the values above 0; None if there are none."""
-    present = [value for value in values if value is not None and value > 0]
-    return statistics.geometric_mean(present) if present else None
 
 
 class Figures:
@@ -84,15 +60,6 @@ class Figures:
         self.predicted_speedup = _predicted(runs)
         self.proposer_rounds = _summed(run.proposer_rounds for run in runs)
         self.explanation = runs[-1].explanation
-
-
-def rounded(value: Any) -> Any:
-    """JSON data with its fractions rounded to four decimal places, and None for NaN."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 4)
-    if isinstance(value, Mapping):
-        return {str(key): rounded(part) for key, part in value.items()}
-    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _summed(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specstream.bench.results import Results, middle_half
+from specstream.bench.aggregates import middle_half
+from specstream.bench.results import Results
 
 __all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline"]
 

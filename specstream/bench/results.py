@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+from specstream.bench.aggregates import geometric_mean, grouped, middle_half, percentile
 from specstream.bench.arms.base import label
-from specstream.bench.figures import Figures, geometric_mean, grouped, percentile
+from specstream.bench.figures import Figures
 from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
 from specstream.bench.records import Record
 
-__all__ = ["PAIRS", "Results", "middle_half"]
+__all__ = ["PAIRS", "Results"]
 
 RatioOf = Callable[[str, str, str], float | None]  # of a domain and two arms
 PAIRS = (
@@ -223,11 +224,6 @@ class Results:
                     "end_to_end": self.end_to_end_ratio(domain, arm, other),
                 }
         return found
-
-
-def middle_half(values: Sequence[float]) -> tuple[float, float] | None:
-    """The first and the third quartile, interpolated; None for fewer than two values."""
-    return (percentile(values, 0.25), percentile(values, 0.75)) if len(values) > 1 else None
 
 
 def _first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -7,8 +7,9 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+from specstream.bench.aggregates import geometric_mean
 from specstream.bench.arms.base import MEANINGS, METHODS, PEERS, label
-from specstream.bench.figures import Figures, geometric_mean
+from specstream.bench.figures import Figures
 from specstream.bench.results import PAIRS, Results
 from specstream.bench.run import Outcome
 

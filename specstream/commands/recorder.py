@@ -14,8 +14,8 @@ from typing import Any, Self, TextIO
 import numpy as np
 import soundfile
 
-from specstream.commands.chain import Turn
 from specstream.commands.output import RunPrinter
+from specstream.commands.timed_turn import Turn
 from specstream.errors import OutputError
 from specstream.pipeline.stage import Event, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specstream.commands.chain import Turn, open_pipeline, run_turn
+from specstream.commands.chain import open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
 from specstream.commands.recorder import Recorder
+from specstream.commands.timed_turn import Turn, run_turn
 from specstream.wording import counted
 
 __all__ = ["run"]

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 import specstream.ws.realtime.events as ev
-from specstream.errors import ConnectionFailed, EngineError, ProtocolError, RequestError
+from specstream.errors import EngineError, RequestError
 from specstream.testing.ear import Ear
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.scenario import Scenario, TurnScript
 from specstream.testing.talk import Talk, Utterance
-from specstream.ws.dial import dial
+from specstream.ws.client import RealtimeClient
 from specstream.ws.realtime.timings import audible
 from specstream.ws.realtime.wire import SAMPLE_RATE
+from specstream.ws.reply import Exchange
 
 __all__ = ["run_live"]
 
@@ -55,67 +53,48 @@ async def run_live(
     turns: list[TurnLatency] = []
     replies, total = itertools.count(1), len(scenario.turns) * scenario.repeat
     for _ in range(scenario.repeat):
-        socket, greeting = await dial(url, api_key=api_key, open_timeout=10.0, ready_timeout=30.0)
-        async with socket:
+        async with RealtimeClient.connect(url, api_key=api_key, events=()) as client:
+            await client.update(output_modalities=["audio"], **_hearing(scenario))
             tell = lambda: progress(next(replies), total)  # noqa: E731
-            talk = _ServerTalk(scenario, socket, speak, tell)
-            await talk.configure(greeting)
-            turns += await talk.hold()
+            turns += await _ServerTalk(scenario, client.exchange, speak, tell).hold()
     return LatencyReport(scenario.name, "wall", tuple(turns))
+
+
+def _hearing(scenario: Scenario) -> dict[str, Any]:
+    """Settings that ask for turn detection and transcripts; none if no turn is spoken."""
+    if all(turn.typed for turn in scenario.turns):
+        return {}
+    turns: dict[str, Any] = {"type": "semantic_vad"}
+    if not scenario.listening.by_words:
+        silence = round(scenario.listening.silence_ms)
+        turns = {"type": "server_vad", "silence_duration_ms": silence}
+    return {"audio": {"input": {"turn_detection": turns, "transcription": {}}}}
 
 
 class _ServerTalk(Talk):
     def __init__(
         self,
         scenario: Scenario,
-        socket: ClientConnection,
+        exchange: Exchange,
         speak: Callable[[str], Awaitable[bytes]],
         progress: Callable[[], object],
     ) -> None:
         super().__init__(scenario, Ear())
-        self._socket = socket
+        self._exchange = exchange
         self._voice = speak
         self._progress = progress
         self._item: str | None = None  # the id of the item whose audio is being played
         self._cut = False  # whether the user interrupted the reply: its further audio is ignored
 
-    async def configure(self, greeting: str | bytes) -> None:
-        """Ask for audio output, and for turn detection if the scenario has spoken turns."""
-        if ev.parse_server_event(greeting).type != "session.created":
-            raise ProtocolError("a server begins with session.created")
-        session: dict[str, Any] = {"type": "realtime", "output_modalities": ["audio"]}
-        if not all(turn.typed for turn in self.scenario.turns):
-            silence = round(self.scenario.listening.silence_ms)
-            by_words = self.scenario.listening.by_words
-            turns = {"type": "server_vad", "silence_duration_ms": silence}
-            heard = {"turn_detection": {"type": "semantic_vad"} if by_words else turns}
-            session["audio"] = {"input": heard | {"transcription": {}}}
-        await self._tell("session.update", session=session)
-        while (event := await self._next()).type != "session.updated":
-            _check(event)
-        if isinstance(event, ev.SessionEvent) and (ignored := event.specstream.ignored):
-            raise RequestError("; ".join(f"{what.param}: {what.message}" for what in ignored))
-
-    async def _tell(self, type: str, **fields: Any) -> None:
-        try:
-            await self._socket.send(json.dumps({"type": type, **fields}))
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-
-    async def _next(self) -> ev.ServerEvent:
-        try:
-            return ev.parse_server_event(await self._socket.recv())
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-
     async def read(self) -> None:
         while True:
-            await self._take(await self._next())
+            await self._take(await self._exchange.receive())
 
     async def _take(self, event: ev.ServerEvent) -> None:
         now = anyio.current_time()
-        _check(event)
         match event:
+            case ev.ErrorEvent(error=error) if error.code not in _HARMLESS:
+                raise RequestError(f"the server refused: {error.message} ({error.code})")
             case ev.InputSpeechStarted():
                 await self._interrupt(now)
             case ev.InputSpeechStopped():
@@ -152,13 +131,13 @@ class _ServerTalk(Talk):
         where = {"item_id": self._item, "content_index": 0, "audio_end_ms": int(heard_ms)}
         self._item = None
         self.reply_over(complete=False)
-        await self._tell("conversation.item.truncate", **where)
+        await self._exchange.send("conversation.item.truncate", **where)
 
     async def type(self, text: str) -> None:
         content = [{"type": "input_text", "text": text}]
         item = {"type": "message", "role": "user", "content": content}
-        await self._tell("conversation.item.create", item=item)
-        await self._tell("response.create")
+        await self._exchange.send("conversation.item.create", item=item)
+        await self._exchange.send("response.create")
 
     async def utterance(self, script: TurnScript) -> Utterance:
         pcm = await self._voice(script.user)
@@ -171,9 +150,4 @@ class _ServerTalk(Talk):
 
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(due)
-        await self._tell("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
-
-
-def _check(event: ev.ServerEvent) -> None:
-    if isinstance(event, ev.ErrorEvent) and event.error.code not in _HARMLESS:
-        raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
+        await self._exchange.send("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())

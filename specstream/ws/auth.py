@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
@@ -13,8 +12,9 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from specstream.errors import ConfigError
+from specstream.ws.hosts import is_loopback, literal_address
 
-__all__ = ["Authentication", "check_key", "check_names", "is_loopback", "respond"]
+__all__ = ["Authentication", "check_key", "check_names", "respond"]
 
 _KEY_PROTOCOL = "openai-insecure-api-key."
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -72,7 +72,9 @@ class Authentication:
         """Return whether the server accepts the name or address in ``Host``."""
         host = request.headers.get("Host", "")
         name = urlsplit(f"//{host}").hostname or ""
-        return bool(host) and (self._any_host or _address(name) is not None or name in self._hosts)
+        return bool(host) and (
+            self._any_host or literal_address(name) is not None or name in self._hosts
+        )
 
     def origin_passes(self, request: Request) -> bool:
         """Return whether the request's origin may connect; a request without one is from no web page."""
@@ -129,7 +131,7 @@ def check_names(origins: Sequence[str], hosts: Sequence[str]) -> None:
             right = sent or "https://NAME"
             raise ConfigError(f"{origin!r} is no origin; write {right}, as browsers send it")
     for host in hosts:
-        if host != "*" and _address(host) is None and _name_in(host) != host.lower():
+        if host != "*" and literal_address(host) is None and _name_in(host) != host.lower():
             raise ConfigError(f"{host!r} is no host name; leave out the scheme, port and path")
 
 
@@ -152,17 +154,3 @@ def _name_in(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach ``host``; the only name accepted is localhost."""
-    address = _address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse a literal address, which no name server can point elsewhere; None for a name."""
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None

@@ -69,10 +69,14 @@ class RealtimeClient:
     """One conversation with a server: one reply at a time, read by one task.
 
     Made by `connect`. Another task may call `cancel` while one reads.
+
+    Attributes:
+        session: All settings of the session.
+        exchange: Sends and receives the protocol's own events; for clients that need more than replies.
     """
 
     def __init__(self, socket: ClientConnection, max_size: int = MAX_FRAME) -> None:
-        self._exchange = Exchange(socket, max_size)
+        self.exchange = Exchange(socket, max_size)
         self.session: dict[str, Any] = {}
 
     @classmethod
@@ -137,7 +141,7 @@ class RealtimeClient:
         """
         if isinstance(session.get("tools"), list | tuple):
             session["tools"] = [setting_of(tool) for tool in session["tools"]]
-        event = await self._exchange.ask(
+        event = await self.exchange.ask(
             "session.update", "session.updated", session={"type": "realtime", **session}
         )
         assert isinstance(event, ev.SessionEvent)
@@ -183,15 +187,15 @@ class RealtimeClient:
             asked["max_output_tokens"] = sampling.max_tokens
         if max_tokens is not None:
             asked["max_output_tokens"] = max_tokens
-        return Reply(self._exchange, text, asked)
+        return Reply(self.exchange, text, asked)
 
     async def cancel(self) -> None:
         """Stop the reply under way, if there is one. Returns once the request is sent.
 
         Events that the server had already sent are still delivered, then ``Done(status="cancelled")``.
         """
-        if self._exchange.reply is not None:
-            await self._exchange.reply.cancel()
+        if self.exchange.reply is not None:
+            await self.exchange.reply.cancel()
 
     async def add_result(self, call: ToolCall, result: str) -> None:
         """Send the result of a tool call; the model reads it in the next reply.
@@ -201,7 +205,7 @@ class RealtimeClient:
         or the next one, has a `Problem`.
         """
         item = {"type": "function_call_output", "call_id": call.id, "output": result}
-        await self._exchange.send("conversation.item.create", item=item)
+        await self.exchange.send("conversation.item.create", item=item)
 
     async def truncate(self, item_id: str, heard_ms: int) -> None:
         """Cut a spoken item (see `Done.item_id`) to the words heard in its first ``heard_ms`` ms.
@@ -210,6 +214,6 @@ class RealtimeClient:
             RequestError: no such item, or less of its audio was sent.
         """
         where = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
-        await self._exchange.ask(
+        await self.exchange.ask(
             "conversation.item.truncate", "conversation.item.truncated", **where
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import itertools
 import ssl
 from typing import Any
@@ -15,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.uri import parse_uri
 
 from specstream.errors import ConfigError, ConnectionFailed
+from specstream.ws.hosts import is_loopback
 from specstream.ws.log import LOG, shown
 from specstream.ws.realtime.wire import PATH
 
@@ -51,7 +51,7 @@ async def dial(
     address = parts._replace(path=PATH).geturl() if parts.path in ("", "/") else url
     options: dict[str, Any] = {"additional_headers": bearer(api_key), "open_timeout": open_timeout}
     options |= {"logger": LOG} | ({"ssl": tls} if tls is not None else {})
-    if _this_machine(address):
+    if is_loopback(urlsplit(address).hostname or ""):
         options["proxy"] = None  # the environment's proxy can't reach this machine
     deadline = anyio.current_time() + ready_timeout
     for pause in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
@@ -141,14 +141,6 @@ async def _attempt(
 def _no_answer(url: str, error: Exception) -> str:
     """Say what went wrong; some errors of a broken handshake have no text."""
     return f"no Realtime server answers at {shown(url)}: {str(error) or type(error).__name__}"
-
-
-def _this_machine(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _nobody_listens(error: Exception) -> bool:

@@ -14,7 +14,8 @@ from websockets.typing import Subprotocol
 
 from specstream import __version__
 from specstream.ws.auth import Authentication, respond
-from specstream.ws.counters import Counters, format_for
+from specstream.ws.counters import Counters
+from specstream.ws.exposition import format_for
 from specstream.ws.limits import ConnectionLimit
 from specstream.ws.page import CONTENT_POLICY, page
 from specstream.ws.realtime.wire import PATH

@@ -12,6 +12,7 @@ from websockets.asyncio.connection import Connection
 
 from specstream.errors import ConfigError
 from specstream.pipeline.clock import Clock
+from specstream.ws.hosts import literal_address
 
 __all__ = ["SEND_BUFFER", "ConnectionLimit", "RateLimit", "cost", "drop_slow_reader"]
 
@@ -79,9 +80,8 @@ class ConnectionLimit:
 
 def _network(address: str) -> tuple[str, bool]:
     """Return the key that clients of an address are counted under, and whether it is loopback."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:  # a socket of another family
+    parsed = literal_address(address.partition("%")[0])
+    if parsed is None:  # a socket of another family
         return address, True
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is None:

@@ -18,8 +18,9 @@ from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.pipeline.clock import Clock, LoopClock
 from specstream.types import SamplingParams
-from specstream.ws.auth import Authentication, check_key, check_names, is_loopback
+from specstream.ws.auth import Authentication, check_key, check_names
 from specstream.ws.counters import Counters
+from specstream.ws.hosts import is_loopback
 from specstream.ws.http import Routes, address_of, select_subprotocol
 from specstream.ws.limits import SEND_BUFFER, ConnectionLimit
 from specstream.ws.listen import listen

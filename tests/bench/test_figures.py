@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.figures import Figures, geometric_mean, percentile, rounded
+from specstream.bench.aggregates import geometric_mean, percentile, rounded
+from specstream.bench.figures import Figures
 from specstream.bench.records import Emission, Run
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from specstream.testing import ScriptedEngine, chunks_of
-from specstream.ws.counters import OPEN_METRICS, PLAIN_TEXT, Counters, Histogram, format_for
+from specstream.ws.counters import Counters
+from specstream.ws.exposition import OPEN_METRICS, PLAIN_TEXT, Histogram, format_for
 from tests.ws.doubles import Stand
 from tests.ws.test_http import get
 

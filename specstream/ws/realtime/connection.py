@@ -152,17 +152,7 @@ class RealtimeConnection:
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
         """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
-        refusal = error
-        if not isinstance(refusal, Refused):
-            refusal = Refused(error.code, str(error), type="server_error")
-        detail = ev.ErrorDetail(
-            type=refusal.type,
-            code=refusal.code,
-            message=refusal.message,
-            param=refusal.param,
-            event_id=event_id or refusal.event_id,
-        )
-        await self._outbox.put(ev.ErrorEvent(error=detail))
+        await self._outbox.put(ev.ErrorEvent(error=ev.ErrorDetail.of(error, event_id)))
 
     async def _handle(self, event: pr.ClientEvent) -> None:
         microphone = self._microphone

@@ -163,12 +163,8 @@ class Conversation:
 
     def before(self, entry: Entry) -> str | None:
         """Return the id of the item before ``entry``; None if it is first or has been deleted."""
-        previous = None
-        for other in self.entries:
-            if other is entry:
-                return previous
-            previous = other.id
-        return None
+        at = next((i for i, other in enumerate(self.entries) if other is entry), 0)
+        return self.entries[at - 1].id if at > 0 else None
 
     def delete(self, item_id: str) -> None:
         """Remove an item.
@@ -176,8 +172,7 @@ class Conversation:
         Raises:
             Refused: there is no item of that id.
         """
-        entry = self.get(item_id, "delete")
-        self.entries = [other for other in self.entries if other is not entry]
+        self.entries.remove(self.get(item_id, "delete"))
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
         """Cut a spoken item to the words that were heard by ``audio_end_ms``.

@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
-from specstream.errors import ProtocolError
+from specstream.errors import ProtocolError, SpecstreamError
 from specstream.types import AvatarCue, ScenePrompt
 from specstream.ws.realtime.resources import AnyItem, Extra, Failure, Part, Response
+from specstream.ws.realtime.wire import Refused
 
 
 class ServerEvent(BaseModel):
@@ -40,6 +41,19 @@ class ErrorDetail(BaseModel):
     param: str | None = None
     event_id: str | None = None
 
+    @classmethod
+    def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
+        """Describe a refusal, or an error of the server."""
+        if not isinstance(error, Refused):
+            error = Refused(error.code, str(error), type="server_error")
+        return cls(
+            type=error.type,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+            event_id=event_id or error.event_id,
+        )
+
 
 class ErrorEvent(ServerEvent):
     """Something could not be done; the session goes on."""
@@ -54,6 +68,13 @@ class ItemEvent(ServerEvent):
     type: Literal["conversation.item.added", "conversation.item.done"]
     item: AnyItem
     previous_item_id: str | None = None
+
+    @classmethod
+    def both(cls, item: AnyItem, previous_item_id: str | None) -> list[ItemEvent]:
+        """Return the events of an item that is final as it enters."""
+        fields: dict[str, Any] = {"item": item, "previous_item_id": previous_item_id}
+        added = cls(type="conversation.item.added", **fields)
+        return [added, cls(type="conversation.item.done", **fields)]
 
 
 class ItemRetrieved(ServerEvent):

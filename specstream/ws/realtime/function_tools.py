@@ -9,7 +9,8 @@ from pydantic import Field
 
 from specstream.errors import PromptError
 from specstream.types import Tool, Tools
-from specstream.ws.realtime.wire import Ignored, Refused, Strict, expecting
+from specstream.ws.realtime.strict import Strict, expecting
+from specstream.ws.realtime.wire import Ignored, Refused
 
 __all__ = ["FunctionTool", "ToolChoice", "hosted_left_out", "setting_of", "tools_of"]
 

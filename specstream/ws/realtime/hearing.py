@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from specstream.errors import AdapterFailed
 from specstream.listening.events import (
@@ -115,9 +114,8 @@ class Hearing:
             await self.put(ev.InputSpeechStopped(audio_end_ms=end, item_id=entry.id))
         previous = self.session.conversation.insert(entry)
         await self.put(ev.InputCommitted(item_id=entry.id, previous_item_id=previous))
-        fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
-        await self.put(ev.ItemEvent(type="conversation.item.added", **fields))
-        await self.put(ev.ItemEvent(type="conversation.item.done", **fields))
+        for event in ev.ItemEvent.both(entry.wire(), previous):
+            await self.put(event)
 
     async def _guess(self, turn: _Turn, transcript: Transcript) -> None:
         """Send the words on which two partial transcripts in a row agree (Macháček et al. 2023)."""

@@ -6,7 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from specstream.ws.realtime.wire import Sparse, Strict
+from specstream.ws.realtime.strict import Strict
+from specstream.ws.realtime.wire import Sparse
 
 __all__ = ["AudioFormat", "AudioInput", "Group", "Transcription", "TurnDetection"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
 
 from specstream.ws.realtime.resources import ItemStatus
-from specstream.ws.realtime.wire import Strict, validate
+from specstream.ws.realtime.strict import Strict, validate
 
 _PARTS = {"system": "input_text", "user": "input_text", "assistant": "output_text"}
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]

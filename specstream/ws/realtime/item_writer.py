@@ -10,7 +10,7 @@ from typing import Any
 from specstream.errors import SpecstreamError
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.audio import Piece
+from specstream.ws.realtime.audio import Piece, of_cue
 from specstream.ws.realtime.conversation import Entry
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.output_items import OutputItems
@@ -165,9 +165,9 @@ class ItemWriter:
         self._track.sent = piece.samples.end
         self._timings.audio(piece.samples.start, piece.pcm)
 
-    async def cue(self, cue: AvatarCue, samples: Span) -> None:
-        """Send a cue, which is at ``samples`` (24 kHz)."""
-        await self._put(ev.AvatarDeltaEvent, cue=replace(cue, samples=samples))
+    async def cue(self, cue: AvatarCue) -> None:
+        """Send a cue."""
+        await self._put(ev.AvatarDeltaEvent, cue=replace(cue, samples=of_cue(cue)))
 
     async def shot(self, shot: ScenePrompt) -> None:
         """Send a scene prompt."""
@@ -180,8 +180,7 @@ class ItemWriter:
 
     async def problem(self, error: SpecstreamError) -> None:
         """Report an error that does not end the response."""
-        detail = ev.ErrorDetail(type="server_error", code=error.code, message=str(error))
-        await self._put(ev.ErrorEvent, error=detail)
+        await self._put(ev.ErrorEvent, error=ev.ErrorDetail.of(error))
 
     async def close(self, status: EndStatus, unsent: tuple[Word, ...]) -> None:
         """End the item, if it began; ``unsent`` are words that no audio carried."""

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, PrivateAttr
 
 from specstream.ws.realtime.item_inputs import NewItem
 from specstream.ws.realtime.settings import NO_TOOLS, ResponseSettings, SessionSettings, leave_out
-from specstream.ws.realtime.wire import Ignored, Refused, Strict, validate
+from specstream.ws.realtime.strict import Strict, validate
+from specstream.ws.realtime.wire import Ignored, Refused
 
 
 class ClientEvent(Strict):

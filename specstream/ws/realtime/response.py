@@ -15,7 +15,7 @@ from specstream.pipeline.rest import Rest
 from specstream.pipeline.stage import Event, Pipeline, Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.audio import AudioPacer, Piece, of_cue
+from specstream.ws.realtime.audio import AudioPacer, Piece
 from specstream.ws.realtime.g711 import Encoder
 from specstream.ws.realtime.item_writer import ItemWriter
 from specstream.ws.realtime.outbox import Outbox
@@ -182,7 +182,7 @@ class ResponseTurn:
                 await self._come_to_rest(self._rest.late(event))
             else:
                 self._rest.saw(event)
-                await self._item.cue(item, of_cue(item))
+                await self._item.cue(item)
         elif isinstance(item, Revoke):
             await self._item.revoke(source, item)
         elif self._cancelled:
@@ -207,7 +207,7 @@ class ResponseTurn:
         if event is not None and isinstance(event.item, AvatarCue):
             self._resting.append(event.item)
         while self._resting:  # one whose sending is cut short is sent again by `_close`
-            await self._item.cue(self._resting[0], of_cue(self._resting[0]))
+            await self._item.cue(self._resting[0])
             self._resting.popleft()
 
     async def _speak(self, speech: Speech) -> None:

@@ -69,11 +69,7 @@ class RealtimeSession:
                 return self._input_audio()
             case pr.ItemCreate(item=message, previous_item_id=after):
                 entry, previous = self.conversation.create(message, after)
-                fields: dict[str, Any] = {"item": entry.wire(), "previous_item_id": previous}
-                return [
-                    ev.ItemEvent(type="conversation.item.added", **fields),
-                    ev.ItemEvent(type="conversation.item.done", **fields),
-                ]
+                return [*ev.ItemEvent.both(entry.wire(), previous)]
             case pr.ItemDelete(item_id=item_id):
                 self.conversation.delete(item_id)
                 return [ev.ItemDeleted(item_id=item_id)]

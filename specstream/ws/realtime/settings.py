@@ -11,7 +11,8 @@ from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
 from specstream.ws.realtime.function_tools import ToolChoice, ToolList, hosted_left_out
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
-from specstream.ws.realtime.wire import Ignored, Refused, Strict, expecting
+from specstream.ws.realtime.strict import Strict, expecting
+from specstream.ws.realtime.wire import Ignored, Refused
 
 __all__ = [
     "MAX_SETTINGS",

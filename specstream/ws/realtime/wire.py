@@ -1,35 +1,15 @@
-"""The parts that all Realtime frames share: strict reading, sparse writing, refusals, ids."""
+"""The parts that all Realtime frames share: sparse writing, refusals, ids."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_serializer,
-)
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from specstream.errors import ProtocolError
 
-__all__ = [
-    "MAX_FRAME",
-    "PATH",
-    "SAMPLE_RATE",
-    "Ignored",
-    "Refused",
-    "Sparse",
-    "Strict",
-    "expecting",
-    "new_id",
-    "validate",
-]
+__all__ = ["MAX_FRAME", "PATH", "SAMPLE_RATE", "Ignored", "Refused", "Sparse", "new_id"]
 
 PATH = "/v1/realtime"
 MAX_FRAME = 1 << 20
@@ -58,12 +38,6 @@ class Refused(ProtocolError):
         self.event_id = event_id
 
 
-class Strict(BaseModel):
-    """A model that is read from a client: an unknown key is refused, never dropped."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
 class Sparse(BaseModel):
     """A model that is written to a client: fields that are None are left out."""
 
@@ -78,57 +52,6 @@ class Ignored(BaseModel):
     code: Literal["unsupported_setting", "input_audio_not_supported"] = "unsupported_setting"
     param: str
     message: str
-
-
-M = TypeVar("M", bound=BaseModel)
-
-
-def validate(model: type[M], data: Any, *, at: str = "") -> M:
-    """Read ``data`` as ``model``; ``at`` is its path in the frame.
-
-    Raises:
-        Refused: names the first key that is unknown, missing or wrong.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise _refusal(error.errors(include_url=False)[0], at) from None
-
-
-def expecting(what: str) -> WrapValidator:
-    """Refuse a value that doesn't fit with the words ``what``.
-
-    For unions: pydantic names a member's type in its refusal as if it were a key.
-    """
-
-    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise ValueError(what) from None
-
-    return WrapValidator(check)
-
-
-def _refusal(error: ErrorDetails, at: str) -> Refused:
-    param = at
-    for part in error["loc"]:
-        if part == "[key]":  # pydantic's mark for the key of a dict, which comes before it
-            continue
-        if isinstance(part, int):
-            param += f"[{part}]"
-        else:
-            param += f".{part}" if param else part
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return Refused("unknown_parameter", f"Unknown parameter: '{param}'.", param=param)
-    if kind == "missing":
-        message = f"Missing required parameter: '{param}'."
-        return Refused("missing_required_parameter", message, param=param)
-    wrong_type = kind.endswith(("_type", "_parsing"))
-    code, word = ("invalid_type", "Invalid type") if wrong_type else ("invalid_value", "Invalid")
-    reason = error["msg"].removeprefix("Value error, ")
-    return Refused(code, f"{word} for '{param}': {reason}.", param=param or None)
 
 
 def new_id(kind: str) -> str:

@@ -96,10 +96,10 @@ class AdapterConnection:
                             item = fr.PromptFrame(prompt=item, read=inbox.reach)
                         self._channel.post(item)
             self._over = True
+            end: fr.Frame = fr.DoneFrame()
             if inbox.cancelled:
-                self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))
-            else:
-                self._channel.post(fr.DoneFrame())
+                end = fr.CancelledFrame(cues=tuple(self._rest))
+            self._channel.post(end)
         except Exception as error:
             self._failure = as_failure(f"stage {self._stage.name!r}", error)
             group.cancel_scope.cancel()

@@ -9,7 +9,8 @@ from specstream.pipeline.yielded import ROUNDING_MS
 from specstream.types import AvatarCue, Revoke, Span, Speech
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.frames import EndFrame
-from specstream.ws.stage.given import Extent, Given, Order
+from specstream.ws.stage.given import Extent, Given
+from specstream.ws.stage.order import Order
 
 __all__ = ["CueOrder"]
 

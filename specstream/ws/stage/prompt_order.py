@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from specstream.types import Revoke, ScenePrompt
 from specstream.ws.stage.codec import Violation
-from specstream.ws.stage.given import Given, Order
+from specstream.ws.stage.given import Given
+from specstream.ws.stage.order import Order
 
 __all__ = ["PromptOrder"]
 

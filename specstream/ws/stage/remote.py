@@ -22,7 +22,7 @@ from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import Violation
 from specstream.ws.stage.cue_order import CueOrder
 from specstream.ws.stage.frames import MAX_WINDOW, SUBPROTOCOL, Kind, ReadyFrame, StartFrame
-from specstream.ws.stage.given import Order
+from specstream.ws.stage.order import Order
 from specstream.ws.stage.prompt_order import PromptOrder
 from specstream.ws.stage.protocol import WINDOW, StageRules
 from specstream.ws.stage.remote_turn import Output, RemoteTurn

@@ -14,7 +14,7 @@ from specstream.pipeline.stage import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
 from specstream.ws.stage import frames as fr
 from specstream.ws.stage.channel import Channel
-from specstream.ws.stage.given import Order
+from specstream.ws.stage.order import Order
 
 __all__ = ["Output", "RemoteTurn"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specstream.pipeline.yielded import MarkCheck
 from specstream.types import Phrase, Revoke, Speech
 from specstream.ws.stage.codec import Violation
-from specstream.ws.stage.given import Order
+from specstream.ws.stage.order import Order
 
 __all__ = ["SpokenOrder"]
 

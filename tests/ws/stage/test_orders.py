@@ -18,7 +18,7 @@ from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import Flush, Phrase, Revoke, Span, Tag
 from specstream.ws.stage.cue_order import CueOrder
 from specstream.ws.stage.frames import EndFrame
-from specstream.ws.stage.given import Order
+from specstream.ws.stage.order import Order
 from specstream.ws.stage.prompt_order import PromptOrder
 from specstream.ws.stage.spoken_order import SpokenOrder
 from specstream_adapters.avatar import VisemeScripter
