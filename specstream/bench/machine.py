@@ -1,10 +1,12 @@
-"""The number of CPU threads that the arms get, and the provenance of a result."""
+"""The number of CPU threads that the arms get, the memory in use, and the provenance of a result."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,8 +18,9 @@ from specstream import __version__
 from specstream.bench.arms.base import BenchThread
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 
-__all__ = ["choose_threads", "load_average", "provenance_of", "settle_threads"]
+__all__ = ["choose_threads", "load_average", "provenance_of", "resident_mb", "settle_threads"]
 
+_STATM = Path("/proc/self/statm")
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 _TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial
 _FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
@@ -140,6 +143,14 @@ def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
         "layers": getattr(config, "num_hidden_layers", None),
         "width": getattr(config, "hidden_size", None),
     }
+
+
+def resident_mb() -> float:
+    """This process's resident set in MiB; its peak where the system doesn't report the current one."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * resource.getpagesize() / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def load_average() -> list[float] | None:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import resource
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
 
 from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
+from specstream.bench.machine import resident_mb
 from specstream.bench.questions import ALOUD, WRITTEN
 from specstream.pipeline.interfaces import SpeechSynthesizer
 
-__all__ = ["HeardAt", "SoakFigures", "converse", "resident_mb"]
+__all__ = ["HeardAt", "SoakFigures", "converse"]
 
-_STATM = Path("/proc/self/statm")
 _WARM = 6  # turns before memory is first measured
-
-
-def resident_mb() -> float:
-    """This process's resident set in MiB; its peak where the system doesn't report the current one."""
-    if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize() / 2**20
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 class HeardAt:
@@ -112,17 +101,16 @@ async def converse(
         SpecstreamError: a turn got no reply, or no audible one.
     """
     figures, began = SoakFigures(), anyio.current_time()
-    rate, spoken = voice.capabilities.sample_rate, False
-    for question in itertools.cycle(WRITTEN + ALOUD):
+    rate = voice.capabilities.sample_rate
+    for number, question in enumerate(itertools.cycle(WRITTEN + ALOUD), 1):
         passed = anyio.current_time() - began
         if passed >= seconds:
             break
-        if spoken:
-            turn = await talk.ask_aloud(agent, question, await talk.said(voice, question), rate)
-        else:
+        if number % 2:
             turn = await talk.ask_in_writing(agent, question)
-        spoken = not spoken
-        figures.turns += 1
+        else:
+            turn = await talk.ask_aloud(agent, question, await talk.said(voice, question), rate)
+        figures.turns = number
         figures.waits_ms.append(turn.wait_ms)
         late, gaps = heard.reply_over(turn.cues)
         figures.cue_late_ms = max(figures.cue_late_ms, late)

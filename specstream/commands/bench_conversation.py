@@ -11,8 +11,9 @@ from typing import Any
 
 from specstream.agent.agent import Agent
 from specstream.bench import conversation as talk
+from specstream.bench.machine import resident_mb
 from specstream.bench.questions import ALOUD, FIRST, WRITTEN
-from specstream.bench.soak import HeardAt, SoakFigures, converse, resident_mb
+from specstream.bench.soak import HeardAt, SoakFigures, converse
 from specstream.commands.bench_plan import bench_config
 from specstream.commands.chain import load_voice
 from specstream.commands.common import params_of
@@ -73,19 +74,17 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
     figures, progress = talk.ConversationFigures(), Progress(sys.stderr)
     memory = figures.memory_mb
     memory["models"] = resident_mb()
-    voice, recognizer = load_voice("auto"), load_adapter("recognizer", "whisper")
+    voice, ears = load_voice("auto"), _ears()
     rate = voice.capabilities.sample_rate
-    ears = Ears(recognizer, load_adapter("turns", "silero"))
     memory["voice and ears"] = resident_mb()
-    agent = Agent(
+    async with Agent(
         engine=engine,
         voice=voice,
         recognizer=ears,
         sample_rate=rate,
         play=Playout(paced=False),
         params=params,
-    )
-    async with agent:
+    ) as agent:
         tell = progress.phase("turn")
         await talk.ask_in_writing(agent, FIRST)  # a warm-up, not counted
         for at, (written, aloud) in enumerate(zip(WRITTEN[:turns], ALOUD, strict=False)):
@@ -100,14 +99,13 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
         for turn in figures.aloud:
             figures.questions.add(turn.asked, turn.heard)
         for turn in figures.written:
-            heard = await talk.heard_as(recognizer, bytes(turn.pcm), turn.sample_rate)
+            heard = await talk.heard_as(ears.recognizer, bytes(turn.pcm), turn.sample_rate)
             figures.answers.add(turn.spoken, heard)
         memory["answers recognised"] = resident_mb()
-
-    def playing(playout: Playout) -> Agent:
-        return Agent(engine=engine, voice=load_voice("auto"), play=playout, params=params)
-
-    figures.silence_ms = await talk.interrupted(playing, WRITTEN[: min(turns, _INTERRUPTIONS)])
+    figures.silence_ms = await talk.interrupted(
+        lambda play: Agent(engine=engine, voice=load_voice("auto"), play=play, params=params),
+        WRITTEN[: min(turns, _INTERRUPTIONS)],
+    )
     memory["the end"] = resident_mb()
     return figures
 
@@ -116,10 +114,9 @@ async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakF
     progress, memory = Progress(sys.stderr), {"models": resident_mb()}
     voice = load_voice("auto")
     memory["voice"] = resident_mb()
-    ears = Ears(load_adapter("recognizer", "whisper"), load_adapter("turns", "silero"))
+    ears, heard = _ears(), HeardAt()
     memory["ears"] = resident_mb()
-    heard = HeardAt()
-    agent = Agent(
+    async with Agent(
         engine=engine,
         voice=voice,
         avatar="viseme",
@@ -127,8 +124,7 @@ async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakF
         sample_rate=voice.capabilities.sample_rate,
         play=Playout(heard),
         params=params,
-    )
-    async with agent:
+    ) as agent:
         tell = progress.phase("minute")
         figures = await converse(
             agent, heard, voice, minutes * 60, lambda s: tell(int(s // 60), math.ceil(minutes))
@@ -136,6 +132,10 @@ async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakF
     progress.clear()
     figures.memory_mb = memory | figures.memory_mb
     return figures
+
+
+def _ears() -> Ears:
+    return Ears(load_adapter("recognizer", "whisper"), load_adapter("turns", "silero"))
 
 
 def _turns(figures: talk.ConversationFigures) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from specstream.commands.output import RunPrinter
 from specstream.commands.timed_turn import Turn
 from specstream.errors import OutputError
 from specstream.pipeline.stage import Event, StageFailed
-from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech
+from specstream.types import AvatarCue, Chunk, ScenePrompt, Speech
 from specstream.wording import writing
 
 __all__ = ["Recorder"]
@@ -34,7 +35,7 @@ class Recorder:
     """
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
-        self.phrases = self.cues = self.prompts = 0
+        self.counts: Counter[str] = Counter()  # of the turn's items, by the names of their types
         self.turn: Turn | None = None
         self._out = out
         self._printer = printer
@@ -81,6 +82,7 @@ class Recorder:
             "source": event.source,
             "type": type(item).__name__,
         }
+        self.counts[entry["type"]] += 1
         if isinstance(item, StageFailed):
             entry["error"] = {"code": item.error.code, "message": str(item.error)}
         elif isinstance(item, AvatarCue):  # avatar.jsonl has the rest
@@ -91,15 +93,11 @@ class Recorder:
         self._trace.append(entry)
         if isinstance(item, Chunk):
             self._printer.add(item)
-        elif isinstance(item, Phrase):
-            self.phrases += 1
         elif isinstance(item, Speech):
             self._write_audio(item)
         elif isinstance(item, AvatarCue):
-            self.cues += 1
             self._write_line("avatar.jsonl", item)
         elif isinstance(item, ScenePrompt):
-            self.prompts += 1
             self._write_line("prompts.jsonl", item)
 
     def _write_audio(self, speech: Speech) -> None:

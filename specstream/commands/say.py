@@ -41,25 +41,22 @@ async def run(args: argparse.Namespace) -> None:
             compared = None
             if args.compare:
                 without, own = [], []
+                asked = (engine, pipeline, messages, params)
                 for _ in range(_REPEATS):
-                    without.append(
-                        await run_turn(engine, pipeline, messages, params, speculate=False)
-                    )
-                    own.append(await run_turn(engine, pipeline, messages, params))
+                    without.append(await run_turn(*asked, speculate=False))
+                    own.append(await run_turn(*asked))
                 compared = _compare(own, without)
-    for line in tell_report(turn.report, params.max_tokens):
-        note(line)
-    for line in _tell(turn, recorder, out, compared):
-        note(line)
+    lines = [*tell_report(turn.report, params.max_tokens), *_tell(turn, recorder, out, compared)]
+    note("\n".join(lines))
     if args.json:
         values = turn.report.to_dict()
         values |= {
             "ttfa_ms": _rounded(turn.ttfa_ms),
             "first_phrase_ms": _rounded(turn.first_phrase_ms),
             "audio_seconds": round(turn.audio_seconds, 3),
-            "phrases": recorder.phrases,
-            "cues": recorder.cues,
-            "prompts": recorder.prompts,
+            "phrases": recorder.counts["Phrase"],
+            "cues": recorder.counts["AvatarCue"],
+            "prompts": recorder.counts["ScenePrompt"],
             "out": str(out),
         }
         if compared is not None:
@@ -94,23 +91,21 @@ def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
 
 def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
     lines: list[str] = []
+    phrases = counted(made.counts["Phrase"], "phrase")
     if turn.ttfa_ms is not None:
         lines.append(
             f"first audible sample after {turn.ttfa_ms:.0f} ms; {turn.audio_seconds:.1f} s of speech, "
-            f"{counted(made.phrases, 'phrase')}, {counted(made.cues, 'avatar cue')}, "
-            f"{counted(made.prompts, 'scene prompt')}"
+            f"{phrases}, {counted(made.counts['AvatarCue'], 'avatar cue')}, "
+            f"{counted(made.counts['ScenePrompt'], 'scene prompt')}"
         )
-    elif made.phrases and not turn.failures:
-        lines.append(f"no speech: the voice made no sound of {counted(made.phrases, 'phrase')}")
+    elif made.counts["Phrase"] and not turn.failures:
+        lines.append(f"no speech: the voice made no sound of {phrases}")
     if compared is not None:
         own, other = compared["with"], compared["without"]
         same = "the same tokens" if compared["same_tokens"] else "other tokens"
-        heard = ""
-        if own["ttfa_ms"] is not None and other["ttfa_ms"] is not None:
-            heard = (
-                f", first audible sample after {other['ttfa_ms']:.0f} ms "
-                f"instead of {own['ttfa_ms']:.0f}"
-            )
+        heard, waits = "", (other["ttfa_ms"], own["ttfa_ms"])
+        if None not in waits:
+            heard = ", first audible sample after {:.0f} ms instead of {:.0f}".format(*waits)
         lines.append(
             f"without speculation: {same}, {other['tokens_per_second']:.0f} tokens a second instead "
             f"of {own['tokens_per_second']:.0f} ({compared['speedup']:.2f}x){heard} "

@@ -37,25 +37,22 @@ async def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     config = engine_of(args).config
     with ends_at_once():
-        from specstream.bench.exactness.harness import AT_ONCE
-
-        config = config.model_copy(update={"max_waiting": AT_ONCE})
         config = await anyio.to_thread.run_sync(_settled, config, args.proposer is None)
-    findings: list[Finding] = []
-
-    def check_all() -> None:
-        for finding in _findings(config, args):
-            findings.append(finding)
-            answer = "NO" if not finding.holds else "yes" if finding.conclusive else "?"
-            print(f"{answer:4}{finding.claim}: {finding.says}", flush=True)
-
-    with ends_at_once():
-        await anyio.to_thread.run_sync(check_all)
+        findings = await anyio.to_thread.run_sync(_check_all, config, args)
     seconds = time.perf_counter() - started
     note(f"{len(findings)} claims checked in {seconds:.0f} s")
     if args.json:
         print_json(_as_json(config, findings, seconds))
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _check_all(config: EngineConfig, args: argparse.Namespace) -> list[Finding]:
+    findings = []
+    for finding in _findings(config, args):
+        findings.append(finding)
+        answer = "NO" if not finding.holds else "yes" if finding.conclusive else "?"
+        print(f"{answer:4}{finding.claim}: {finding.says}", flush=True)
+    return findings
 
 
 def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
@@ -79,11 +76,13 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     from specstream.bench.exactness.bits import check_bits
     from specstream.bench.exactness.coverage import check_parameters
     from specstream.bench.exactness.greedy import compare_greedy
+    from specstream.bench.exactness.harness import AT_ONCE
     from specstream.bench.exactness.pair import Finding, check_rules, check_samples, end_ids_of
     from specstream.bench.prompts import read_prompts
     from specstream.engine.build import build_engine
     from specstream.model.load import load_tokenizer
 
+    config = config.model_copy(update={"max_waiting": AT_ONCE})
     prompts = read_prompts().prompts
     # Every 21st: three prompts, of three domains.
     chosen = [list(prompt.messages) for prompt in prompts[::21]]

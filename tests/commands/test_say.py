@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from specstream.commands.say import _tell
 
 def told(ttfa_ms: float | None, *failures: Exception) -> list[str]:
     turn: Any = SimpleNamespace(ttfa_ms=ttfa_ms, audio_seconds=1.5, failures=failures)
-    made: Any = SimpleNamespace(phrases=2, cues=3, prompts=0, written=["trace.json"])
+    counts = Counter({"Phrase": 2, "AvatarCue": 3})
+    made: Any = SimpleNamespace(counts=counts, written=["trace.json"])
     return _tell(turn, made, Path("out"), None)
 
 
