@@ -15,6 +15,8 @@ from contextlib import (
 from dataclasses import replace
 from typing import Any
 
+import anyio
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -23,6 +25,7 @@ from specstream.pipeline.stage import Pipeline, Stage
 from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import Flush, Revoke, ScenePrompt
 from specstream.ws.listen import listen
+from specstream.ws.stage.channel import MAX_SIZE
 from specstream.ws.stage.codec import encode
 from specstream.ws.stage.frames import SUBPROTOCOL, Kind, ReadyFrame
 from specstream.ws.stage.protocol import WINDOW
@@ -56,7 +59,7 @@ async def served(
     """Serve adapters that ``make`` makes; the stage that stands for them."""
     async with (
         adapter_server(kind, make, window=window) as port,
-        RemoteStage(f"ws://127.0.0.1:{port}", kind, window=window) as stage,
+        at(port, kind, window=window) as stage,
     ):
         yield stage
 
@@ -85,10 +88,50 @@ async def pipeline(
         yield Pipeline(branches, head=Relay(), **options)
 
 
+def at(port: int, kind: Kind = "voice", **options: Any) -> RemoteStage:
+    """The stage of an adapter that is served at a port of this machine."""
+    return RemoteStage(f"ws://127.0.0.1:{port}", kind, **options)
+
+
+async def spoken(items: Sequence[Any]) -> list[Any]:
+    """What a voice in this process gives."""
+    return await feed(VoiceStage(ToneVoice()), items)
+
+
+def knock(port: int, **options: Any) -> connect:
+    """A bare connection, on which nothing was read."""
+    offered = {"subprotocols": [Subprotocol(SUBPROTOCOL)], "proxy": None, "compression": None}
+    return connect(f"ws://127.0.0.1:{port}", **{**offered, "max_size": MAX_SIZE, **options})
+
+
+@asynccontextmanager
+async def dial(port: int, **options: Any) -> AsyncGenerator[ClientConnection, None]:
+    """A bare connection, greeted already."""
+    async with knock(port, **options) as socket:
+        ready = json.loads(await socket.recv())
+        assert ready["type"] == "ready"
+        yield socket
+
+
+async def last_words(socket: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
+    """The error frames that came before the close, and its code."""
+    errors: list[dict[str, Any]] = []
+    with anyio.fail_after(20):
+        try:
+            while True:
+                message = await socket.recv()
+                assert not errors, "nothing comes after an error"
+                if isinstance(message, str) and json.loads(message)["type"] == "error":
+                    errors.append(json.loads(message))
+        except ConnectionClosed:
+            pass
+    return errors, socket.close_code
+
+
 async def a_turn_elsewhere(port: int) -> None:
     """Run a whole turn on another connection, as a clock: all pending work is done after it."""
-    async with RemoteStage(f"ws://127.0.0.1:{port}", "voice") as other:
-        assert await feed(other, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
+    async with at(port) as other:
+        assert await feed(other, PHRASES) == await spoken(PHRASES)
 
 
 def unnumbered(items: list[Any]) -> list[Any]:
@@ -175,6 +218,6 @@ async def impostor(
 
     async with (
         listen(handle, subprotocols=[Subprotocol(SUBPROTOCOL)], close_timeout=0.1) as port,
-        RemoteStage(f"ws://127.0.0.1:{port}", kind, **options) as stage,
+        at(port, kind, **options) as stage,
     ):
         yield stage

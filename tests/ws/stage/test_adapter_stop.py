@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -11,17 +10,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
-from websockets.typing import Subprotocol
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
-from specstream.pipeline.stages import VoiceStage
 from specstream.types import Phrase, SpeechBuffer
-from specstream.ws.stage.frames import SUBPROTOCOL
 from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import AdapterServer
 from tests.standins import ToneVoice, feed, phrases_of
+from tests.ws.remotes import at, knock, last_words, spoken
 
 PHRASES = phrases_of("Hello there. This is another sentence.")
 
@@ -73,15 +68,11 @@ class Stop:
             self.begun.set()
 
 
-async def last_word(port: int) -> tuple[str, int]:
+async def last_word(port: int) -> tuple[str, int | None]:
     """The error that a newcomer gets, and the code that its connection is closed with."""
-    options = {"subprotocols": [Subprotocol(SUBPROTOCOL)], "proxy": None}
-    async with connect(f"ws://127.0.0.1:{port}", **options) as socket:  # type: ignore[arg-type]
-        message = json.loads(await socket.recv())["message"]
-        with pytest.raises(ConnectionClosed) as caught:
-            await socket.recv()
-        assert caught.value.rcvd is not None
-        return message, caught.value.rcvd.code
+    async with knock(port) as socket:
+        (error,), code = await last_words(socket)
+        return error["message"], code
 
 
 @asynccontextmanager
@@ -103,7 +94,7 @@ async def a_turn(
 
         group.start_soon(serve)
         await stop.listening.wait()
-        async with RemoteStage(f"ws://127.0.0.1:{stop.port}", "voice") as stage:
+        async with at(stop.port) as stage:
             async with anyio.create_task_group() as turns:
                 turns.start_soon(perform, stage)
                 await begun.wait()
@@ -116,7 +107,7 @@ async def test_a_turn_is_finished_and_none_begins() -> None:
     stop, gate = Stop(600), anyio.Event()
 
     async def perform(stage: RemoteStage) -> None:
-        assert await feed(stage, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
+        assert await feed(stage, PHRASES) == await spoken(PHRASES)
 
     async with a_turn(stop, gate, perform):
         assert await last_word(stop.port) == ("this server is stopping; try again later", 1013)

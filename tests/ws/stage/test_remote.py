@@ -18,7 +18,6 @@ from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import Flush, Phrase, Span
 from specstream.ws.stage.frames import Kind
 from specstream.ws.stage.protocol import WINDOW
-from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from tests.standins import (
     Board,
@@ -36,9 +35,11 @@ from tests.ws.remotes import (
     LAYOUTS,
     PHRASES,
     a_turn_elsewhere,
+    at,
     pipeline,
     remote,
     served,
+    spoken,
     with_controls,
 )
 
@@ -49,7 +50,7 @@ async def test_wherever_the_adapters_run_the_items_are_the_same(
     remotes: Sequence[Kind], seed: int
 ) -> None:
     items = with_controls(seed)
-    voiced = await feed(VoiceStage(ToneVoice()), items)
+    voiced = await spoken(items)
     board = Board()  # its shots are numbered through, so it lives as long as the served one
     async with pipeline(remotes, capacity=random.Random(seed).choice([1, 3, 64])) as line:
         for _ in range(2):  # the second turn on the same sockets
@@ -86,7 +87,7 @@ async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() ->
         made.append(ToneVoice())
         return made[-1]
 
-    expected = await feed(VoiceStage(ToneVoice()), PHRASES)
+    expected = await spoken(PHRASES)
     async with served("voice", make) as stage:
         ready = await stage.connect()
         assert (ready.adapter, ready.voice) == ("tone", ToneVoice().capabilities)
@@ -120,7 +121,7 @@ async def test_a_reader_that_stops_stops_the_remote_voice() -> None:
     window = 4
     async with (
         adapter_server("voice", make) as port,
-        RemoteStage(f"ws://127.0.0.1:{port}", "voice", window=window) as stage,
+        at(port, "voice", window=window) as stage,
     ):
         link: Link[Any] = Link(1024)
         many = phrases_of("A word and another word. " * 200)
@@ -139,7 +140,7 @@ async def test_a_reader_that_stops_stops_the_remote_voice() -> None:
         assert script.made < sum(1 for _ in many)
         assert script.running == 1
         rest = [piece async for piece in outputs]
-        assert [*read, *rest] == await feed(VoiceStage(ToneVoice()), many), "and nothing is lost"
+        assert [*read, *rest] == await spoken(many), "and nothing is lost"
 
 
 async def test_a_stage_that_does_not_read_stops_its_source() -> None:
@@ -159,7 +160,7 @@ async def test_a_stage_that_does_not_read_stops_its_source() -> None:
                 previous = -1
                 while previous != len(taken):
                     previous = len(taken)
-                    await feed(VoiceStage(ToneVoice()), PHRASES)
+                    await spoken(PHRASES)
                     async with remote("voice") as other:
                         await feed(other, PHRASES)
                 assert len(taken) <= WINDOW + 12

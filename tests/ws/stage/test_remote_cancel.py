@@ -15,13 +15,10 @@ from websockets.asyncio.server import ServerConnection
 
 from specstream.pipeline.link import Link
 from specstream.pipeline.stage import StageFailed
-from specstream.pipeline.stages import VoiceStage
 from specstream.types import AvatarCue, Cancel
 from specstream.ws.stage.frames import Kind
-from specstream.ws.stage.remote import RemoteStage
 from tests.standins import (
     Script,
-    ToneVoice,
     events_by_source,
     feed,
     stream,
@@ -32,9 +29,11 @@ from tests.ws.remotes import (
     LOCAL,
     MAKE,
     PHRASES,
+    at,
     impostor,
     pipeline,
     remote,
+    spoken,
     unnumbered,
 )
 
@@ -45,7 +44,7 @@ async def test_a_cancel_in_the_middle_of_a_turn(kind: Kind, where: str) -> None:
     """Everything after the cancel is the rest, then the Cancel; the connection stays good."""
     inputs: dict[Kind, list[Any]] = {
         "voice": list(PHRASES),
-        "avatar": await feed(VoiceStage(ToneVoice()), PHRASES),
+        "avatar": await spoken(PHRASES),
         "prompt": list(PHRASES),
     }
     script = Script(stall_at=2 if where == "stalled" and kind != "avatar" else None)
@@ -94,7 +93,7 @@ async def test_a_cancelled_pipeline_comes_to_rest(remotes: Sequence[Kind], stall
         scripts[stalling].stall_at = None
         async with line.run(stream(PHRASES)) as run:
             found = await events_by_source(run)
-        assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)
+        assert found["voice"] == await spoken(PHRASES)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -104,7 +103,7 @@ async def test_cancels_at_any_moment(seed: int) -> None:
     kind = rng.choice(KINDS)
     items: list[Any] = list(PHRASES[:4])
     if kind == "avatar":
-        items = await feed(VoiceStage(ToneVoice()), items)
+        items = await spoken(items)
     async with remote(kind, window=rng.choice([1, 2, 16])) as stage:
         for _ in range(6):
             link: Link[Any] = Link(len(items) + 1)
@@ -134,7 +133,7 @@ async def test_cancels_at_any_moment(seed: int) -> None:
 
 async def test_cancelling_before_anybody_answers() -> None:
     with sockets.create_server(("127.0.0.1", 0)) as silent:  # connects, and says nothing
-        stage = RemoteStage(f"ws://127.0.0.1:{silent.getsockname()[1]}", "voice")
+        stage = at(silent.getsockname()[1])
         link: Link[Any] = Link()
 
         async def cancel() -> None:

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from specstream.errors import AdapterFailed, ConfigError, ConnectionFailed, ProtocolError
 from specstream.pipeline.stage import Pipeline, StageFailed
-from specstream.pipeline.stages import AvatarStage, PromptStage, VoiceStage
+from specstream.pipeline.stages import AvatarStage, PromptStage
 from specstream.types import Speech
 from specstream.ws.listen import listen
 from specstream.ws.stage.codec import MAX_MESSAGE
@@ -32,7 +32,7 @@ from tests.standins import (
     stream,
 )
 from tests.ws.doubles import wait_for
-from tests.ws.remotes import KINDS, PHRASES, Cable, impostor, pipeline, remote
+from tests.ws.remotes import KINDS, PHRASES, Cable, at, impostor, pipeline, remote, spoken
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,7 +68,7 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
         )
         cable = Cable(target)
         port = await stack.enter_async_context(cable.plugged())
-        stage = await stack.enter_async_context(RemoteStage(f"ws://127.0.0.1:{port}", "voice"))
+        stage = await stack.enter_async_context(at(port))
         line = Pipeline([[stage, AvatarStage(Face())], [PromptStage(Board())]], head=Relay())
 
         async def lose() -> None:
@@ -84,7 +84,7 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
         assert f"ws://127.0.0.1:{port}" in str(failed.error)
         buffers = sum(len(piece.pcm) > 0 for piece in found["voice"])
         assert buffers == 5 or how == "cable cut", "what was sent before the end has arrived"
-        whole = await feed(VoiceStage(ToneVoice()), PHRASES)
+        whole = await spoken(PHRASES)
         assert found["voice"] == whole[: len(found["voice"])]
         assert found["text"] == PHRASES
         assert found["avatar"][-1].name == "sil", "the face comes to rest all the same"
@@ -97,14 +97,14 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
                 await feed(stage, PHRASES)
             make = lambda: ToneVoice(script)  # noqa: E731
             await server.enter_async_context(adapter_server("voice", make, port=target))
-        assert await feed(stage, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
+        assert await feed(stage, PHRASES) == await spoken(PHRASES)
 
 
 async def test_a_warm_connection_that_died_between_turns_is_replaced() -> None:
-    expected = await feed(VoiceStage(ToneVoice()), PHRASES)
+    expected = await spoken(PHRASES)
     async with AsyncExitStack() as stack:
         port = await stack.enter_async_context(adapter_server("voice", ToneVoice))
-        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
+        stage = at(port)
         assert await feed(stage, PHRASES) == expected
         await stack.aclose()
         await wait_for(lambda: not stage._idle[0][0].usable)
@@ -122,12 +122,12 @@ async def test_what_can_be_wrong_with_an_address() -> None:
             RemoteStage("ws://127.0.0.1:1", "voice", window=window)
     with sockets.socket() as free:
         free.bind(("127.0.0.1", 0))
-        nobody = RemoteStage(f"ws://127.0.0.1:{free.getsockname()[1]}", "voice")
+        nobody = at(free.getsockname()[1])
     with pytest.raises(ConnectionFailed, match="specstream adapter voice"):
         await nobody.connect()
     async with adapter_server("avatar", Face) as port:
         with pytest.raises(ConfigError, match="serves: avatar, not: voice"):
-            await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
+            await at(port).connect()
 
     async def chat(socket: ServerConnection) -> None:
         await socket.send("hello")
@@ -135,10 +135,10 @@ async def test_what_can_be_wrong_with_an_address() -> None:
 
     async with listen(chat) as port:
         with pytest.raises(ProtocolError, match="doesn't speak"):
-            await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
+            await at(port).connect()
     async with listen(chat, subprotocols=[Subprotocol(SUBPROTOCOL)]) as port:
         with pytest.raises(ProtocolError, match=f"the voice adapter at .*:{port}: frame: "):
-            await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
+            await at(port).connect()
 
 
 async def test_an_address_that_takes_too_long() -> None:
@@ -184,10 +184,10 @@ async def test_an_adapter_that_talks_nonsense_is_hung_up_on(junk: str | bytes) -
 
 async def test_an_item_of_the_wrong_kind_is_a_typed_error() -> None:
     async with remote("voice") as stage:
-        speech = (await feed(VoiceStage(ToneVoice()), PHRASES))[0]
+        speech = (await spoken(PHRASES))[0]
         with pytest.raises(ProtocolError, match="holds a phrase"):
             await feed(stage, [speech])
-        assert await feed(stage, PHRASES) == await feed(VoiceStage(ToneVoice()), PHRASES)
+        assert await feed(stage, PHRASES) == await spoken(PHRASES)
 
 
 async def test_leaving_a_run_early_lets_go_of_everything() -> None:
@@ -201,4 +201,4 @@ async def test_leaving_a_run_early_lets_go_of_everything() -> None:
             await wait_for(lambda: script.running == 0)
         async with line.run(stream(PHRASES)) as run:
             found = await events_by_source(run)
-        assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)
+        assert found["voice"] == await spoken(PHRASES)

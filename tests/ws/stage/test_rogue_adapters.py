@@ -25,10 +25,10 @@ from specstream.ws.realtime import audio
 from specstream.ws.realtime.audio import AudioPacer
 from specstream.ws.stage.codec import AudioFrame, encode
 from specstream.ws.stage.frames import CueFrame, PromptFrame
-from tests.standins import Board, Relay, ToneVoice, events_by_source, feed, stream
+from tests.standins import Board, Relay, ToneVoice, events_by_source, stream
 from tests.ws.doubles import FreeClock, Stand
 from tests.ws.frames import CUE, SHOT
-from tests.ws.remotes import PHRASES, impostor
+from tests.ws.remotes import PHRASES, impostor, spoken
 
 Answer = Callable[[ServerConnection, dict[str, Any]], Awaitable[None]]
 TEXT = "one two three four."
@@ -155,7 +155,7 @@ async def test_items_that_do_not_fit_the_turn(kind: Any, fields: dict[str, Any],
     assert f"the {kind} adapter at {stage._url}: " in str(failed.error)
     assert said in str(failed.error)
     assert found["text"] == PHRASES
-    assert found["voice"] == await feed(VoiceStage(ToneVoice()), PHRASES)
+    assert found["voice"] == await spoken(PHRASES)
 
 
 @pytest.mark.virtual_time

@@ -9,13 +9,12 @@ import random
 import struct
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
@@ -26,7 +25,6 @@ from specstream.errors import (
     ConnectionFailed,
     PortUnavailable,
 )
-from specstream.pipeline.stages import VoiceStage
 from specstream.types import Phrase, SpeechBuffer
 from specstream.ws import listen as listen_module
 from specstream.ws.listen import listen
@@ -34,7 +32,6 @@ from specstream.ws.stage import channel
 from specstream.ws.stage.channel import MAX_SIZE, Channel
 from specstream.ws.stage.codec import MAX_MESSAGE, encode
 from specstream.ws.stage.frames import (
-    SUBPROTOCOL,
     AckFrame,
     CancelFrame,
     ChunkFrame,
@@ -48,41 +45,11 @@ from specstream.ws.stage.remote import RemoteStage
 from specstream.ws.stage.server import adapter_server
 from tests.standins import Board, Face, Script, ToneVoice, feed, phrases_of
 from tests.ws.doubles import wait_for
-from tests.ws.remotes import a_turn_elsewhere
+from tests.ws.remotes import a_turn_elsewhere, at, dial, last_words, spoken
 
 PHRASES = phrases_of("Hello there [smile]. This is another sentence. And the last one.")
 START = encode(StartFrame(window=8))
 CHUNK = encode(ChunkFrame(phrase=PHRASES[0]))
-
-
-@asynccontextmanager
-async def dial(port: int, **options: Any) -> AsyncGenerator[ClientConnection, None]:
-    """A bare connection, greeted already."""
-    url = f"ws://127.0.0.1:{port}"
-    options = {
-        "subprotocols": [Subprotocol(SUBPROTOCOL)],
-        "proxy": None,
-        "compression": None,
-    } | options
-    async with connect(url, max_size=MAX_SIZE, **options) as socket:
-        ready = json.loads(await socket.recv())
-        assert ready["type"] == "ready"
-        yield socket
-
-
-async def last_words(socket: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
-    """The error frames that came before the close, and its code."""
-    errors: list[dict[str, Any]] = []
-    with anyio.fail_after(20):
-        try:
-            while True:
-                message = await socket.recv()
-                assert not errors, "nothing comes after an error"
-                if isinstance(message, str) and json.loads(message)["type"] == "error":
-                    errors.append(json.loads(message))
-        except ConnectionClosed:
-            pass
-    return errors, socket.close_code
 
 
 # --- nonsense -----------------------------------------------------------------------------------
@@ -228,7 +195,7 @@ async def test_who_may_connect() -> None:
 
 async def test_a_full_server_says_so_and_recovers() -> None:
     async with adapter_server("voice", ToneVoice, max_connections=2) as port:
-        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
+        stage = at(port)
         async with dial(port), dial(port):
             with pytest.raises(AdapterUnavailable, match="full"):
                 await feed(stage, PHRASES)
@@ -265,11 +232,11 @@ async def test_serving_until_cancelled() -> None:
 
         group.start_soon(serve)
         await wait_for(lambda: bool(ports))
-        async with RemoteStage(f"ws://127.0.0.1:{ports[0]}", "prompt") as stage:
+        async with at(ports[0], "prompt") as stage:
             assert len(await feed(stage, PHRASES)) == len(PHRASES)
         group.cancel_scope.cancel()
     with pytest.raises(ConnectionFailed):
-        await RemoteStage(f"ws://127.0.0.1:{ports[0]}", "prompt").connect()
+        await at(ports[0], "prompt").connect()
 
 
 async def test_an_adapter_that_can_not_be_made() -> None:
@@ -302,7 +269,7 @@ async def test_an_adapter_that_can_not_be_made() -> None:
 
     async with adapter_server("voice", only_once) as port, dial(port):
         with pytest.raises(AdapterUnavailable, match="no such voice"):
-            await RemoteStage(f"ws://127.0.0.1:{port}", "voice").connect()
+            await at(port).connect()
         await a_turn_elsewhere(port)
 
 
@@ -314,7 +281,7 @@ async def test_a_buffer_that_is_too_long_for_a_message_says_what_to_do() -> None
 
     async with adapter_server("voice", Windbag) as port:
         with pytest.raises(AdapterFailed, match="smaller pieces"):
-            await feed(RemoteStage(f"ws://127.0.0.1:{port}", "voice"), PHRASES)
+            await feed(at(port), PHRASES)
 
 
 # --- what is left behind ------------------------------------------------------------------------
@@ -338,8 +305,8 @@ async def test_clients_that_vanish_leave_nothing_and_disturb_nobody(seed: int) -
     async with adapter_server("voice", make) as port:
         await wait_for(lambda: len(scripts) == 1)
         scripts[0].stall_at = None
-        bystander = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
-        whole = await feed(VoiceStage(ToneVoice()), PHRASES)
+        bystander = at(port)
+        whole = await spoken(PHRASES)
         async with bystander:
             assert await feed(bystander, PHRASES) == whole
             tasks, threads = len(asyncio.all_tasks()), threading.active_count()
@@ -424,7 +391,7 @@ async def test_a_face_is_told_how_to_rest_even_if_done_and_cancel_cross() -> Non
 
     client = StageRules("client", "avatar")
     client.receive(encode(ReadyFrame(kind="avatar", adapter="x", window=8)))
-    speech = next(s for s in await feed(VoiceStage(ToneVoice()), PHRASES) if s.pcm and s.marks)
+    speech = next(s for s in await spoken(PHRASES) if s.pcm and s.marks)
     async with adapter_server("avatar", Face) as port, dial(port) as socket:
         for what in (StartFrame(window=8), speech, EndFrame()):
             for message in client.send(what):
