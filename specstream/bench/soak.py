@@ -58,7 +58,6 @@ class SoakFigures:
 
     Attributes:
         minutes: Its duration.
-        turns: Questions that were answered.
         waits_ms: Each turn's wait for the first audible sample.
         cue_late_ms: The largest delay of a cue behind its sound.
         gaps_ms: The most silence inside one reply, where decoding was slower than speech.
@@ -66,7 +65,6 @@ class SoakFigures:
     """
 
     minutes: float = 0.0
-    turns: int = 0
     waits_ms: list[float] = field(default_factory=list)
     cue_late_ms: float = 0.0
     gaps_ms: float = 0.0
@@ -77,7 +75,7 @@ class SoakFigures:
         early, late = talk.median(self.waits_ms[:10]), talk.median(self.waits_ms[-10:])
         return {
             "minutes": round(self.minutes, 2),
-            "turns": self.turns,
+            "turns": len(self.waits_ms),
             "first_audible_ms": {"first_turns": early, "last_turns": late},
             "largest_cue_delay_ms": round(self.cue_late_ms, 1),
             "longest_gaps_ms": round(self.gaps_ms, 1),
@@ -110,12 +108,11 @@ async def converse(
             turn = await talk.ask_in_writing(agent, question)
         else:
             turn = await talk.ask_aloud(agent, question, await talk.said(voice, question), rate)
-        figures.turns = number
         figures.waits_ms.append(turn.wait_ms)
         late, gaps = heard.reply_over(turn.cues)
         figures.cue_late_ms = max(figures.cue_late_ms, late)
         figures.gaps_ms = max(figures.gaps_ms, gaps)
-        if figures.turns == _WARM:
+        if number == _WARM:
             figures.memory_mb[f"after {_WARM} turns"] = resident_mb()
         tell(passed)
     figures.memory_mb["the end"] = resident_mb()

@@ -84,8 +84,7 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
 
     config = config.model_copy(update={"max_waiting": AT_ONCE})
     prompts = read_prompts().prompts
-    # Every 21st: three prompts, of three domains.
-    chosen = [list(prompt.messages) for prompt in prompts[::21]]
+    chosen = [list(prompt.messages) for prompt in prompts[::21]]  # three, of three domains
     note(f"loading {config.target}")
     # Samples are compared with the distribution of the request, without the model's own defaults.
     plain = {"mode": "default", "model_defaults": False}
@@ -94,8 +93,8 @@ def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Findin
     yield check_rules(core, chosen)
     yield check_samples(core, chosen, args.runs)
     count = max(1, args.tokens // 40)
-    step = max(1, len(prompts) // count)
-    texts = [(p.id, list(p.messages), p.reference) for p in prompts[::step][:count]]
+    spread = prompts[:: max(1, len(prompts) // count)][:count]
+    texts = [(p.id, list(p.messages), p.reference) for p in spread]
     greedy = compare_greedy(core, texts, max_tokens=60)
     dtype = str(core.target.dtype).removeprefix("torch.")
     says = (

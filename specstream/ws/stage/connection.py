@@ -33,7 +33,7 @@ class AdapterConnection:
         self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)  # made after the input
         self._over = True  # whether the turn's output is complete
         self._failure: SpecstreamError | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._scope = anyio.CancelScope()
         self._idle = anyio.Event()
         self._idle.set()
 
@@ -43,8 +43,7 @@ class AdapterConnection:
             await self._idle.wait()
         if not self._over and self._failure is None:
             self._failure = AdapterUnavailable("the adapter's server is stopping; ask it again")
-        if self._scope is not None:
-            self._scope.cancel()
+        self._scope.cancel()
 
     async def run(self) -> None:
         """Serve until the client goes away.
@@ -53,15 +52,15 @@ class AdapterConnection:
             Violation: the client broke the protocol.
             SpecstreamError: the stage broke.
         """
-        async with anyio.create_task_group() as group:
-            self._scope = group.cancel_scope
-            try:
-                await self._read(group)
-            except ConnectionFailed:
-                pass  # how connections normally end
-            except Violation as error:
-                self._failure = error
-            group.cancel_scope.cancel()
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                try:
+                    await self._read(group)
+                except ConnectionFailed:
+                    pass  # how connections normally end
+                except Violation as error:
+                    self._failure = error
+                self._scope.cancel()
         if self._failure is not None:
             raise self._failure
 
@@ -72,7 +71,7 @@ class AdapterConnection:
                 self._inbox, self._over = _Inbox(self._window, self._channel), False
                 self._idle = anyio.Event()
                 self._rest.clear()
-                group.start_soon(self._turn, group, self._inbox)
+                group.start_soon(self._turn, self._inbox)
             elif isinstance(received, fr.EndFrame):
                 self._inbox.close()
             elif isinstance(received, fr.CancelFrame):
@@ -83,7 +82,7 @@ class AdapterConnection:
             else:
                 await self._inbox.send(received)  # has room: the window is its capacity
 
-    async def _turn(self, group: TaskGroup, inbox: _Inbox) -> None:
+    async def _turn(self, inbox: _Inbox) -> None:
         try:
             async with aclosing(self._stage.run(inbox)) as outputs:
                 item: Any
@@ -102,7 +101,7 @@ class AdapterConnection:
             self._channel.post(end)
         except Exception as error:
             self._failure = as_failure(f"stage {self._stage.name!r}", error)
-            group.cancel_scope.cancel()
+            self._scope.cancel()
         finally:
             self._idle.set()  # also after the stage broke or the client left
 
