@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from specstream.errors import ConfigError
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["check_numbers", "check_ranges", "meant", "problem"]
+__all__ = ["check_numbers", "check_ranges", "first_line", "meant", "problem"]
 
 _FINITE = sys.float_info.max
 
@@ -40,6 +41,14 @@ def meant(key: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean NAME?"`` for the closest known name; "" if none is close to ``key``."""
     near = difflib.get_close_matches(key, known, 1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def first_line(error: object) -> str:
+    """An exception's first line, shortened for a message."""
+    text = str(error).strip()
+    if not text:
+        return type(error).__name__
+    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")
 
 
 def problem(error: ErrorDetails, known: Iterable[str]) -> str:

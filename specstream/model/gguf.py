@@ -41,8 +41,8 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
+from specstream.checks import first_line
 from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
-from specstream.model.places import first_line
 
 __all__ = ["convert", "read_gguf_config", "read_gguf_model", "read_gguf_tokenizer"]
 

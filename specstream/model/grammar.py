@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specstream.checks import first_line
 from specstream.errors import SamplingError
 from specstream.model.kv.base import common_prefix
-from specstream.model.places import first_line
 from specstream.types import Grammar
 
 if TYPE_CHECKING:

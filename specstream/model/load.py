@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
+from specstream.checks import first_line
 from specstream.config import EngineConfig
 from specstream.errors import (
     ConfigError,
@@ -35,13 +36,12 @@ from specstream.model.kv.transformers import check_supported
 from specstream.model.native.library import library
 from specstream.model.places import (
     check_folder,
-    first_line,
     gguf_file,
     hub_options,
-    located,
     not_found,
 )
 from specstream.model.weights import FAMILY
+from specstream.models.kept import located
 
 __all__ = [
     "choose_device",

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
-from specstream.checks import meant
+from specstream.checks import first_line, meant
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
 from specstream.models.catalogue import KNOWN
 from specstream.models.hub import try_hub
 from specstream.models.kept import head_names, located
 
-__all__ = [
-    "check_folder",
-    "check_models",
-    "first_line",
-    "gguf_file",
-    "hub_options",
-    "located",
-    "not_found",
-]
+__all__ = ["check_folder", "check_models", "gguf_file", "hub_options", "not_found"]
 
 _CONNECT_S = 2.0
 _WEIGHTS = ("*.safetensors", "*.bin", "medusa_lm_head.pt")  # the last one: published Medusa heads
@@ -125,11 +116,3 @@ def not_found(name: str, why: object) -> ModelNotFound:
         f"{name} is no folder here and can't be fetched from the Hub ({first_line(why)}); "
         f"check the name and the network, or give a local folder{meant(name, (*KNOWN, *head_names()))}"
     )
-
-
-def first_line(error: object) -> str:
-    """An exception's first line, shortened for a message."""
-    text = str(error).strip()
-    if not text:
-        return type(error).__name__
-    return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")

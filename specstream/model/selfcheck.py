@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from specstream.checks import first_line
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
 from specstream.model.forward import ForwardInput
-from specstream.model.places import first_line
 from specstream.model.runner import ModelRunner
 
 __all__ = ["check_decoding", "ordinary_ids", "read_in_parts"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specstream.checks import first_line
 from specstream.errors import ModelUnsupported
 from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.forward import ForwardInput
-from specstream.model.places import first_line
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 

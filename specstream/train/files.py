@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from specstream.checks import first_line
 from specstream.errors import OutputError
-from specstream.model.places import first_line
 
 __all__ = [
     "new_folder",

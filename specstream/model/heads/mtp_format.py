@@ -21,9 +21,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.utils.hub import cached_file
 
+from specstream.checks import first_line
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.heads.tensors import Tensors
-from specstream.model.places import first_line, gguf_file
+from specstream.model.places import gguf_file
 
 __all__ = ["MtpTensors", "foreign", "read_modules"]
 

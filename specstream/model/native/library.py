@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import torch
 
+from specstream.checks import first_line
 from specstream.errors import ConfigError
 from specstream.model.native.store import CodeStore
 from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
-from specstream.model.places import first_line
 
 __all__ = ["Library", "library", "loaded_library", "native_library"]
 
