@@ -24,7 +24,7 @@ from specstream.engine.tools.formats import CallFormat, format_of
 from specstream.errors import EngineBusy, PromptError, SamplingError
 from specstream.methods import AutoProposerConfig
 from specstream.model.defaults import ModelDefaults
-from specstream.model.processors import LogitsPipeline
+from specstream.model.processors import LogitsPipeline, ModelFacts
 from specstream.model.runner import ModelRunner
 from specstream.types import Message, SamplingParams, Tools
 
@@ -143,9 +143,10 @@ class Admission:
         request.params = params
         processors = None
         if not params.plain_logits:
-            processors = LogitsPipeline(
-                params, self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
+            facts = ModelFacts(
+                self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
+            processors = LogitsPipeline(params, facts)
         slot, request.reused = self._slots.take(request.session, prompt, limit)
         sampled_with_seed = params.seed is not None and not params.greedy
         phrase = FirstPhrase(self._phrases) if self._phrases is not None else None

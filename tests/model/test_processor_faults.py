@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelBroken, RequestError, SamplingError
-from specstream.model.processors import LogitsPipeline, Processed
+from specstream.model.processors import LogitsPipeline, ModelFacts, Processed
 from specstream.types import SamplingParams
 from tests.tiny import EOS, byte_tokenizer
 
@@ -23,7 +23,7 @@ def rows_of(params: SamplingParams, drafted: list[int], logits: Tensor | None = 
     count = len(drafted) + 1
     logits = torch.zeros(count, WIDTH) if logits is None else logits
     ends = frozenset({EOS, 7})
-    made = LogitsPipeline(params, TOKENIZER, LETTERS, WIDTH, ends, torch.device("cpu"))
+    made = LogitsPipeline(params, ModelFacts(TOKENIZER, LETTERS, WIDTH, ends, torch.device("cpu")))
     return made.apply_rows(
         logits, LETTERS, torch.tensor(drafted, dtype=torch.int64), [range(j) for j in range(count)]
     )

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from specstream.errors import SamplingError
-from specstream.model.processors import PROCESSORS, LogitsPipeline
+from specstream.model.processors import PROCESSORS, LogitsPipeline, ModelFacts
 from specstream.model.sampling import probabilities
 from specstream.params import parameters
 from specstream.speculation.proposal import Proposal
@@ -46,7 +46,7 @@ Oracle = Callable[[list[int], int, Tensor], Tensor]
 
 
 def pipeline(params: SamplingParams, prompt: list[int]) -> LogitsPipeline:
-    return LogitsPipeline(params, TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu"))
+    return LogitsPipeline(params, ModelFacts(TOKENIZER, prompt, WIDTH, ENDS, torch.device("cpu")))
 
 
 def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: Tensor) -> Tensor:

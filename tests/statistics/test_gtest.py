@@ -19,7 +19,7 @@ from specstream.bench.exactness.gtest import (
     survival,
 )
 from specstream.bench.exactness.reference import next_row
-from specstream.model.processors import LogitsPipeline
+from specstream.model.processors import LogitsPipeline, ModelFacts
 from specstream.model.sampling import probabilities
 from specstream.types import SamplingParams
 from tests.exactness.independence import independence
@@ -119,7 +119,9 @@ def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
         prompt = [rng.randrange(vocab_size) for _ in range(4)]
         reply = [rng.randrange(vocab_size) for _ in range(rng.randrange(5))]
         ends = frozenset({0})
-        pipeline = LogitsPipeline(params, None, prompt, vocab_size, ends, torch.device("cpu"))
+        pipeline = LogitsPipeline(
+            params, ModelFacts(None, prompt, vocab_size, ends, torch.device("cpu"))
+        )
         committed = rng.randrange(len(reply) + 1)
         drafted = reply[committed:]
         processed = pipeline.apply(logits, prompt + reply[:committed], drafted)

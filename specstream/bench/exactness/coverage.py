@@ -10,7 +10,7 @@ from specstream.bench.exactness.pair import Finding
 from specstream.engine.step import EngineCore
 from specstream.errors import SamplingError
 from specstream.model.defaults import HONOURED
-from specstream.model.processors import LogitsPipeline
+from specstream.model.processors import LogitsPipeline, ModelFacts
 from specstream.params import SamplingParams, parameters
 
 __all__ = ["NOT_OFFERED", "check_parameters"]
@@ -48,11 +48,12 @@ def check_parameters(core: EngineCore, tokenizer: Any, end_ids: frozenset[int]) 
     """
     known, vocab_size = parameters(), core.target.vocab_size
     generation_config: Any = core.target.model.generation_config
+    facts = ModelFacts(tokenizer, [0], vocab_size, end_ids, torch.device("cpu"))
     problems: dict[str, str] = {}
     for name, parameter in known.items():
         try:
             params = SamplingParams(**{name: parameter.example})
-            LogitsPipeline(params, tokenizer, [0], vocab_size, end_ids, torch.device("cpu"))
+            LogitsPipeline(params, facts)
         except SamplingError as error:
             problems[name] = str(error)
     refused = [*sorted(NOT_OFFERED), *problems]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,25 +46,16 @@ class Processed:
 class LogitsPipeline:
     """The processors of one request. A row's result doesn't depend on other rows, to the last bit."""
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        tokenizer: Any,
-        prompt_ids: Sequence[int],
-        vocab_size: int,
-        end_ids: frozenset[int],
-        device: torch.device,
-    ) -> None:
+    def __init__(self, params: SamplingParams, model: ModelFacts) -> None:
         """Make the processors of the parameters that are set.
 
         Raises:
             SamplingError: this model can't honour a parameter.
         """
-        model = ModelFacts(tokenizer, prompt_ids, vocab_size, end_ids, device)
         wanted = {PROCESSORS[name] for name in params.processing}
         makers = [make for make in dict.fromkeys(PROCESSORS.values()) if make in wanted]
         self._processors = [made for make in makers for made in make(params, model)]
-        self._committed = to_device([], device)
+        self._committed = to_device([], model.device)
 
     def apply(
         self, logits: Tensor, token_ids: list[int], proposed: Sequence[int] | Tensor
