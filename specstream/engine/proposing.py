@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
-from specstream.engine.prefill import Part, Pass
+from specstream.engine.passes import Part, Pass
 from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway

@@ -8,7 +8,7 @@ import torch
 
 from specstream.engine.commit import commit
 from specstream.engine.lifecycle import Lifecycle
-from specstream.engine.prefill import Part, Pass, plan_step
+from specstream.engine.passes import Part, Pass, plan_step
 from specstream.engine.preview import preview
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
@@ -140,14 +140,15 @@ class EngineCore(Lifecycle):
             sequence, noise = part.sequence, part.sequence.noise
             key = (noise.seed, len(sequence.token_ids)) if noise.keyed else None
             rows = sequence.process_rows(logits, drafted)
-            case = (drafted, rows.rows, sequence.params, noise.verifier, key)
-            cases.append(Case(*case, self.proposing.predictions))
+            predictions = self.proposing.predictions
+            case = Case(drafted, rows.rows, sequence.params, noise.verifier, key, predictions)
+            cases.append(case)
             processed.append(rows)
         verdicts = verify_batch(cases, rule=self.config.rule)
         faults = []
         for verdict, rows in zip(verdicts, processed, strict=True):
-            reached = {0, *(node + 1 for node in verdict.path)}
-            faults.append({row: rows.fault(row) for row in verdict.broken if row in reached})
+            reached = [row for row in verdict.broken if row == 0 or row - 1 in verdict.path]
+            faults.append({row: rows.fault(row) for row in reached})
         return verdicts, faults
 
     def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
