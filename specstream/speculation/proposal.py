@@ -84,13 +84,21 @@ class Proposal:
         """Each token's parent, for a chain as well."""
         return range(-1, self.length - 1) if self.parents is None else self.parents
 
-    @property
-    def paths(self) -> list[tuple[int, ...]]:
-        """For each of the K + 1 rows of target logits, the indices of the proposed tokens before it.
+    def path_to(self, row: int) -> tuple[int, ...]:
+        """Return the indices of the proposed tokens before a row of target logits, 0 to K.
 
         Row 0 follows the committed tokens alone; row j + 1 follows token j and its ancestors.
         """
-        return [(), *Tree(tuple(self.links)).paths]
+        links, path, node = self.links, list[int](), row - 1
+        while node >= 0:
+            path.append(node)
+            node = links[node]
+        return tuple(path[::-1])
+
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """The result of `path_to` for each of the K + 1 rows."""
+        return [self.path_to(row) for row in range(self.length + 1)]
 
     @property
     def tree(self) -> Tree | None:

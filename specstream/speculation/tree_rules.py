@@ -17,7 +17,7 @@ from torch import Tensor
 from specstream.model.tree import Tree
 from specstream.speculation.rules import Acceptance
 
-__all__ = ["Siblings", "path_to", "sibling_rule", "tree_rule"]
+__all__ = ["Siblings", "sibling_rule", "tree_rule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,3 @@ def tree_rule(
         ends.append(reach[at] * siblings.none)
         following.append(siblings.following)
     return Acceptance.of(torch.stack(ends, -1), torch.stack(following, -2))
-
-
-def path_to(node: int, parents: Sequence[int]) -> tuple[int, ...]:
-    """The nodes on the path from the root's child to ``node``, inclusive; empty for -1."""
-    path: list[int] = []
-    while node >= 0:
-        path.append(node)
-        node = parents[node]
-    return tuple(reversed(path))

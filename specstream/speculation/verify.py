@@ -137,7 +137,7 @@ def _sequentially(case: Case, rule: Rule, noise: Tensor | None) -> Verdict | Non
         found = verify_sequentially(tokens, target, proposal.probs, rule, noise.tolist())
     if found is None:
         return None
-    path = proposal.paths[found[0]]
+    path = proposal.path_to(found[0])
     likely = tuple(case.logits.argmax(-1).tolist()) if case.predictions else ()
     emitted = (*(tokens[node] for node in path), found[1])
     return Verdict(len(path), found[1], path, emitted, predictions=likely)
@@ -279,7 +279,7 @@ def _verdict(
         assert found is not None  # every row has a choice
         row, following = found
         likely = chosen if case.predictions else []
-    path = case.proposal.paths[row]
+    path = case.proposal.path_to(row)
     emitted = (*(tokens[node] for node in path), following)
     broken = tuple(row for row, is_finite in enumerate(finite) if not is_finite)
     malformed = not all(fits)

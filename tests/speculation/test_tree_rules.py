@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.enumeration import enumerate_rule, joint
+from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.rules import Acceptance, deterministic_rule, ratio_rule
-from specstream.speculation.tree_rules import path_to, sibling_rule, tree_rule
+from specstream.speculation.tree_rules import sibling_rule, tree_rule
 from specstream.speculation.verify import Case, verify_batch
 from specstream.types import SamplingParams
 from tests.exactness.tables import KINDS, random_table
@@ -41,7 +42,7 @@ def judged(parents: list[int], *, drawn: bool) -> Callable[[Tensor, Tensor, Tens
 def test_a_tree_gives_back_the_targets_rule(parents: list[int], way: str) -> None:
     generator = torch.Generator().manual_seed(len(parents))
     vocab_size = 4 if len(parents) < 4 else 3
-    depth = max(len(path_to(node, parents)) for node in range(len(parents)))
+    depth = max(map(len, Tree(tuple(parents)).paths))
     count = 0
     for p_kind, q_kind in itertools.product(KINDS, KINDS):
         target = random_table(p_kind, vocab_size, depth, 10, generator)
@@ -128,7 +129,7 @@ def test_a_drawn_verdict_follows_the_rule() -> None:
     for _ in range(n):
         (verdict,) = verify_batch([case])
         end = verdict.path[-1] if verdict.path else -1
-        assert verdict.path == path_to(end, parents)
+        assert verdict.path == [(), *Tree(tuple(parents)).paths][end + 1]
         assert verdict.accepted == len(verdict.path)
         assert verdict.tokens == (*tokens[list(verdict.path)].tolist(), verdict.next_token)
         seen[end + 1, verdict.next_token] += 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specstream.model.tree import Tree
 from specstream.speculation.rules import Acceptance
-from specstream.speculation.tree_rules import path_to
 
 __all__ = ["Outcome", "Table", "enumerate_rule", "joint"]
 
@@ -56,9 +56,12 @@ def enumerate_rule(
     vocab_size, count = target[0].shape[-1], len(parents)
     tokens = torch.cartesian_prod(*[torch.arange(vocab_size)] * count).reshape(-1, count)
     context = _contexts(tokens, parents, vocab_size)
-    depths = [len(path_to(node, parents)) for node in range(-1, count)]
+    depths = [0, *(len(path) for path in Tree(tuple(parents)).paths)]
     rows = torch.stack([target[d][:, context[:, at]] for at, d in enumerate(depths)], -2)
-    drawn = [_drafted(draft, tokens, parents, context, node, replacement) for node in range(count)]
+    drawn = [
+        _drafted(draft[depths[parent + 1]], tokens, parents, context, node, replacement)
+        for node, parent in enumerate(parents)
+    ]
     drafted = torch.stack(drawn, -2)
     chosen = tokens.expand(rows.shape[0], -1, -1)
     weight = drafted.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).prod(-1)
@@ -86,7 +89,7 @@ def _contexts(tokens: Tensor, parents: Sequence[int], vocab_size: int) -> Tensor
 
 
 def _drafted(
-    draft: Table,
+    level: Tensor,
     tokens: Tensor,
     parents: Sequence[int],
     context: Tensor,
@@ -95,7 +98,7 @@ def _drafted(
 ) -> Tensor:
     """``[B, N, V]``: the distribution that a node's token is drawn from."""
     parent = parents[node]
-    row = draft[len(path_to(parent, parents))][:, context[:, parent + 1]]
+    row = level[:, context[:, parent + 1]]
     if replacement:
         return row
     before = [j for j in range(node) if parents[j] == parent]
