@@ -27,7 +27,7 @@ from specstream.speculation.verify import Case
 from specstream.types import SamplingParams
 from tests.exactness.cells import SURE, Cell, run_cell
 
-__all__ = ["BUGS", "HARMLESS", "Bug", "run_bug"]
+__all__ = ["BUGS", "HARMLESS", "Bug", "run_bug", "take_with_a_wrong_q"]
 
 _SMALL = 3  # the draft of a sub-vocabulary knows the first tokens only
 
@@ -162,6 +162,15 @@ def _less_unsure(self: Drafting, device: torch.device) -> Proposal:
 
 
 _HONEST = Drafting.proposal
+_TAKE = Drafting.take
+
+
+def take_with_a_wrong_q(
+    self: Drafting, token: Tensor, drawn: int | None, confidence: float | None, probs: Tensor
+) -> bool:
+    """As `Drafting.take`, with another row than the one that the token was drawn from."""
+    other = (probs + 0.02) ** 3
+    return _TAKE(self, token, drawn, confidence, other / other.sum(-1, keepdim=True))
 
 
 class SubVocabulary(Meddling):

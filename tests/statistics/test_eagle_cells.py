@@ -14,13 +14,13 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from specstream.methods import EagleProposerConfig
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.eagle import EagleProposer
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
+from tests.exactness.bugs import take_with_a_wrong_q
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.heads import eagle_head, random_eagle
 
@@ -102,19 +102,6 @@ def test_a_dishonest_tree_is_found(wrong: Callable[..., Proposal], n: int) -> No
 def test_a_wrong_q_is_found() -> None:
     cell = Cell("eagle", "block", "T 1", batch="32", target="tiny")
     proposer = eagle(cell, **CHAIN)
-    take = Drafting.take
-
-    def lying(
-        self: Drafting,
-        token: Tensor,
-        drawn: int | None,
-        confidence: float | None,
-        ends: frozenset[int],
-        probs: Tensor,
-    ) -> bool:
-        other = (probs + 0.02) ** 3
-        return take(self, token, drawn, confidence, ends, other / other.sum(-1, keepdim=True))
-
-    with mock.patch.object(Drafting, "take", lying):
+    with mock.patch.object(Drafting, "take", take_with_a_wrong_q):
         found = run_cell(cell, 1_000, proposer=proposer)
     assert found.p_value < 1e-6

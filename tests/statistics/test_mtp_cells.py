@@ -11,13 +11,13 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from torch import Tensor
 
 from specstream.methods import MtpProposerConfig
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.eagle import EagleProposer
 from specstream.speculation.proposers.mtp import build
 from specstream.speculation.proposers.parts import Parts
+from tests.exactness.bugs import take_with_a_wrong_q
 from tests.exactness.cells import Cell, run_cell
 from tests.mtps import mtp_head, random_module
 from tests.tiny import byte_tokenizer
@@ -48,19 +48,6 @@ def test_a_cell_has_the_exact_distribution(cell: Cell) -> None:
 
 def test_a_wrong_q_is_found() -> None:
     cell = Cell("mtp", "block", "T 1", batch="32", target="tiny")
-    take = Drafting.take
-
-    def lying(
-        self: Drafting,
-        token: Tensor,
-        drawn: int | None,
-        confidence: float | None,
-        ends: frozenset[int],
-        probs: Tensor,
-    ) -> bool:
-        other = (probs + 0.02) ** 3
-        return take(self, token, drawn, confidence, ends, other / other.sum(-1, keepdim=True))
-
-    with mock.patch.object(Drafting, "take", lying):
+    with mock.patch.object(Drafting, "take", take_with_a_wrong_q):
         found = run_cell(cell, 2_000, proposer=mtp(cell))
     assert found.p_value < 1e-6

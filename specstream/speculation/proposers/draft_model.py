@@ -122,7 +122,7 @@ class DraftModelProposer(TaskProposer):
         found = self._runner.chain(chain.unread, chain.state.cache, room, stop)
         if found is None:
             return 0
-        chain.take_each(*found, looks=self._looks, ends=self._eos_ids)
+        chain.take_each(*found, looks=self._looks)
         return found[0].shape[0]
 
     def _unread(self, request: SpecRequest) -> int:
@@ -145,7 +145,8 @@ class DraftModelProposer(TaskProposer):
         request = chain.request
         if chain.count < 1:
             return
-        chain.state = state = self._synchronised(request)
+        chain.state, chain.ends = self._synchronised(request), self._eos_ids
+        state = chain.state
         if not chain.params.greedy:
             chain.params = state.cooled(chain.params, _SHARPER)
         length = len(request.token_ids) - state.start
@@ -171,7 +172,7 @@ class DraftModelProposer(TaskProposer):
         # Processors may choose a token that the draft has no row for: the chain ends with that one.
         fewer = self._runner.model_vocab_size < self._runner.vocab_size
         risky = fewer and not chain.params.plain_logits
-        chain.choose(row, looks=self._looks or risky, ends=self._eos_ids)
+        chain.choose(row, looks=self._looks or risky)
         if risky and not self._reads(chain.drafted[-1:]):
             chain.unread = None
 

@@ -13,7 +13,10 @@ from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting"]
+__all__ = ["DraftSequence", "Drafting", "Widened"]
+
+Widened = Callable[[Tensor, float], Tensor]
+"""Spreads ``[b, draft vocabulary]`` to ``[b, V]``, with a value for tokens that can't be drafted."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,9 @@ class Drafting:
         count: The most tokens that the chain may have.
         go_on: Called after each token with the draft's probability of that token; False ends the chain.
             None: the chain has no such rule, and the host needn't wait for the device.
+        ends: Token ids after which nothing is drafted; they are noticed only if tokens are read.
+        widened: Spreads a row of a smaller draft vocabulary over the target's, with the given value for
+            all tokens that can't be drafted. None: rows have the target's width.
         confidences: The probabilities that ``go_on`` was called with.
         read: Committed tokens that the draft had to read first, beyond the one or two of any round.
         tokens: The drafted tokens, ``[1]`` each.
@@ -80,6 +86,8 @@ class Drafting:
     request: SpecRequest
     count: int
     go_on: Callable[[float], bool] | None = None
+    ends: frozenset[int] = frozenset()
+    widened: Widened | None = None
     confidences: list[float] = field(default_factory=list)
     read: int = 0
     tokens: list[Tensor] = field(default_factory=list)
@@ -92,25 +100,15 @@ class Drafting:
     def __post_init__(self) -> None:
         self.params = self.request.params
 
-    def choose(
-        self,
-        logits: Tensor,
-        *,
-        looks: bool,
-        ends: frozenset[int] = frozenset(),
-        widened: Callable[[Tensor, float], Tensor] | None = None,
-    ) -> bool:
+    def choose(self, logits: Tensor, *, looks: bool) -> bool:
         """Choose the next token from the draft's logits; return whether the chain goes on.
 
         Args:
             logits: ``[1, V]``.
             looks: Whether the token is read on the host (free on a CPU); without it, the token is read
                 only if ``go_on`` needs its probability.
-            ends: Token ids after which nothing is drafted; they are noticed only if the token is read.
-            widened: Spreads a row of a smaller draft vocabulary over the target's, with the given value
-                for all tokens that can't be drafted. Default: the row has the target's width.
         """
-        request, params = self.request, self.params
+        request, params, widened = self.request, self.params, self.widened
         row, plain, probs = logits, params.plain_logits, None
         if not plain:
             row = row if widened is None else widened(row, -torch.inf)
@@ -129,14 +127,13 @@ class Drafting:
         if looks or self.go_on is not None:
             drawn = int(token)
             confidence = float(top if probs is None else probs[0, drawn])
-        return self.take(token, drawn, confidence, ends, probs)
+        return self.take(token, drawn, confidence, probs)
 
     def take(
         self,
         token: Tensor,
         drawn: int | None,
         confidence: float | None,
-        ends: frozenset[int] = frozenset(),
         probs: Tensor | None = None,
     ) -> bool:
         """Append a token ``[1]``; return whether the chain goes on.
@@ -145,7 +142,6 @@ class Drafting:
             token: The token on the device.
             drawn: The same token on the host; None: it wasn't read.
             confidence: The draft's probability of it; None: not known. After a NaN nothing is appended.
-            ends: Token ids after which nothing is drafted.
             probs: The row ``[1, V]`` that the token was drawn from; None: it is deterministic.
         """
         self.unread = None
@@ -157,31 +153,24 @@ class Drafting:
             self.probs.append(probs)
         if drawn is not None:
             self.drafted.append(drawn)
-            ended = drawn in ends or ended
+            ended = drawn in self.ends or ended
         if self.go_on is not None and confidence is not None:
             self.confidences.append(confidence)
             ended = not self.go_on(confidence) or ended
         self.unread = None if ended else token
         return not ended
 
-    def take_each(
-        self,
-        tokens: Tensor,
-        confidences: Tensor,
-        *,
-        looks: bool,
-        ends: frozenset[int] = frozenset(),
-    ) -> None:
+    def take_each(self, tokens: Tensor, confidences: Tensor, *, looks: bool) -> None:
         """Append the likeliest tokens ``[n]`` of n positions, up to the one after which the chain ends.
 
-        ``confidences [n]`` are their probabilities; see `choose` for the other arguments.
+        ``confidences [n]`` are their probabilities; for ``looks`` see `choose`.
         """
         told = None
         if looks or self.go_on is not None:
             told = zip(tokens.tolist(), confidences.tolist(), strict=True)
         for token in tokens.unsqueeze(1).unbind():
             drawn, confidence = next(told) if told is not None else (None, None)
-            if not self.take(token, drawn, confidence, ends):
+            if not self.take(token, drawn, confidence):
                 return
 
     def proposal(self, device: torch.device, source: str = "draft") -> Proposal:

@@ -176,11 +176,11 @@ class EagleProposer(RowProposer):
     def _growth(self, task: Task) -> Chain | TreeGrowth:
         base, ends = (task.request, task.count, task.go_on), self._eos_ids
         if not self._tree:
-            return Chain(*base, eos_ids=ends, widened=self._widened)
+            return Chain(*base, ends, self._widened)
         kind = TreeGrowth if task.request.params.greedy else DrawnTree
         return kind(
             *base,
-            eos_ids=ends,
+            ends=ends,
             ids=self._head.ids,
             widened=self._widened,
             top_k=self._config.top_k,

@@ -17,16 +17,12 @@ from torch import Tensor
 from specstream.model.heads.base import Level, likeliest
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
-from specstream.speculation.proposers.drafting import Drafting
-from specstream.speculation.tree_rules import path_to
+from specstream.speculation.proposers.drafting import Drafting, Widened
 
-__all__ = ["Chain", "Told", "TreeGrowth", "Widened"]
+__all__ = ["Chain", "Told", "TreeGrowth"]
 
 Told = tuple[list[list[float]], list[list[int]]]
 """`Level.chances` and `Level.choices` on the host."""
-
-Widened = Callable[[Tensor, float], Tensor]
-"""Spreads ``[b, draft vocabulary]`` to ``[b, V]``, with a value for tokens that can't be drafted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,28 +30,23 @@ class Chain(Drafting):
     """A chain: greedy requests take the likeliest token, sampled ones draw it and keep its q.
 
     Attributes:
-        eos_ids: Token ids after which nothing is drafted; they are noticed only if tokens are read.
-        widened: See `Widened`.
         features: ``[n, hidden]``, of the tokens before each of ``unread``.
     """
 
     choices: ClassVar[int] = 1  # as in `TreeGrowth`
     tree: ClassVar[None] = None
-    eos_ids: frozenset[int]
-    widened: Widened
     features: Tensor | None = None
 
     def grow(self, level: Level, told: Told | None) -> None:
         """As `TreeGrowth.grow`, by one token; None: tokens were not read on the host."""
-        params, ends, self.features = self.request.params, self.eos_ids, level.features
+        params, self.features = self.request.params, level.features
         if params.greedy and params.plain_logits:
             drawn = confidence = None
             if told is not None:
                 drawn, confidence = told[1][0][0], math.exp(told[0][0][0])
-            self.take(level.choices[0, :1], drawn, confidence, ends)
+            self.take(level.choices[0, :1], drawn, confidence)
         else:
-            looks = told is not None
-            self.choose(level.logits, looks=looks, ends=ends, widened=self.widened)
+            self.choose(level.logits, looks=told is not None)
 
 
 @dataclass(slots=True)
@@ -71,7 +62,7 @@ class TreeGrowth:
         request: The request that is drafted for.
         count: The most levels.
         go_on: See `Task.go_on`; None: there is no such rule.
-        eos_ids: Token ids after which nothing is drafted.
+        ends: Token ids after which nothing is drafted.
         ids: ``[draft vocabulary]``, each draft token's id in the target; None: the ids are the same.
         widened: See `Widened`.
         unread: ``[b]`` int64, the tokens that the next head pass reads; None: the tree is complete.
@@ -92,7 +83,7 @@ class TreeGrowth:
     request: SpecRequest
     count: int
     go_on: Callable[[float], bool] | None = None
-    eos_ids: frozenset[int] = field(kw_only=True)
+    ends: frozenset[int] = field(kw_only=True)
     ids: Tensor | None = field(kw_only=True)
     widened: Widened = field(kw_only=True)
     unread: Tensor | None = None
@@ -131,7 +122,7 @@ class TreeGrowth:
         mass = math.fsum(map(math.exp, self.scores[first:]))
         more = mass > 0.0 and self._goes_on(min(1.0, mass / self._mass))
         self._mass = mass
-        able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.eos_ids]
+        able = [n for n in range(first, len(self.tokens)) if self.tokens[n] not in self.ends]
         beam = sorted(able, key=lambda node: -self.scores[node])[: self.top_k]
         if self.level >= self.count or not beam or not more:
             return
@@ -164,7 +155,11 @@ class TreeGrowth:
 
     def path(self, node: int) -> list[int]:
         """The tokens on the path from the first level to a node, inclusive; empty for -1."""
-        return [self.tokens[above] for above in path_to(node, self.parents)]
+        path = list[int]()
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        return path[::-1]
 
     def _goes_on(self, mass: float) -> bool:
         """Ask ``go_on`` about a level; ``mass`` is its share of the mass of the level before."""

@@ -72,7 +72,7 @@ class EarlyExitProposer(TaskProposer):
 
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains in lockstep."""
-        chains = [_Chain(task.request, task.count, task.go_on) for task in tasks]
+        chains = [_Chain(one.request, one.count, one.go_on, self._eos_ids) for one in tasks]
         passes = self._write(chains)
         return [Drafted(self._proposal(c), c.confidences, passes) for c in chains]
 
@@ -108,7 +108,7 @@ class EarlyExitProposer(TaskProposer):
                     inputs, states, rows.unsqueeze(1).unbind(), strict=True
                 ):
                     chain.states.append(each)
-                    chain.choose(row, looks=self._looks, ends=self._eos_ids)
+                    chain.choose(row, looks=self._looks)
         finally:
             for cache, start in starts:
                 cache.rollback_to(start)

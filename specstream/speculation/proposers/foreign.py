@@ -18,8 +18,9 @@ from specstream.speculation.proposers.candidate import Drafted, Task, TaskPropos
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
 from specstream.speculation.proposers.intersection import IntersectionRunner
-from specstream.speculation.proposers.rendering import Rendered, Rendering
+from specstream.speculation.proposers.rendering import Rendering
 from specstream.speculation.proposers.retokenised import retokenised
+from specstream.speculation.proposers.view import Rendered
 from specstream.types import SamplingParams
 
 __all__ = ["ForeignDraftProposer"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,18 +20,6 @@ from specstream.speculation.proposers.medusa_tree import grow
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["MedusaProposer", "build"]
-
-
-class _Last(NamedTuple):
-    """The hidden state from which a request's last token was predicted.
-
-    Attributes:
-        end: The number of tokens before that last token.
-        state: ``[hidden]``, before the target's final norm.
-    """
-
-    end: int
-    state: Tensor
 
 
 class MedusaProposer(TaskProposer):
@@ -54,7 +42,9 @@ class MedusaProposer(TaskProposer):
         self.most = min(config.depth, head.heads)
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu"
-        self._lasts: dict[int, _Last] = {}
+        # By slot the state from which the last token was predicted, ``[hidden]``, before the target's
+        # final norm, and the number of tokens before that last token.
+        self._lasts: dict[int, tuple[Tensor, int]] = {}
         self.capabilities = Capabilities((head.depth,), trees=self._tree)
         self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
 
@@ -89,8 +79,8 @@ class MedusaProposer(TaskProposer):
         return Drafted(found, (), 1)
 
     def _state(self, request: SpecRequest) -> Tensor | None:
-        found = self._lasts.get(request.slot)
-        return None if found is None or found.end != len(request.token_ids) - 1 else found.state
+        state, end = self._lasts.get(request.slot, (None, 0))
+        return state if end == len(request.token_ids) - 1 else None
 
     def _size(self, depth: int) -> int:
         """The most nodes of a tree of ``depth`` levels."""
@@ -108,8 +98,7 @@ class MedusaProposer(TaskProposer):
         for request, one in zip(requests, states, strict=True):
             count = one.states.shape[0]
             if count:
-                last = one.states[-1, 0].clone()
-                self._lasts[request.slot] = _Last(one.start + count, last)
+                self._lasts[request.slot] = one.states[-1, 0].clone(), one.start + count
 
     def release(self, slot: int) -> None:
         """Drop the slot's state."""

@@ -46,38 +46,34 @@ def grow(
     tokens, parents = list[int](), list[int]()
     known: list[tuple[float, int, int, int]] = []  # -score, order, parent, rank
     # By node, -1 for the committed text: its path, log probability, and the children that it may have.
-    paths: dict[int, list[int]] = {-1: []}
-    scores: dict[int, float] = {-1: 0.0}
-    choices = dict[int, _Choices]()
+    nodes = dict[int, tuple[list[int], float, _Choices]]()
 
     def add(parent: int, rank: int) -> None:
-        if rank < len(choices[parent]):
-            score = scores[parent] + choices[parent][rank][0]
-            heapq.heappush(known, (-score, len(tokens), parent, rank))
+        _, score, choices = nodes[parent]
+        if rank < len(choices):
+            heapq.heappush(known, (-(score + choices[rank][0]), len(tokens), parent, rank))
 
-    def open_(parent: int) -> None:
-        path = paths[parent]
+    def after(path: list[int]) -> _Choices:
         level = len(path)
         if level >= rows.shape[0] or (path and path[-1] in eos_ids):
-            return
+            return ()
         if plain is not None:
-            choices[parent] = plain[level]
-        else:
-            processed = request.process(head.whole(rows[level]), path)
-            (choices[parent],) = _choices(*likeliest(processed.unsqueeze(0), top_k))
-        add(parent, 0)
+            return plain[level]
+        processed = request.process(head.whole(rows[level]), path)
+        return _choices(*likeliest(processed.unsqueeze(0), top_k))[0]
 
-    open_(-1)
+    nodes[-1] = [], 0.0, after([])
+    add(-1, 0)
     while known and len(tokens) < size:
         score, _, parent, rank = heapq.heappop(known)
-        node = len(tokens)
-        scores[node] = -score
-        tokens.append(choices[parent][rank][1])
+        path, _, choices = nodes[parent]
+        node, token = len(tokens), choices[rank][1]
+        tokens.append(token)
         parents.append(parent)
-        paths[node] = [*paths[parent], tokens[node]]
         add(parent, rank + 1)
         if len(tokens) < size:
-            open_(node)
+            nodes[node] = [*path, token], -score, after([*path, token])
+            add(node, 0)
     if not tokens:
         return Proposal.empty(rows.device)
     ids = torch.tensor(tokens, device=rows.device)

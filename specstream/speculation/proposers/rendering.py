@@ -5,19 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from specstream.model.spelling import whole
 from specstream.model.vocabulary import Translation
-from specstream.speculation.proposal import SpecRequest
-from specstream.speculation.proposers.view import RequestView
-from specstream.types import SamplingParams
 
-__all__ = ["Rendered", "Rendering"]
+__all__ = ["Rendering"]
 
 _REDONE = 8  # last draft tokens that are encoded anew, together with the text appended to them
 _CONTEXTS = (8, 64)  # tokens before those that are encoded along to find the seam, tried in order
-_versions = itertools.count()
 
 
 class Rendering:
@@ -107,22 +101,3 @@ class Rendering:
         self.ids += ids[first:]
         self._starts[keep:] = starts[first:]
         return True
-
-
-class Rendered(RequestView):
-    """A request as the draft sees it: with the draft's token ids.
-
-    Each view has an id of its own, so that `DraftModelProposer` takes it for a new request and compares
-    its cache with the tokens: re-encoding may have changed some of them.
-    """
-
-    def __init__(self, request: SpecRequest, token_ids: list[int], params: SamplingParams) -> None:
-        super().__init__(request, token_ids)
-        self.id, self.params = next(_versions), params
-        # Where the reply begins isn't tracked in the draft's tokens, and there is no reference in them.
-        self.prompt_length, self.reference_ids = len(token_ids), []
-
-    def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
-        """Draw with the request's noise, the position converted to one in the target's tokens."""
-        ahead = position - len(self.token_ids)
-        return self.request.draw(probs, len(self.request.token_ids) + ahead, ids)

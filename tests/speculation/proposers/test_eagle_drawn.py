@@ -41,7 +41,7 @@ def tree(request: Text, least: float) -> Proposal:
         2,
         ids=None,
         widened=lambda rows, rest: rows,
-        eos_ids=frozenset(),
+        ends=frozenset(),
         top_k=2,
         size=4,
         least=least,
