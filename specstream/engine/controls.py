@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from specstream.errors import PromptError
@@ -33,10 +34,8 @@ class ControlTokens:
         longest = sorted(tokens.values(), key=lambda token: -len(token.content))
         self._spelled = re.compile("|".join(re.escape(t.content) for t in longest) or r"(?!)")
         # As the tokenizer matches them: some also swallow the white space beside them.
-        self._own = "|".join(
-            r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
-            for token in longest
-        )
+        own = (r"\s*" * t.lstrip + re.escape(t.content) + r"\s*" * t.rstrip for t in longest)
+        self._own = "|".join(own)
 
     def spelled_in(self, value: Any) -> bool:
         """Whether a text in ``value`` (a text, or lists and mappings of texts) spells one."""
@@ -52,8 +51,7 @@ class ControlTokens:
         marks = (chr(code) for code in _PRIVATE if chr(code) not in everything)
         begin, end = next(marks), next(marks)
         text = template(_mapped(values, lambda t: self._spelled.sub(rf"{begin}\g<0>{end}", t)))
-        ids: list[int] = []
-        clean = ""
+        ids, clean = list[int](), ""
         # The template's tokens split the text: a stretch that spells one can be encoded on its own.
         for stretch, spells, token in self._stretches(text, begin, end):
             if spells:
@@ -66,9 +64,8 @@ class ControlTokens:
     def _stretches(self, text: str, begin: str, end: str) -> Iterator[tuple[str, bool, str]]:
         """Yield each text between template tokens, whether it spells a token, and the token after it."""
         token = self._spelled.pattern
-        marked = (
-            f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"  # a template may drop a mark
-        )
+        # A template may drop a mark.
+        marked = f"{begin}({token}){end}?|({token}){end}|[{begin}{end}]"
         stretch, spells, at = "", False, 0
         for found in re.finditer(f"{marked}|({self._own})", text):
             spelled = found[1] or found[2] or ""
@@ -92,11 +89,8 @@ class ControlTokens:
         if self._ids.isdisjoint(ids):
             return ids
         # Tokens that aren't declared special are matched anyway, but not if the text is cut inside them.
-        pieces, at = [], 0
-        while match := self._spelled.search(text, at):
-            pieces.append(text[at : match.start() + 1])
-            at = match.start() + 1
-        pieces.append(text[at:])
+        cuts = [match.start() + 1 for match in re.finditer(f"(?={self._spelled.pattern})", text)]
+        pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
         ids = [i for piece in pieces for i in self._encode(piece, split_special_tokens=True)]
         if self._ids.isdisjoint(ids):
             return ids
@@ -111,12 +105,8 @@ class ControlTokens:
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _texts(key)
-            yield from _texts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
+    elif isinstance(value, dict | list | tuple):
+        for part in value.items() if isinstance(value, dict) else value:
             yield from _texts(part)
 
 

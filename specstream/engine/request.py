@@ -121,38 +121,35 @@ class Request:
     def report(self) -> Report:
         """The report; final once ``finish_reason`` is set. May be called from any thread."""
         with self.lock:
-            return self._report()
-
-    def _report(self) -> Report:
-        stats, why = self.stats, self.explanation
-        output = self.output if self.admitted is not None else None
-        calls = output.calls if output is not None else None
-        # Report a cancellation at once, although the engine notes it at its next step only.
-        left = self.delivery.cancelled and self.error is None
-        kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
-        return Report(
-            text=self.text,
-            token_ids=tuple(self.token_ids[self.prompt_length :]),
-            finish_reason=self.finish_reason or ("cancelled" if left else None),
-            prompt_tokens=self.prompt_length,
-            reused_tokens=self.reused,
-            rounds=stats.rounds,
-            target_forwards=stats.rounds + stats.prefill_forwards,
-            drafted=stats.drafted,
-            accepted=stats.accepted,
-            acceptance_by_position=tuple(accepted / drafted for accepted, drafted in kept),
-            ttft_ms=self.ttft_ms,
-            total_ms=self.ended_ms or self.elapsed_ms(),
-            draft_ms=stats.draft_ms,
-            verify_ms=stats.verify_ms,
-            sample_ms=stats.sample_ms,
-            rollback_ms=stats.rollback_ms,
-            emit_ms=stats.emit_ms,
-            proposer=self.proposer,
-            proposer_rounds=dict(stats.proposer_rounds),
-            predicted_speedup=why.predicted_speedup if why is not None else None,
-            explanation=why.words if why is not None else "",
-            reasoning=output.reasoning.text if output is not None else "",
-            reasoning_tokens=output.reasoning.tokens if output is not None else 0,
-            tool_calls=calls.log.calls if calls is not None else (),
-        )
+            stats, why = self.stats, self.explanation
+            output = self.output if self.admitted is not None else None
+            calls = output.calls if output is not None else None
+            # Report a cancellation at once, although the engine notes it at its next step only.
+            left = self.delivery.cancelled and self.error is None
+            kept = zip(stats.accepted_at, stats.drafted_at, strict=True)
+            return Report(
+                text=self.text,
+                token_ids=tuple(self.token_ids[self.prompt_length :]),
+                finish_reason=self.finish_reason or ("cancelled" if left else None),
+                prompt_tokens=self.prompt_length,
+                reused_tokens=self.reused,
+                rounds=stats.rounds,
+                target_forwards=stats.rounds + stats.prefill_forwards,
+                drafted=stats.drafted,
+                accepted=stats.accepted,
+                acceptance_by_position=tuple(accepted / drafted for accepted, drafted in kept),
+                ttft_ms=self.ttft_ms,
+                total_ms=self.ended_ms or self.elapsed_ms(),
+                draft_ms=stats.draft_ms,
+                verify_ms=stats.verify_ms,
+                sample_ms=stats.sample_ms,
+                rollback_ms=stats.rollback_ms,
+                emit_ms=stats.emit_ms,
+                proposer=self.proposer,
+                proposer_rounds=dict(stats.proposer_rounds),
+                predicted_speedup=why.predicted_speedup if why is not None else None,
+                explanation=why.words if why is not None else "",
+                reasoning=output.reasoning.text if output is not None else "",
+                reasoning_tokens=output.reasoning.tokens if output is not None else 0,
+                tool_calls=calls.log.calls if calls is not None else (),
+            )

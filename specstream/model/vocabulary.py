@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -148,10 +148,8 @@ class Translation:
     ) -> None:
         self.target, self.draft = target, draft
         self.target_rows, self.draft_rows, self.draft_ends = target_rows, draft_rows, draft_ends
-        theirs = {
-            piece: i for i, piece in _numbered(draft.pieces[:draft_rows]) if i not in draft_ends
-        }
-        ours = {piece: i for i, piece in _numbered(target.pieces[:target_rows])}
+        theirs = _lowest_ids(draft.pieces[:draft_rows], draft_ends)
+        ours = _lowest_ids(target.pieces[:target_rows])
         self.pairs = sorted((i, theirs[piece]) for piece, i in ours.items() if piece in theirs)
         if not self.pairs:
             raise VocabularyMismatch(
@@ -211,12 +209,13 @@ def _spans(spelling: Spelling) -> dict[tuple[int, int], int]:
     return found
 
 
-def _numbered(pieces: Sequence[bytes | None]) -> Iterator[tuple[int, bytes]]:
-    """Ids and pieces from the highest id down, so that a dict by piece keeps the lowest id."""
-    for i in range(len(pieces) - 1, -1, -1):
-        piece = pieces[i]
-        if piece:
-            yield i, piece
+def _lowest_ids(pieces: Sequence[bytes | None], left_out: Collection[int] = ()) -> dict[bytes, int]:
+    """By piece, the lowest id that writes it."""
+    found = dict[bytes, int]()
+    for i, piece in enumerate(pieces):
+        if piece and i not in left_out:
+            found.setdefault(piece, i)
+    return found
 
 
 def check_rows(name: str, tokenizer: Any, rows: int) -> None:

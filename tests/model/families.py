@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -22,6 +23,7 @@ from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
 from specstream.model.kv import KVCache
+from specstream.model.kv.pooled import PooledCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 VOCAB = 40
@@ -81,3 +83,9 @@ def whole(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     """The model's own logits ``[n, V]`` of all tokens at once."""
     logits: torch.Tensor = model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
     return logits
+
+
+def valid_rows(cache: PooledCache) -> Tensor:
+    """A view of a sequence's valid rows in its pool, ``[layers, 2, length, kv_heads, head_dim]``."""
+    start = cache.slot.start
+    return cache._pool.kv[:, :, start : start + cache.length]

@@ -29,11 +29,10 @@ from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.tiny import (
     EOS,
-    ask,
+    answered,
     byte_tokenizer,
     make_core,
     noisy_copy,
-    run_until_idle,
     save_pair,
     tiny_model,
 )
@@ -77,8 +76,7 @@ def reply(
     model = copy.deepcopy(MODEL)
     model.generation_config = new_config(**asked)
     core = make_core(model, TOKENIZER, proposer(kind), **options)
-    _, inbox = ask(core, text, params)
-    run_until_idle(core)
+    _, inbox = answered(core, text, params)
     if inbox.errors:
         raise inbox.errors[0]
     return inbox.token_ids

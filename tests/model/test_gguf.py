@@ -32,7 +32,7 @@ from specstream.model.places import check_models
 from specstream.types import SamplingParams
 from tests.gguf_files import SPECIAL, TEMPLATE, TOKENS, source_model, write_gguf
 from tests.missing import uninstall
-from tests.tiny import ask, run_until_idle
+from tests.tiny import answered
 
 
 @pytest.fixture
@@ -125,8 +125,7 @@ def test_every_end_that_the_file_names_ends_a_reply(tmp_path: Path) -> None:
 def tokens_of(target: Path) -> list[int]:
     config = EngineConfig(target=str(target), proposer=OffProposerConfig(), dtype="float32")
     core = build_engine(config)
-    _, inbox = ask(core, "hello you", SamplingParams(max_tokens=24))
-    run_until_idle(core)
+    _, inbox = answered(core, "hello you", SamplingParams(max_tokens=24))
     assert not inbox.errors
     return inbox.token_ids
 

@@ -25,7 +25,7 @@ from specstream.errors import (
 from specstream.methods import OffProposerConfig
 from specstream.model.load import choose_device, choose_dtype, load_tokenizer, prepare_device
 from specstream.types import SamplingParams
-from tests.tiny import ask, byte_tokenizer, run_until_idle, tiny_model
+from tests.tiny import answered, ask, byte_tokenizer, tiny_model
 
 
 @pytest.fixture
@@ -206,8 +206,7 @@ def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
     core = build_engine(config)
     assert "<pad>" in caplog.messages[0]
     _, inbox = ask(core, "pad", SamplingParams(max_tokens=4))
-    _, other = ask(core, "hello <pad> you", SamplingParams(max_tokens=4))  # only spelled
-    run_until_idle(core)
+    _, other = answered(core, "hello <pad> you", SamplingParams(max_tokens=4))  # only spelled
     (error,) = inbox.errors
     assert isinstance(error, PromptError) and "'<pad>'" in str(error)
     assert not inbox.chunks and len(other.token_ids) == 4

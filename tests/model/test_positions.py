@@ -17,7 +17,7 @@ from specstream.model.positions import steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.tiny import ask, byte_tokenizer, run_until_idle
+from tests.tiny import answered, byte_tokenizer
 
 ORIGINAL, DECLARED = 64, 256
 TOKENIZER = byte_tokenizer()
@@ -83,8 +83,7 @@ def test_up_to_there_every_reply_is_the_models_own(
         values = {"target": str(folder), "proposer": kind, "mode": mode, "threads": 1}
         core = build.build_engine(parse_config(values))
         assert [r.getMessage() for r in caplog.records if "longrope" in r.getMessage()]
-        request, inbox = ask(core, TEXT, SamplingParams(max_tokens=DECLARED))
-        run_until_idle(core)
+        request, inbox = answered(core, TEXT, SamplingParams(max_tokens=DECLARED))
         assert request.finish_reason == "length" and not inbox.errors
         assert bool(request.stats.drafted) == ("min_score" in kind)
         replies.append(request.token_ids)

@@ -25,7 +25,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, drop_matrices
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
-from tests.tiny import ask, run_until_idle
+from tests.tiny import answered
 
 SCHEMES: tuple[Scheme, ...] = ("int8", "int4")
 
@@ -112,8 +112,7 @@ def test_greedy_text_is_the_quantised_models_own(scheme: Scheme, both: bool) -> 
             made = DraftModelProposer(DraftProposerConfig(), draft, frozenset())
             target = ModelRunner(MODEL, quantize=scheme if both else None)
             core = EngineCore(EngineConfig(), target, TOKENIZER, made, frozenset())
-            request, inbox = ask(core, text, SamplingParams(max_tokens=40), proposer=who)
-            run_until_idle(core)
+            request, inbox = answered(core, text, SamplingParams(max_tokens=40), proposer=who)
             replies.append(inbox.token_ids)
         assert replies[0] == replies[1] and len(replies[0]) == 40
         assert request.stats.accepted > 0

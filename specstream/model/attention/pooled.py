@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import cast
 
 import torch
@@ -173,9 +174,7 @@ def _ragged(
 ) -> Ragged:
     """Make the kernel's indices, with one transfer to the device for all of them."""
     caches = cast("Sequence[PooledCache]", batch.caches)
-    starts = [0]
-    for count in queries:
-        starts.append(starts[-1] + count)
+    starts = accumulate(queries, initial=0)
     rows = [cache.slot.start for cache in caches]
     n = len(rows)
     packed = to_device([*starts, *rows, 0, *keys], device, torch.int32)

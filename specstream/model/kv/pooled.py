@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specstream.model.kv.base import FIRST_CAPACITY, RowCache
 from specstream.model.transfer import to_device
@@ -126,11 +125,6 @@ class PooledCache(RowCache):
         if slot.rows:
             self._pool.release(slot)
         slot.start, slot.rows = larger.start, larger.rows
-
-    def valid_rows(self) -> Tensor:
-        """Return a view of the valid rows, ``[layers, 2, length, kv_heads, head_dim]``."""
-        start = self.slot.start
-        return self._pool.kv[:, :, start : start + self._length]
 
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
         kv, first = self._pool.kv, self.slot.start + start

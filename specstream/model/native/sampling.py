@@ -114,8 +114,5 @@ def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: in
 
 def _for(rows: Tensor, *dtypes: torch.dtype) -> Library | None:
     """The library if it is loaded and can read ``rows``."""
-    if rows.device.type != "cpu" or rows.dtype not in dtypes or not rows.is_contiguous():
-        return None
-    if rows.requires_grad:
-        return None
-    return loaded_library()
+    plain = rows.device.type == "cpu" and rows.is_contiguous() and not rows.requires_grad
+    return loaded_library() if plain and rows.dtype in dtypes else None

@@ -21,7 +21,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
-from tests.model.families import FAMILY, build, decoder_of, text, whole, whole_inputs
+from tests.model.families import FAMILY, build, decoder_of, text, valid_rows, whole, whole_inputs
 from tests.transfers import transfers
 
 BACKENDS = ["contiguous", "pooled"]
@@ -144,7 +144,7 @@ def test_another_sequences_broken_numbers_stay_its_own(backend: str) -> None:
 def _overwrite(cache: RowCache, value: float) -> None:
     """All valid rows."""
     if isinstance(cache, pooled_kv.PooledCache):
-        cache.valid_rows().fill_(value)
+        valid_rows(cache).fill_(value)
     else:
         length = cache.length
         cache.rollback_to(0)

@@ -10,7 +10,7 @@ import torch
 
 from specstream.model.kv.pooled import KVPool, PooledCache
 from specstream.model.weights import DecoderWeights
-from tests.model.families import build
+from tests.model.families import build, valid_rows
 
 
 def pool_of(rows: int) -> KVPool:
@@ -29,7 +29,7 @@ def extend(cache: PooledCache, rows: int, value: float) -> None:
     start = cache.length
     cache.reserve(start + rows)
     cache.append_to(start + rows)
-    cache.valid_rows()[:, :, start:].fill_(value)
+    valid_rows(cache)[:, :, start:].fill_(value)
 
 
 def test_an_empty_sequence_takes_no_rows_and_a_dropped_one_returns_its_own() -> None:
@@ -46,10 +46,10 @@ def test_a_grown_sequence_takes_its_rows_along() -> None:
     pool = pool_of(4096)
     first, second = grown(pool, 200, 1.0), grown(pool, 10, 2.0)
     extend(first, 100, 3.0)
-    rows = first.valid_rows()
+    rows = valid_rows(first)
     assert rows.shape[2] == 300
     assert bool((rows[:, :, :200] == 1.0).all()) and bool((rows[:, :, 200:] == 3.0).all())
-    assert bool((second.valid_rows() == 2.0).all())
+    assert bool((valid_rows(second) == 2.0).all())
     assert pool.free_rows == 4096 - 512 - 256  # the smaller slot was returned
 
 
@@ -59,10 +59,10 @@ def test_a_full_pool_gives_what_is_needed_and_then_says_so() -> None:
     second = grown(pool, 300, 2.0)  # 144 rows are left
     with pytest.raises(torch.OutOfMemoryError, match="pool of 700 rows has no 257 adjacent"):
         first.reserve(257)
-    assert first.length == 256 and bool((first.valid_rows() == 1.0).all())
+    assert first.length == 256 and bool((valid_rows(first) == 1.0).all())
     del second
     first.reserve(444)  # no 512 rows are free, but as many as are needed
-    assert first.slot.rows == 444 and bool((first.valid_rows() == 1.0).all())
+    assert first.slot.rows == 444 and bool((valid_rows(first) == 1.0).all())
 
 
 def test_free_neighbours_become_one_range() -> None:
@@ -80,7 +80,7 @@ def test_rolled_back_and_kept_paths() -> None:
         extend(cache, 1, float(row))
     cache.keep_path(3, (1, 3, 4))
     assert cache.length == 6
-    assert cache.valid_rows()[0, 0, :, 0, 0].tolist() == [0.0, 1.0, 2.0, 4.0, 6.0, 7.0]
+    assert valid_rows(cache)[0, 0, :, 0, 0].tolist() == [0.0, 1.0, 2.0, 4.0, 6.0, 7.0]
     cache.rollback_to(2)
     cache.rollback_to(2)
     assert cache.length == 2
@@ -115,5 +115,5 @@ def test_no_row_belongs_to_two(seed: int) -> None:
                 caches[float(step)] = grown(pool, rng.randint(1, 300), float(step))
             except torch.OutOfMemoryError:
                 continue
-        assert all(bool((c.valid_rows() == value).all()) for value, c in caches.items())
+        assert all(bool((valid_rows(c) == value).all()) for value, c in caches.items())
         assert pool.free_rows + sum(c.slot.rows for c in caches.values()) == 4000
