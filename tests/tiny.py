@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -147,7 +148,7 @@ def auto_proposer(draft: ModelRunner, max_tokens: int = 6) -> AutoProposer:
 
 
 def make_core(
-    model: PreTrainedModel,
+    model: PreTrainedModel | ModelRunner,
     tokenizer: PreTrainedTokenizerFast,
     proposer: Proposer,
     *,
@@ -156,7 +157,8 @@ def make_core(
     **options: object,
 ) -> EngineCore:
     config = EngineConfig.model_validate(options)
-    return EngineCore(config, ModelRunner(model), tokenizer, proposer, frozenset(eos_ids), now)
+    runner = model if isinstance(model, ModelRunner) else ModelRunner(model)
+    return EngineCore(config, runner, tokenizer, proposer, frozenset(eos_ids), now)
 
 
 def ask(
@@ -192,3 +194,12 @@ def run_until_idle(core: EngineCore, limit: int = 10_000) -> int:
         if not core.step():
             return count
     raise AssertionError
+
+
+def answered(
+    core: EngineCore, text: str, params: SamplingParams, **options: Any
+) -> tuple[Request, Inbox]:
+    """As `ask`, and run until the reply is there."""
+    made = ask(core, text, params, **options)
+    run_until_idle(core)
+    return made

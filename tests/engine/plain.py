@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from tests.mtps import mtp_proposer
 from tests.streams import streaming_proposer
 from tests.tiny import (
     EOS,
+    answered,
     ask,
     auto_proposer,
     byte_tokenizer,
@@ -138,8 +139,7 @@ def check_greedy(
 def check_turns(proposer: Proposer) -> EngineCore:
     """Three turns of conversation "s", of which the second is cancelled; return the engine."""
     core = make_core(MODEL, TOKENIZER, proposer, max_sessions=1, eos_ids=(), prefill_chunk=3)
-    _, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
-    run_until_idle(core)
+    _, one = answered(core, "abcdef", SamplingParams(max_tokens=10), session="s")
     longer = "abcdef" + one.text[:4] + "?"
     request, two = ask(core, longer, SamplingParams(max_tokens=400), session="s")
     for _ in range(8):
@@ -147,7 +147,17 @@ def check_turns(proposer: Proposer) -> EngineCore:
     assert request.stats.drafted > 0
     two.delivery.cancelled = True
     run_until_idle(core)
-    _, three = ask(core, longer, SamplingParams(max_tokens=12), session="s")
-    run_until_idle(core)
+    _, three = answered(core, longer, SamplingParams(max_tokens=12), session="s")
     assert three.token_ids == plain_greedy(longer, 12, None)
     return core
+
+
+def check_cancelled(core: EngineCore, kept: Mapping[int, object]) -> None:
+    """What a proposer keeps by slot is there during a request, and gone once that is cancelled."""
+    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=200))
+    for _ in range(12):
+        core.step()
+    assert kept
+    inbox.delivery.cancelled = True
+    run_until_idle(core)
+    assert not kept

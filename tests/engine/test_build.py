@@ -30,7 +30,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.tiny import EOS, ask, byte_tokenizer, run_until_idle, save_pair, tiny_model
+from tests.tiny import EOS, answered, ask, byte_tokenizer, save_pair, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,7 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
     (line,) = told(caplog)
     assert "another tokenizer" in line and str(pair[0]) in line and "lookup" in line
     params = SamplingParams(max_tokens=30)
-    request, inbox = ask(core, "one two one two one", params, proposer="auto")
-    run_until_idle(core)
+    request, inbox = answered(core, "one two one two one", params, proposer="auto")
     assert len(inbox.token_ids) == 30 and not inbox.errors
     assert set(request.stats.proposer_rounds) <= {"off", "suffix"}
     assert "draft" not in request.report().explanation
@@ -132,8 +131,7 @@ def test_a_named_draft_with_another_tokenizer_drafts(pair: tuple[Path, Path], ki
     config = {"target": str(pair[0]), "draft": DEFAULT_DRAFT, "proposer": {"kind": kind}}
     core = build.build_engine(parse_config({**config, "threads": 1}))
     request, inbox = ask(core, "one two one", SamplingParams(max_tokens=12), proposer=kind)
-    plain, other = ask(core, "one two one", SamplingParams(max_tokens=12), proposer="off")
-    run_until_idle(core)
+    plain, other = answered(core, "one two one", SamplingParams(max_tokens=12), proposer="off")
     assert inbox.token_ids == other.token_ids and not inbox.errors
     if kind == "draft":
         assert request.stats.proposer_rounds["draft"] > 0
@@ -168,8 +166,7 @@ def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
     core = build.build_engine(
         parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
     )
-    request, inbox = ask(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
-    run_until_idle(core)
+    request, inbox = answered(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
     assert request.sequence.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
 
 

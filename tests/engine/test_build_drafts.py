@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 from specstream.config import parse_config
 from specstream.engine import build
 from specstream.types import SamplingParams
-from tests.tiny import ask, byte_tokenizer, run_until_idle, save_pair
+from tests.tiny import answered, ask, byte_tokenizer, save_pair
 
 CHAT = ("<|im_start|>", "<|im_end|>")
 
@@ -37,8 +37,7 @@ def test_a_draft_without_rows_for_the_targets_chat_tokens_drafts(
     core = build.build_engine(parse_config({**config, "threads": 1, "dtype": "float32"}))
     params = SamplingParams(max_tokens=30, min_tokens=30)
     request, inbox = ask(core, "one two one", params, proposer=proposer)
-    _, other = ask(core, "one two one", params, proposer="off")
-    run_until_idle(core)
+    _, other = answered(core, "one two one", params, proposer="off")
     chat = {tokenizer.convert_tokens_to_ids(token) for token in CHAT}
     assert chat <= set(request.token_ids[: request.prompt_length])
     assert inbox.token_ids == other.token_ids and not inbox.errors

@@ -16,7 +16,7 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, AtOnce, plain_greedy, proposer
-from tests.tiny import ask, auto_proposer, make_core, noisy_copy, run_until_idle
+from tests.tiny import answered, ask, auto_proposer, make_core, noisy_copy, run_until_idle
 
 
 def test_the_draft_reads_a_long_prompt_in_parts() -> None:
@@ -55,8 +55,7 @@ def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.Monke
     monkeypatch.setattr(draft._runner, "forward", spy)
     for text in ("abc" * 20, "abc" * 20 + "tell me more", "xyz"):  # turns of one conversation
         read.clear()
-        request, inbox = ask(core, text, SamplingParams(max_tokens=40), session="s")
-        run_until_idle(core)
+        request, inbox = answered(core, text, SamplingParams(max_tokens=40), session="s")
         assert inbox.token_ids == plain_greedy(text, 40, eos=None)
         assert request.stats.accepted > 0
         assert max(read) <= 8
@@ -65,8 +64,7 @@ def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.Monke
 def test_a_draft_of_small_context_goes_on_beyond_it() -> None:
     draft = windowed(8, context=20)
     core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
-    request, inbox = ask(core, "abcabc", SamplingParams(max_tokens=80))
-    run_until_idle(core)
+    request, inbox = answered(core, "abcabc", SamplingParams(max_tokens=80))
     assert inbox.token_ids == plain_greedy("abcabc", 80, eos=None)
     drafted = [chunk.drafted for chunk in inbox.chunks]
     assert sum(drafted[len(drafted) // 2 :]) > 0
@@ -121,8 +119,7 @@ def test_a_processor_that_makes_the_draft_write_such_a_token_breaks_nothing(
     proposer._looks = looks
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     params = SamplingParams(temperature, max_tokens=24, processors=(forced,))
-    request, inbox = ask(core, "abc", params)
-    run_until_idle(core)
+    request, inbox = answered(core, "abc", params)
     assert request.finish_reason == "length" and not inbox.errors
     assert inbox.token_ids[1::4] == [NARROW] * 6
     assert request.stats.accepted > 0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, EagleProposerConfig
@@ -21,9 +20,16 @@ from specstream.speculation.proposers.auto import AutoProposer
 from specstream.speculation.proposers.eagle import EagleProposer
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.engine.plain import (
+    MODEL,
+    PROMPTS,
+    TOKENIZER,
+    check_cancelled,
+    check_greedy,
+    plain_greedy,
+)
 from tests.heads import eagle_head, random_eagle, trained_eagle
-from tests.tiny import EOS, ask, run_until_idle
+from tests.tiny import EOS, answered, make_core
 
 RUNNER = ModelRunner(MODEL)
 HEAD = eagle_head(trained_eagle(MODEL), RUNNER)
@@ -36,25 +42,16 @@ def eagle(head: Any = HEAD, **settings: int) -> EagleProposer:
     return EagleProposer(config, head, RUNNER.vocab_size, frozenset({EOS}), prefill_chunk=7)
 
 
-def engine(proposer: Any, eos: frozenset[int] = frozenset({EOS}), **options: int) -> EngineCore:
-    return EngineCore(
-        EngineConfig.model_validate({"prefill_chunk": 7} | options),
-        ModelRunner(MODEL),
-        TOKENIZER,
-        proposer,
-        eos,
-    )
+def engine(proposer: Any, **options: Any) -> EngineCore:
+    return make_core(MODEL, TOKENIZER, proposer, prefill_chunk=7, **options)
 
 
 @pytest.mark.parametrize("settings", SHAPES, ids=["chain", "tree"])
 def test_many_at_once_get_the_targets_own_text(settings: dict[str, int]) -> None:
     core = engine(eagle(**settings), max_running=4)
-    asked = [ask(core, text, SamplingParams(max_tokens=40)) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (request, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 40)
-        assert request.stats.drafted > 20
-    assert sum(request.stats.accepted for request, _ in asked) > 20
+    requests = check_greedy(core, 40)
+    assert all(request.stats.drafted > 20 for request in requests)
+    assert sum(request.stats.accepted for request in requests) > 20
 
 
 @pytest.mark.parametrize("settings", SHAPES, ids=["chain", "tree"])
@@ -71,8 +68,7 @@ def test_processors_see_the_drafted_path(settings: dict[str, int], params: dict[
     texts = list[list[int]]()
     for proposer in (eagle(**settings), eagle(depth=1)):
         core = engine(proposer)
-        _, inbox = ask(core, PROMPTS[1], wanted)
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[1], wanted)
         texts.append(inbox.token_ids)
     assert texts[0] == texts[1]
 
@@ -83,10 +79,7 @@ def test_a_head_that_lies_costs_only_speed(settings: dict[str, int], scale: floa
     """Weights at random, over half the vocabulary, huge, or not finite."""
     trainee = random_eagle(MODEL, vocabulary=VOCABULARY, scale=scale)
     core = engine(eagle(eagle_head(trainee, RUNNER), **settings))
-    asked = [ask(core, text, SamplingParams(max_tokens=25)) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 25)
+    check_greedy(core, 25)
 
 
 @pytest.mark.broken_proposer
@@ -94,8 +87,7 @@ def test_ids_outside_the_vocabulary_cost_only_the_heads_help() -> None:
     head = eagle_head(random_eagle(MODEL, vocabulary=VOCABULARY), RUNNER)
     head.ids = torch.full_like(VOCABULARY, len(TOKENIZER) + 7)
     core = engine(eagle(head))
-    request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=25))
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[1], SamplingParams(max_tokens=25))
     assert inbox.token_ids == plain_greedy(PROMPTS[1], 25)
     assert request.stats.accepted == 0
 
@@ -120,8 +112,7 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
     text = "the cat"
     for turn in range(4):
         wanted = plain_greedy(text, 15)
-        request, inbox = ask(core, text, SamplingParams(max_tokens=15), session="s")
-        run_until_idle(core)
+        request, inbox = answered(core, text, SamplingParams(max_tokens=15), session="s")
         assert inbox.token_ids == wanted
         assert request.stats.drafted > 0
         assert len(proposer._sequences) == 1
@@ -134,20 +125,13 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
 def test_a_cancelled_request_leaves_nothing_behind() -> None:
     proposer = eagle()
     core = engine(proposer)
-    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=200))
-    for _ in range(12):
-        core.step()
-    assert proposer._sequences
-    inbox.delivery.cancelled = True
-    run_until_idle(core)
-    assert proposer._sequences == {}
+    check_cancelled(core, proposer._sequences)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
 def test_limits_inside_a_block_end_it_there(most: int) -> None:
     core = engine(eagle(top_k=2, depth=4))
-    _, inbox = ask(core, PROMPTS[4], SamplingParams(max_tokens=most))
-    run_until_idle(core)
+    _, inbox = answered(core, PROMPTS[4], SamplingParams(max_tokens=most))
     assert inbox.token_ids == plain_greedy(PROMPTS[4], most)
 
 
@@ -160,10 +144,7 @@ def test_auto_drafts_with_the_head_that_was_loaded() -> None:
     assert isinstance(made, AutoProposer)
     assert made.capabilities.hidden_states == tuple(sorted(set(HEAD.depths)))
     core = engine(made)
-    asked = [ask(core, text, SamplingParams(max_tokens=40)) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 40)
+    check_greedy(core, 40)
 
 
 def test_without_a_head_it_is_told_what_is_missing() -> None:
@@ -177,7 +158,6 @@ def test_a_folder_named_as_a_draft_is_loaded_as_a_head(tmp_path: Path) -> None:
     trained_eagle(MODEL).save(tmp_path, {"target": "tiny"})
     found = build_proposer(EagleProposerConfig(), parts(eagle=load_head(tmp_path, RUNNER)))
     core = engine(found)
-    request, inbox = ask(core, PROMPTS[3], SamplingParams(max_tokens=40))
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[3], SamplingParams(max_tokens=40))
     assert inbox.token_ids == plain_greedy(PROMPTS[3], 40)
     assert request.stats.accepted > 0

@@ -16,6 +16,7 @@ from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
 from tests.tiny import (
+    answered,
     ask,
     make_core,
     noisy_copy,
@@ -40,8 +41,7 @@ def test_a_broken_round_ends_its_requests_with_a_typed_error(
     assert isinstance(inbox.errors[0].__cause__, RuntimeError)
     assert len(inbox.chunks) == 1  # what was accepted before has been given out
     assert core.slots.in_use == 0
-    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
-    run_until_idle(core)
+    _, inbox = answered(core, "abab", SamplingParams(max_tokens=20))
     assert len(inbox.token_ids) == 20
 
 
@@ -76,8 +76,7 @@ def test_a_draft_without_numbers_changes_nothing(temperature: float, rule: str) 
     results = []
     for made in (draft, OffProposer()):
         core = make_core(MODEL, TOKENIZER, made, eos_ids=(), rule=rule)
-        request, inbox = ask(core, "abc", params, noise=3)
-        run_until_idle(core)
+        request, inbox = answered(core, "abc", params, noise=3)
         results.append(inbox.token_ids)
         assert request.stats.accepted == 0
     assert results[0] == results[1]
@@ -111,8 +110,7 @@ def test_weights_that_give_no_numbers_are_named() -> None:
         for weight in broken.parameters():
             weight.fill_(torch.nan)
     core = make_core(broken, TOKENIZER, OffProposer())
-    _, inbox = ask(core, "abc", SamplingParams())
-    run_until_idle(core)
+    _, inbox = answered(core, "abc", SamplingParams())
     assert isinstance(inbox.errors[0], ModelBroken)
 
 

@@ -16,10 +16,11 @@ from specstream.speculation.proposers import KINDS
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy, proposer
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy, proposer
 from tests.tiny import (
     EOS,
     Inbox,
+    answered,
     ask,
     make_core,
     noisy_copy,
@@ -38,8 +39,7 @@ def test_greedy_output_is_that_of_the_plain_loop(kind: str) -> None:
     accepted = 0
     for text in PROMPTS:
         core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=7)
-        request, inbox = ask(core, text, SamplingParams(max_tokens=60))
-        run_until_idle(core)
+        request, inbox = answered(core, text, SamplingParams(max_tokens=60))
         assert inbox.token_ids == plain_greedy(text, 60)
         accepted += request.stats.accepted
     assert (accepted > 0) == (kind != "off")
@@ -61,8 +61,7 @@ def test_counters_agree_with_a_count_of_the_passes(
         return run(self, inputs, extras)
 
     monkeypatch.setattr(Decoder, "__call__", count)
-    request, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=50))
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[1], SamplingParams(max_tokens=50))
     report = request.report()
     assert report.target_forwards == passes
     assert report.rounds == len(inbox.chunks)
@@ -100,8 +99,7 @@ def test_a_stop_inside_an_accepted_block_ends_it_there(kind: str) -> None:
         if "\ufffd" in stop:
             continue
         params = SamplingParams(max_tokens=rng.choice([1, 2, 17, 40]), stop=(stop, "never seen"))
-        request, inbox = ask(core, text, params, session=f"s{number % 3}")
-        run_until_idle(core)
+        request, inbox = answered(core, text, params, session=f"s{number % 3}")
         shown, ids, reason = token_by_token(text, params)
         assert (inbox.text, inbox.token_ids, request.finish_reason) == (shown, ids, reason)
         assert request.text == shown
@@ -115,8 +113,7 @@ def test_a_stop_inside_an_accepted_block_ends_it_there(kind: str) -> None:
 
 def test_spans_tile_the_reply() -> None:
     core = make_core(MODEL, TOKENIZER, proposer("draft"))
-    _, inbox = ask(core, PROMPTS[3], SamplingParams(max_tokens=60))
-    run_until_idle(core)
+    _, inbox = answered(core, PROMPTS[3], SamplingParams(max_tokens=60))
     tokens = chars = 0
     for number, chunk in enumerate(inbox.chunks):
         assert chunk.round == number
@@ -131,18 +128,14 @@ def test_spans_tile_the_reply() -> None:
 
 def test_requests_side_by_side_do_not_touch_each_other() -> None:
     core = make_core(MODEL, TOKENIZER, proposer("draft"), max_running=3)
-    asked = [ask(core, text, SamplingParams(max_tokens=40)) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (_, inbox) in zip(PROMPTS, asked):
-        assert inbox.token_ids == plain_greedy(text, 40)
+    check_greedy(core, 40)
 
 
 def test_a_consumer_that_stops_reading_parks_its_own_request_only() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
     slow = Inbox(reading=False, limit=4)
     request, _ = ask(core, "abc", SamplingParams(max_tokens=30), inbox=slow)
-    _, quick = ask(core, "abc", SamplingParams(max_tokens=30))
-    run_until_idle(core)
+    _, quick = answered(core, "abc", SamplingParams(max_tokens=30))
     assert len(slow.chunks) == 4
     assert len(quick.chunks) == 30
     forwards = core.target.forwards
@@ -175,22 +168,18 @@ def test_cancel_ends_within_one_round_and_frees_the_place(after: int) -> None:
 
 def test_the_next_turn_reads_only_what_is_new() -> None:
     core = make_core(MODEL, TOKENIZER, proposer("draft"), max_sessions=1, eos_ids=())
-    first, one = ask(core, "abcdef", SamplingParams(max_tokens=10), session="s")
-    run_until_idle(core)
+    first, one = answered(core, "abcdef", SamplingParams(max_tokens=10), session="s")
     longer = "abcdef" + one.text[:4] + "?"
-    second, two = ask(core, longer, SamplingParams(max_tokens=10), session="s")
-    run_until_idle(core)
+    second, two = answered(core, longer, SamplingParams(max_tokens=10), session="s")
     fresh = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
-    _, again = ask(fresh, longer, SamplingParams(max_tokens=10))
-    run_until_idle(fresh)
+    _, again = answered(fresh, longer, SamplingParams(max_tokens=10))
     assert two.token_ids == again.token_ids
     same = 0
     while same < len(second.token_ids) - 11 and first.token_ids[same] == second.token_ids[same]:
         same += 1
     assert second.reused >= min(same, 6)
-    ask(core, "zzz", SamplingParams(max_tokens=1), session="t")
-    run_until_idle(core)
-    assert core.slots.kept == 1  # the older conversation had to go
+    answered(core, "zzz", SamplingParams(max_tokens=1), session="t")
+    assert len(core.slots._kept) == 1  # the older conversation had to go
     core.slots.forget("t")
     drafts = core.proposer
     assert isinstance(drafts, DraftModelProposer)
@@ -204,20 +193,17 @@ def test_the_context_is_never_overrun(room: int) -> None:
     draft = DraftModelProposer(DraftProposerConfig(num_tokens=5), ModelRunner(small), frozenset())
     core = make_core(model, TOKENIZER, draft, eos_ids=())
     text = "a" * (40 - room)
-    request, inbox = ask(core, text, SamplingParams(max_tokens=1000))
-    run_until_idle(core)
+    request, inbox = answered(core, text, SamplingParams(max_tokens=1000))
     assert request.finish_reason == "length"
     assert len(inbox.token_ids) == room
-    _, inbox = ask(core, "a" * 40, SamplingParams())
-    run_until_idle(core)
+    _, inbox = answered(core, "a" * 40, SamplingParams())
     assert isinstance(inbox.errors[0], PromptError)
 
 
 def test_the_next_in_line_does_not_wait_for_news_after_a_failed_admission() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1)
     _, refused = ask(core, "x" * 600, SamplingParams(), inbox=Inbox(reading=False))
-    _, served = ask(core, "abc", SamplingParams(max_tokens=3))
-    run_until_idle(core)
+    _, served = answered(core, "abc", SamplingParams(max_tokens=3))
     assert isinstance(refused.errors[0], PromptError)
     assert len(served.token_ids) == 3
 
@@ -225,8 +211,7 @@ def test_the_next_in_line_does_not_wait_for_news_after_a_failed_admission() -> N
 def test_a_parked_request_takes_no_place() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=(), max_running=1, max_parked=1)
     ask(core, "abc", SamplingParams(max_tokens=30), inbox=Inbox(reading=False, limit=2))
-    _, served = ask(core, "abc", SamplingParams(max_tokens=5))
-    run_until_idle(core)
+    _, served = answered(core, "abc", SamplingParams(max_tokens=5))
     assert len(served.token_ids) == 5
 
 
@@ -234,8 +219,7 @@ def test_requests_cancelled_in_line_make_room() -> None:
     core = make_core(MODEL, TOKENIZER, OffProposer(), max_running=1, max_waiting=1)
     for _ in range(2):
         ask(core, "ab", SamplingParams())[1].delivery.cancelled = True
-    _, inbox = ask(core, "ab", SamplingParams(max_tokens=2))
-    run_until_idle(core)
+    _, inbox = answered(core, "ab", SamplingParams(max_tokens=2))
     assert not inbox.errors
 
 
@@ -246,11 +230,10 @@ def test_a_conversation_that_ends_while_it_is_answered_leaves_no_cache() -> None
     core.slots.forget("s")
     inbox.delivery.cancelled = True
     run_until_idle(core)
-    assert (core.slots.kept, core.slots.in_use) == (0, 0)
+    assert (len(core.slots._kept), core.slots.in_use) == (0, 0)
     core.slots.forget("s")
-    ask(core, "abc", SamplingParams(max_tokens=2), session="s")
-    run_until_idle(core)
-    assert core.slots.kept == 1
+    answered(core, "abc", SamplingParams(max_tokens=2), session="s")
+    assert len(core.slots._kept) == 1
 
 
 def test_a_full_line_is_refused_and_the_rest_served() -> None:

@@ -18,7 +18,7 @@ from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.tiny import Inbox, ask, run_until_idle
+from tests.tiny import Inbox, answered, ask, run_until_idle
 
 LONG = SamplingParams(max_tokens=300)  # 512 rows each, of which the first 256 are allocated at once
 
@@ -99,14 +99,13 @@ def test_caches_of_idle_conversations_make_room_the_oldest_first() -> None:
     core = engine(1100, kind="draft")
     few = SamplingParams(max_tokens=3)
     for session in ("a", "b", "c"):
-        ask(core, "abab", few, session=session)
-        run_until_idle(core)
-    assert core.slots.kept == 3
+        answered(core, "abab", few, session=session)
+    assert len(core.slots._kept) == 3
     _, inbox = ask(core, "abab", LONG, session="c")  # its own cache counts as memory it has
     core.step()
     assert list(core.slots._kept) == ["a", "b"]
     run_until_idle(core)
-    assert core.slots.kept == 3
+    assert len(core.slots._kept) == 3
     ask(core, "zq", LONG)
     core.step()
     assert list(core.slots._kept) == ["c"]
@@ -117,8 +116,7 @@ def test_caches_of_idle_conversations_make_room_the_oldest_first() -> None:
 def test_a_prompt_without_memory_is_refused_where_nothing_else_runs() -> None:
     core = engine(300)
     _, refused = ask(core, "x" * 300, LONG)
-    _, served = ask(core, "abab", SamplingParams(max_tokens=300))  # its prompt fits
-    run_until_idle(core)
+    _, served = answered(core, "abab", SamplingParams(max_tokens=300))  # its prompt fits
     assert [type(error) for error in refused.errors] == [EngineBusy]
     assert "shorten the prompt" in str(refused.errors[0])
     assert len(served.token_ids) == 300
@@ -128,10 +126,8 @@ def test_a_parked_reply_does_not_keep_memory_from_others_for_ever() -> None:
     clock = Clock()
     core = engine(600, now=clock)
     slow = Inbox(reading=False, limit=2)
-    ask(core, "abab", LONG, inbox=slow)
-    run_until_idle(core)
-    _, waiting = ask(core, "zq", LONG)
-    run_until_idle(core)
+    answered(core, "abab", LONG, inbox=slow)
+    _, waiting = answered(core, "zq", LONG)
     assert not waiting.items
     patience = core.scheduler.patience()
     assert patience is not None and patience > 0
@@ -184,6 +180,5 @@ def test_a_lone_request_that_runs_out_of_memory_ends_and_the_engine_goes_on() ->
     assert [type(error) for error in lost.errors] == [EngineBusy]
     assert lost.errors[0].__cause__ is None  # its traceback would hold the pass's tensors
     core.target.forward = forward  # type: ignore[method-assign]
-    _, inbox = ask(core, "abab", SamplingParams(max_tokens=5))
-    run_until_idle(core)
+    _, inbox = answered(core, "abab", SamplingParams(max_tokens=5))
     assert inbox.token_ids == plain_greedy("abab", 5, eos=None)

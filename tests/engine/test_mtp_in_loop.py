@@ -20,10 +20,17 @@ from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
-from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, plain_greedy
+from tests.engine.plain import (
+    MODEL,
+    PROMPTS,
+    TOKENIZER,
+    check_cancelled,
+    check_greedy,
+    plain_greedy,
+)
 from tests.model.heads.test_mtp import qwen, write
 from tests.mtps import mtp_head, mtp_proposer, random_module, tensors_of, trained_module
-from tests.tiny import EOS, Inbox, ask, make_core, run_until_idle
+from tests.tiny import EOS, answered, make_core
 
 RUNNER = ModelRunner(MODEL)
 GREEDY = SamplingParams(max_tokens=40)
@@ -36,12 +43,9 @@ def engine(head: MtpHead | None = None, **options: Any) -> EngineCore:
 
 def test_many_at_once_get_the_targets_own_text() -> None:
     core = engine(max_running=4)
-    asked = [ask(core, text, GREEDY) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (request, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 40)
-        assert request.stats.drafted > 20
-    assert sum(request.stats.accepted for request, _ in asked) > 20
+    requests = check_greedy(core, 40)
+    assert all(request.stats.drafted > 20 for request in requests)
+    assert sum(request.stats.accepted for request in requests) > 20
 
 
 @pytest.mark.parametrize(
@@ -56,8 +60,7 @@ def test_processors_see_the_drafted_path(params: dict[str, Any]) -> None:
     texts = list[list[int]]()
     for tokens in (1, 5):
         core = engine(proposer={"num_tokens": tokens})
-        _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=30, **params))
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[1], SamplingParams(max_tokens=30, **params))
         texts.append(inbox.token_ids)
     assert texts[0] == texts[1]
 
@@ -65,10 +68,7 @@ def test_processors_see_the_drafted_path(params: dict[str, Any]) -> None:
 @pytest.mark.parametrize("scale", [1.0, 30.0, float("nan")])
 def test_a_module_that_lies_costs_only_speed(scale: float) -> None:
     core = engine(mtp_head(random_module(MODEL, scale), RUNNER))
-    asked = [ask(core, text, GREEDY) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 40)
+    check_greedy(core, 40)
 
 
 @pytest.mark.broken_proposer
@@ -83,8 +83,7 @@ def test_ids_outside_the_vocabulary_cost_only_the_modules_help(
 
     monkeypatch.setattr(MtpHead, "__call__", astray)
     core = engine(mtp_head(trained_module(MODEL), RUNNER))
-    request, inbox = ask(core, PROMPTS[1], GREEDY)
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[1], GREEDY)
     assert inbox.token_ids == plain_greedy(PROMPTS[1], 40)
     assert request.stats.accepted == 0
 
@@ -92,8 +91,7 @@ def test_ids_outside_the_vocabulary_cost_only_the_modules_help(
 def sampled(tokens: int, seed: int | None) -> tuple[list[int], int]:
     core = engine(proposer={"num_tokens": tokens})
     params = SamplingParams(temperature=0.9, max_tokens=40, seed=seed)
-    request, inbox = ask(core, PROMPTS[1], params, noise=5)
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[1], params, noise=5)
     return inbox.token_ids, request.stats.accepted
 
 
@@ -108,8 +106,7 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
     core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=7)
     text = "the cat"
     for turn in range(4):
-        request, inbox = ask(core, text, SamplingParams(max_tokens=15), session="s")
-        run_until_idle(core)
+        request, inbox = answered(core, text, SamplingParams(max_tokens=15), session="s")
         assert inbox.token_ids == plain_greedy(text, 15)
         assert request.stats.drafted > 0 and len(proposer._sequences) == 1
         text += " and the dog" if turn % 2 else " sat"
@@ -120,27 +117,19 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
 def test_a_cancelled_request_leaves_nothing_behind() -> None:
     proposer = mtp_proposer(MODEL)
     core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=7)
-    _, inbox = ask(core, PROMPTS[1], SamplingParams(max_tokens=200))
-    for _ in range(12):
-        core.step()
-    assert proposer._sequences
-    inbox.delivery.cancelled = True
-    run_until_idle(core)
-    assert proposer._sequences == {}
+    check_cancelled(core, proposer._sequences)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
 def test_limits_inside_a_block_end_it_there(most: int) -> None:
     core = engine()
-    _, inbox = ask(core, PROMPTS[4], SamplingParams(max_tokens=most))
-    run_until_idle(core)
+    _, inbox = answered(core, PROMPTS[4], SamplingParams(max_tokens=most))
     assert inbox.token_ids == plain_greedy(PROMPTS[4], most)
 
 
 def test_no_more_is_drafted_than_was_asked_for() -> None:
     core = engine(proposer={"num_tokens": 2})
-    _, inbox = ask(core, PROMPTS[1], GREEDY)
-    run_until_idle(core)
+    _, inbox = answered(core, PROMPTS[1], GREEDY)
     assert max(chunk.drafted for chunk in inbox.chunks) == 2
 
 
@@ -163,8 +152,7 @@ def built(target: str, **proposer: Any) -> EngineCore:
 
 def test_an_engine_takes_the_module_from_its_targets_folder(tmp_path: Path) -> None:
     core = built(folder(tmp_path, module=True), kind="mtp", num_tokens=3)
-    request, inbox = ask(core, PROMPTS[1], GREEDY)
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[1], GREEDY)
     assert inbox.token_ids == plain_greedy(PROMPTS[1], 40)
     assert request.stats.accepted > 0
     assert core.proposer.name == "mtp"
@@ -179,10 +167,7 @@ def test_a_target_without_one_is_refused_when_the_engine_is_built(tmp_path: Path
 def test_auto_takes_a_module_that_is_there(tmp_path: Path) -> None:
     core = built(folder(tmp_path, module=True), kind="auto", draft=False)
     assert core.proposer.capabilities.hidden_states == (2,)
-    asked = [ask(core, text, GREEDY, inbox=Inbox()) for text in PROMPTS]
-    run_until_idle(core)
-    for text, (_, inbox) in zip(PROMPTS, asked, strict=True):
-        assert inbox.token_ids == plain_greedy(text, 40)
+    check_greedy(core, 40)
 
 
 def test_auto_goes_on_without_a_module_that_it_cannot_compute(

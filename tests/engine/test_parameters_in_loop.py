@@ -25,7 +25,16 @@ from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Grammar, SamplingParams
-from tests.tiny import EOS, Inbox, ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
+from tests.tiny import (
+    EOS,
+    Inbox,
+    answered,
+    ask,
+    byte_tokenizer,
+    noisy_copy,
+    run_until_idle,
+    tiny_model,
+)
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2, context=160)
@@ -130,8 +139,7 @@ def core_of(kind: str, *, reproducible: bool = False) -> EngineCore:
 def reply(kind: str, params: SamplingParams, *, reproducible: bool = False) -> tuple[Any, ...]:
     """What a consumer has in the end, and how many drafted tokens were accepted."""
     core = core_of(kind, reproducible=reproducible)
-    request, inbox = ask(core, TEXT, params)
-    run_until_idle(core)
+    request, inbox = answered(core, TEXT, params)
     assert not inbox.errors
     return (inbox.text, inbox.token_ids, request.finish_reason), request.stats.accepted
 
@@ -222,8 +230,7 @@ def test_a_forbidden_draft_stays_in_the_proposal_and_is_rejected() -> None:
     (text, _, _), _ = reply("suffix", params)
     assert re.fullmatch("(the (dog|pig|cow)){3}", text)
     core = core_of("suffix")
-    _, inbox = ask(core, TEXT, params)
-    run_until_idle(core)
+    _, inbox = answered(core, TEXT, params)
     assert any(chunk.drafted > chunk.accepted for chunk in inbox.chunks)
 
 
@@ -290,8 +297,7 @@ def test_a_fault_ends_its_own_request_where_plain_decoding_would(
     texts = []
     for again in (core, core_of("off")):
         text = TEXT + bad.text[:3] + "?"
-        _, after = ask(again, text, SamplingParams(max_tokens=20), session="s", inbox=Inbox())
-        run_until_idle(again)
+        _, after = answered(again, text, SamplingParams(max_tokens=20), session="s", inbox=Inbox())
         texts.append(after.text)
     assert texts[0] == texts[1]
 

@@ -9,7 +9,7 @@ from specstream.errors import ConsumerStalled, EngineError
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
-from tests.tiny import Inbox, ask, make_core, run_until_idle
+from tests.tiny import Inbox, answered, ask, make_core, run_until_idle
 
 
 class Clock:
@@ -27,8 +27,7 @@ def crowded(clock: Clock) -> tuple[EngineCore, list[Inbox]]:
     )
     slow = [Inbox(reading=False, limit=3) for _ in range(3)]
     for inbox in slow:
-        ask(core, "abab", SamplingParams(max_tokens=9), inbox=inbox)
-        run_until_idle(core)
+        answered(core, "abab", SamplingParams(max_tokens=9), inbox=inbox)
         clock.seconds += 1.0
     return core, slow
 
@@ -36,8 +35,7 @@ def crowded(clock: Clock) -> tuple[EngineCore, list[Inbox]]:
 def test_twenty_replies_that_nobody_reads_do_not_starve_the_next() -> None:
     clock = Clock()
     core, slow = crowded(clock)
-    _, served = ask(core, "abab", SamplingParams(max_tokens=9))
-    run_until_idle(core)
+    _, served = answered(core, "abab", SamplingParams(max_tokens=9))
     assert not served.items
     assert core.scheduler.patience() == pytest.approx(27.0)
     clock.seconds += 27.0

@@ -15,7 +15,7 @@ from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 from tests.drafts import no_looking
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import answered, ask, make_core, run_until_idle
 from tests.transfers import transfers
 
 V = len(TOKENIZER)
@@ -129,8 +129,7 @@ def test_a_malformed_proposal_costs_its_own_help_only(
     made = Spoiling((VALUES | SHAPES)[name], victim="abab")
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     _, inbox = ask(core, "abab", SamplingParams(temperature, max_tokens=30))
-    other, beside = ask(core, "the cat", SamplingParams(max_tokens=30))
-    run_until_idle(core)
+    other, beside = answered(core, "the cat", SamplingParams(max_tokens=30))
     assert made.spoilt > 2
     assert not inbox.errors and not beside.errors
     assert len(inbox.token_ids) == 30
@@ -213,8 +212,7 @@ def test_parents_that_tell_of_a_chain_change_nothing(temperature: float) -> None
         lambda proposal: replace(proposal, parents=tuple(range(-1, proposal.length - 1))),
     ):
         core = make_core(MODEL, TOKENIZER, Spoiling(edit), eos_ids=())
-        request, inbox = ask(core, "abab", params, noise=4)
-        run_until_idle(core)
+        request, inbox = answered(core, "abab", params, noise=4)
         assert request.stats.accepted > 0
         replies.append(inbox.token_ids)
     assert replies[0] == replies[1]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 
-from specstream.config import EngineConfig
 from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
-from specstream.model.runner import ModelRunner
 from specstream.pipeline.segment_window import TokenMap
 from specstream.speculation.proposers.off import OffProposer
 from specstream.types import Chunk, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
 from tests.tables import ScriptedRunner
-from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
+from tests.tiny import EOS, Inbox, answered, byte_tokenizer, make_core
 
 WRITTEN = "<think>\nA. B\n</think>\n\nYes. Nö."
 
@@ -43,18 +40,12 @@ def written(
     made = tokenizer(template)
     target = ScriptedRunner(len(made), eager=100.0)
     target.script = [*made.encode(text, add_special_tokens=False), EOS]
-    core = EngineCore(
-        EngineConfig.model_validate(options),
-        cast(ModelRunner, target),
-        made,
-        Seer(target, block) if block else OffProposer(),
-        frozenset({EOS}),
-    )
+    proposer = Seer(target, block) if block else OffProposer()
+    core = make_core(target, made, proposer, **options)
     target.start = len(core.admission._prompts.encode([{"role": "user", "content": "q"}], 99).ids)
     inbox = Inbox()
     inbox.delivery.previews = previews
-    request, _ = ask(core, "q", params or SamplingParams(), inbox=inbox)
-    run_until_idle(core)
+    request, _ = answered(core, "q", params or SamplingParams(), inbox=inbox)
     assert not inbox.errors
     assert inbox.token_ids == target.script[: len(inbox.token_ids)]
     return request, inbox

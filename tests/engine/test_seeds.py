@@ -13,7 +13,7 @@ from specstream.speculation.verify import verify_batch
 from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.engine.plain import MODEL, TOKENIZER, proposer
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle
+from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 WAYS = ["off", "draft", "suffix", "dice 1", "dice 2", "dice 3"]
 
@@ -29,8 +29,7 @@ def reply(way: str, params: SamplingParams, beside: int) -> tuple[list[int], int
     core = make_core(MODEL, TOKENIZER, by(way), eos_ids=())
     for number in range(beside):
         ask(core, "xyz", SamplingParams(temperature=1.0, max_tokens=10 + number))
-    request, inbox = ask(core, "the cat sat on the mat, the cat", params)
-    run_until_idle(core)
+    request, inbox = answered(core, "the cat sat on the mat, the cat", params)
     return inbox.token_ids, request.stats.accepted
 
 

@@ -14,15 +14,12 @@ import pytest
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specstream.config import EngineConfig
 from specstream.engine import commit, stops
 from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
 from specstream.engine.stops import StopMatcher
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.metrics import SpecStats
 from specstream.model.noise import gumbel_max
-from specstream.model.runner import ModelRunner
 from specstream.model.sampling import probabilities
 from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -30,7 +27,7 @@ from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Chunk, Preview, SamplingParams
 from tests.tables import ScriptedRunner, TableCache
-from tests.tiny import EOS, Inbox, ask, byte_tokenizer, run_until_idle
+from tests.tiny import EOS, Inbox, ask, byte_tokenizer, make_core, run_until_idle
 
 TOKENIZER = byte_tokenizer()
 SIZE = len(TOKENIZER)
@@ -196,7 +193,7 @@ class World:
         if kind == "draft":
             inner = DraftModelProposer(
                 DraftProposerConfig(num_tokens=count),
-                cast(ModelRunner, self.draft),
+                self.draft,
                 frozenset({EOS}),
             )
         elif kind == "suffix":
@@ -206,14 +203,7 @@ class World:
         elif kind == "seer":
             inner = Seer(self.target, count)
         self.proposer = Recorder(inner)
-        config = EngineConfig.model_validate({"mode": mode, "max_sessions": 2})
-        self.core = EngineCore(
-            config,
-            cast(ModelRunner, self.target),
-            TOKENIZER,
-            self.proposer,
-            frozenset({EOS}),
-        )
+        self.core = make_core(self.target, TOKENIZER, self.proposer, mode=mode, max_sessions=2)
 
     def write(self, rng: random.Random, prompt: list[int]) -> None:
         """Choose what the target wants to say, and how often the draft knows it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from specstream.speculation.optional import States
 from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
-from tests.tiny import ask, run_until_idle
+from tests.tiny import answered, ask, make_core, run_until_idle
 from tests.trees import LyingTree, OracleTree
 
 TEXT = "A tree of words."
@@ -28,11 +29,8 @@ def oracle(seed: int = 0) -> OracleTree:
     return OracleTree(REPLY, len(TOKENIZER), seed=seed)
 
 
-def engine(proposer: Proposer, *, lean: bool = True, **options: int) -> EngineCore:
-    runner = ModelRunner(MODEL, lean=lean)
-    return EngineCore(
-        EngineConfig.model_validate(options), runner, TOKENIZER, proposer, frozenset()
-    )
+def engine(proposer: Proposer, *, lean: bool = True, **options: Any) -> EngineCore:
+    return make_core(ModelRunner(MODEL, lean=lean), TOKENIZER, proposer, eos_ids=(), **options)
 
 
 @pytest.mark.parametrize("lean", [True, False])
@@ -40,8 +38,7 @@ def engine(proposer: Proposer, *, lean: bool = True, **options: int) -> EngineCo
 def test_greedy_text_is_the_targets_own(lean: bool, seed: int) -> None:
     proposer = oracle(seed)
     core = engine(proposer, lean=lean)
-    _, inbox = ask(core, TEXT, SamplingParams(max_tokens=40))
-    run_until_idle(core)
+    _, inbox = answered(core, TEXT, SamplingParams(max_tokens=40))
     assert inbox.token_ids == REPLY
     assert proposer.accepted > 8
     assert proposer.branched > 3
@@ -59,8 +56,7 @@ def test_requests_with_trees_and_without_share_a_pass() -> None:
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 11])
 def test_a_limit_inside_a_path_ends_it_there(most: int) -> None:
     core = engine(oracle(most))
-    request, inbox = ask(core, TEXT, SamplingParams(max_tokens=most))
-    run_until_idle(core)
+    request, inbox = answered(core, TEXT, SamplingParams(max_tokens=most))
     assert inbox.token_ids == REPLY[:most]
     assert request.finish_reason == "length"
 
@@ -79,8 +75,7 @@ class Endless(LyingTree):
 def test_a_tree_that_may_not_be_costs_only_the_proposers_help(kind: type[LyingTree]) -> None:
     proposer = kind(torch.zeros(len(TOKENIZER), 1))
     core = engine(proposer)
-    _, inbox = ask(core, TEXT, SamplingParams(max_tokens=10))
-    run_until_idle(core)
+    _, inbox = answered(core, TEXT, SamplingParams(max_tokens=10))
     assert inbox.token_ids == REPLY[:10]
     assert proposer.accepted == 0
 
@@ -146,8 +141,7 @@ def test_passes_give_no_states_that_nobody_wants(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ModelRunner, "forward", noted)
     seen = set[int]()
     for _ in range(4):
-        request, inbox = ask(core, TEXT, SamplingParams(max_tokens=20))
-        run_until_idle(core)
+        request, inbox = answered(core, TEXT, SamplingParams(max_tokens=20))
         assert inbox.token_ids == REPLY[:20]
         wanted = request.id % 2 == 0
         assert set(asked) == {(0, 1, 2) if wanted else ()}

@@ -34,7 +34,7 @@ from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
 from tests.exactness.cells import LENGTH, PROMPT, VOCAB, Cell
 from tests.exactness.toy import tiny_llama
 from tests.heads import eagle_head, trained_eagle
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle, save_pair
+from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle, save_pair
 
 STATES = torch.ones(1, 3, 32)
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=24)
@@ -87,8 +87,7 @@ def test_greedy_text_stays_while_the_draft_learns_in_mid_reply() -> None:
 
     runner.adopt = counting  # type: ignore[method-assign]
     for n in range(4):
-        ask(core, f"topic {n}", SAMPLED, noise=n)
-        run_until_idle(core)
+        answered(core, f"topic {n}", SAMPLED, noise=n)
     params = SamplingParams(max_tokens=60)
     request, inbox = ask(core, "topic 3", params, session="kept")
     while core.step():
@@ -97,8 +96,7 @@ def test_greedy_text_stays_while_the_draft_learns_in_mid_reply() -> None:
     assert len(adopted) == 1 and request.prompt_length < adopted[0] < len(request.token_ids)
     assert inbox.token_ids == plain_greedy("topic 3", 60, eos=None)
     # The cache that was made with the old weights goes on to serve the conversation.
-    request, inbox = ask(core, "topic 3 and more", params, session="kept")
-    run_until_idle(core)
+    request, inbox = answered(core, "topic 3 and more", params, session="kept")
     assert inbox.token_ids == plain_greedy("topic 3 and more", 60, eos=None)
     assert request.stats.accepted > 0
 
@@ -154,8 +152,7 @@ def test_only_whole_replies_that_may_be_learnt_from_are_kept() -> None:
         None,
     )
     assert learner.report.replies == 0
-    ask(core, "kept", SAMPLED)
-    run_until_idle(core)
+    answered(core, "kept", SAMPLED)
     (kept,) = learner._buffer
     assert kept.ids[: kept.prompt] == TOKENIZER.encode("kept") and len(kept.ids) > 24
 
@@ -234,8 +231,7 @@ def test_an_eagle_head_learns_too() -> None:
     assert report.after > report.before
     assert torch.equal(head.fuse(STATES), eagle_head(trainee, target).fuse(STATES))
     assert not torch.equal(head.fuse(STATES), eagle_head(trained_eagle(MODEL), target).fuse(STATES))
-    _, inbox = ask(core, "topic 2", SamplingParams(max_tokens=40))
-    run_until_idle(core)
+    _, inbox = answered(core, "topic 2", SamplingParams(max_tokens=40))
     assert inbox.token_ids == plain_greedy("topic 2", 40, eos=None)
 
 

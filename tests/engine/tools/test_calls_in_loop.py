@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 
-from specstream.config import EngineConfig
 from specstream.engine.prompt import check_messages
 from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
 from specstream.errors import PromptError, SamplingError
-from specstream.model.runner import ModelRunner
 from specstream.pipeline.segment_window import TokenMap
 from specstream.speculation.proposers.off import OffProposer
 from specstream.tools import Tool, ToolCall, Tools
@@ -23,7 +20,7 @@ from tests.engine.test_stops_in_loop import Seer
 from tests.engine.tools import formats
 from tests.engine.tools.formats import TOOLS
 from tests.tables import ScriptedRunner
-from tests.tiny import EOS, Inbox, byte_tokenizer, run_until_idle
+from tests.tiny import EOS, Inbox, byte_tokenizer, make_core, run_until_idle
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Röm"}}\n</tool_call>'
 ASKED: list[Message] = [{"role": "user", "content": "How is it?"}]
@@ -49,13 +46,8 @@ class Bench:
         self.tokenizer.add_special_tokens({"additional_special_tokens": names})
         self.tokenizer.chat_template = template
         self.target = ScriptedRunner(len(self.tokenizer), eager=eager)
-        self.core = EngineCore(
-            EngineConfig(),
-            cast(ModelRunner, self.target),
-            self.tokenizer,
-            Seer(self.target, block) if block else OffProposer(),
-            frozenset({EOS}),
-        )
+        proposer = Seer(self.target, block) if block else OffProposer()
+        self.core = make_core(self.target, self.tokenizer, proposer)
 
     def ids(self, messages: list[Message], tools: Tools | None) -> list[int]:
         return self.core.admission._prompts.encode(messages, 9999, None, tools).ids

@@ -33,7 +33,7 @@ from tests.choosers import (
     small_config,
 )
 from tests.drafts import Text
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle, tiny_model
+from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle, tiny_model
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -76,8 +76,7 @@ def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
 
 def test_a_round_without_a_proposal_is_nobodys() -> None:
     core = core_under(Script())
-    request, _ = ask(core, "abab", greedy(10))
-    run_until_idle(core)
+    request, _ = answered(core, "abab", greedy(10))
     assert request.report().proposer_rounds == {"off": 10}
 
 
@@ -86,8 +85,7 @@ def test_a_plan_beyond_the_budget_is_cut() -> None:
     core = core_under(script)
     for text, room in (("abab", 9), ("a" * 505, 7)):  # the reply's room, and the context's
         script.rounds = [[Plan("draft", 50)]] * 50
-        request, inbox = ask(core, text, greedy(room))
-        run_until_idle(core)
+        request, inbox = answered(core, text, greedy(room))
         assert len(inbox.token_ids) == room
         assert inbox.token_ids == alone(text, room)
         assert max(chunk.drafted for chunk in inbox.chunks) <= room - 2
@@ -97,8 +95,7 @@ def test_a_plan_beyond_the_budget_is_cut() -> None:
 def test_the_last_tokens_are_proposed_for_only_as_far_as_they_count(most: int) -> None:
     for seed in range(8):
         core, dice = diced(seed, eos_ids=frozenset())
-        request, inbox = ask(core, "abab", greedy(most))
-        run_until_idle(core)
+        request, inbox = answered(core, "abab", greedy(most))
         assert inbox.token_ids == alone("abab", most)
         assert all(0 < outlook.budget < most for outlook in dice.outlooks)
         assert all(c.drafted < most - c.tokens.start for c in inbox.chunks)
@@ -107,8 +104,7 @@ def test_the_last_tokens_are_proposed_for_only_as_far_as_they_count(most: int) -
 def test_without_a_draft_a_plan_for_one_is_a_plain_round() -> None:
     script = Script(*[[Plan("draft", 4)]] * 50)
     core = make_core(MODEL, TOKENIZER, proposer_with(script, None, target=RUNNER), eos_ids=())
-    request, inbox = ask(core, "abab", greedy(9))
-    run_until_idle(core)
+    request, inbox = answered(core, "abab", greedy(9))
     assert inbox.token_ids == alone("abab", 9)
     assert request.stats.drafted == 0
 
@@ -117,8 +113,7 @@ def test_a_request_that_wants_no_drafts_is_never_asked_about() -> None:
     core, dice = diced(7, eos_ids=frozenset(), max_running=3)
     plain, plain_inbox = ask(core, "abab", greedy())
     plain.proposer = "off"
-    drafted, inbox = ask(core, "aaaa", greedy())
-    run_until_idle(core)
+    drafted, inbox = answered(core, "aaaa", greedy())
     assert plain_inbox.token_ids == alone("abab", eos=False)
     assert inbox.token_ids == alone("aaaa", eos=False)
     assert plain.report().proposer_rounds == {"off": 40}
@@ -156,8 +151,7 @@ def test_a_fixed_width_bounds_the_proposals() -> None:
     config = small_config().model_copy(update={"mode": "reproducible"})
     made = proposer_with(script, ModelRunner(DRAFT))
     core = EngineCore(config, target, TOKENIZER, made, frozenset())
-    _, inbox = ask(core, "abab", greedy(30))
-    run_until_idle(core)
+    _, inbox = answered(core, "abab", greedy(30))
     assert not inbox.errors
     assert max(chunk.drafted for chunk in inbox.chunks) == 7
 

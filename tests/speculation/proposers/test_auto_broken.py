@@ -16,7 +16,7 @@ from tests.choosers import (
     diced,
     greedy,
 )
-from tests.tiny import ask, run_until_idle
+from tests.tiny import answered, ask, run_until_idle
 
 
 class Broken(Dice):
@@ -81,13 +81,11 @@ def test_what_is_broken_for_good_is_asked_ever_more_rarely() -> None:
     """To start afresh costs something, too: caches and indexes are made anew."""
     broken = Broken("plan", 1.0)
     core = core_under(broken)
-    request, inbox = ask(core, "abab", greedy(130))
-    run_until_idle(core)
+    request, inbox = answered(core, "abab", greedy(130))
     assert len(inbox.token_ids) == 130 and not inbox.errors
     assert broken.broken == 7  # after 1, 3, 7, 15, 31 and 63 rounds of rest
     broken.chance = 0.0
-    request, inbox = ask(core, "abab", greedy(200))
-    run_until_idle(core)
+    request, inbox = answered(core, "abab", greedy(200))
     assert request.stats.accepted > 5
 
 
@@ -121,7 +119,6 @@ def test_a_proposal_that_is_too_long_is_not_used(caplog: pytest.LogCaptureFixtur
 
     core.proposer.propose = longer  # type: ignore[method-assign]
     dice.most = 50
-    request, inbox = ask(core, "abab", greedy())
-    run_until_idle(core)
+    request, inbox = answered(core, "abab", greedy())
     assert inbox.token_ids == alone("abab", eos=False)
     assert "broke" in caplog.text

@@ -30,7 +30,7 @@ from tests.choosers import (
     small_config,
 )
 from tests.tables import ScriptedRunner, TableCache
-from tests.tiny import EOS, ask, make_core, run_until_idle
+from tests.tiny import EOS, answered, ask, make_core, run_until_idle
 
 
 def test_nothing_is_kept_of_requests_that_are_over() -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
     run_until_idle(core)
     made: Any = core.proposer
     assert not made._rounds and not dice.known
-    assert core.slots.kept == 2
+    assert len(core.slots._kept) == 2
     kept = {slot.id for slot in core.slots._kept.values()}
     assert set(made._candidates["draft"]._sequences) <= kept
     assert set(made._candidates["suffix"]._texts) <= kept
@@ -115,13 +115,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     dice = Dice(seed)
     made: Any = proposer_with(dice, watched, window=window)
     made._candidates["draft"]._prefill_chunk = chunk
-    core = EngineCore(
-        small_config(),
-        table,
-        TOKENIZER,
-        made,
-        frozenset({EOS}),
-    )
+    core = EngineCore(small_config(), table, TOKENIZER, made, frozenset({EOS}))
     box.append(core)
     history = dict.fromkeys("st", "abcabcabc")
     for _ in range(25):
@@ -170,8 +164,7 @@ def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() 
     script = Script(*[[Plan("draft", 3)]] * 200)
     made: Any = proposer_with(script, ModelRunner(DRAFT), window=32)
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
-    ask(core, "abc" * 40, greedy(12), session="s")  # of 120 tokens the draft reads the last 32
-    run_until_idle(core)
+    answered(core, "abc" * 40, greedy(12), session="s")  # of 120 tokens the draft reads the last 32
     script.rounds = [[Plan("draft", 3)]] * 20
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()

@@ -33,7 +33,7 @@ from tests.choosers import (
 )
 from tests.drafts import Text
 from tests.speculation.proposers.test_suffix import by_brute_force
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle
+from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 
 def test_lookup_is_compared_though_it_was_not_used() -> None:
@@ -72,8 +72,7 @@ def test_confidences_are_those_of_the_proposed_tokens() -> None:
     core, dice = diced(5, eos_ids=frozenset())
     dice.stops = lambda: lambda q: q > 0.2
     ask(core, "abab", greedy(60))
-    ask(core, "zq", SamplingParams(temperature=1.0, max_tokens=60), noise=2)
-    run_until_idle(core)
+    answered(core, "zq", SamplingParams(temperature=1.0, max_tokens=60), noise=2)
     outcomes = [o for _, told in dice.told for o in told if o.plan.go_on is not None]
     assert len(outcomes) > 20
     for outcome in outcomes:
@@ -106,8 +105,7 @@ class Order(Dice):
 def test_every_round_is_told_the_last_one_too_and_then_forgotten() -> None:
     order = Order()
     core = core_under(order)
-    request, _ = ask(core, "abab", greedy(40))
-    run_until_idle(core)
+    request, _ = answered(core, "abab", greedy(40))
     rounds = request.stats.rounds - 1  # but for round 0, which drafts nothing
     assert order.log == ["plan", "observe"] * rounds + ["forget"]
     told = [outcome for _, outcomes in order.told for outcome in outcomes]
@@ -240,16 +238,14 @@ def test_a_draft_that_reads_in_small_parts_is_not_taken_for_mute() -> None:
     """The policy gives up on a draft that says nothing round after round."""
     made = proposer_with(Steady(), ModelRunner(noisy_copy(MODEL, 0.0)), prefill_chunk=4)
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
-    request, _ = ask(core, "abcdefghijklm" * 4, greedy(60))
-    run_until_idle(core)
+    request, _ = answered(core, "abcdefghijklm" * 4, greedy(60))
     assert request.stats.proposer_rounds["draft"] > 5
 
 
 def test_lookup_rounds_are_not_the_drafts_time() -> None:
     script = Script(*[[Plan("suffix", 4)]] * 90)
     core = core_under(script)
-    ask(core, "abab", greedy(20))
-    run_until_idle(core)
+    answered(core, "abab", greedy(20))
     assert {(t.draft_ms, t.draft_forwards, t.draft_read) for t, _ in script.told} == {(0.0, 0, 0)}
 
 

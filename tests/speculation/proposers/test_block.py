@@ -23,7 +23,7 @@ from specstream.types import SamplingParams
 from tests.blocks import SIZE, block_head, block_proposer
 from tests.drafts import SAMPLED, Text
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, check_turns
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import answered, ask, make_core, run_until_idle
 
 RUNNER = ModelRunner(MODEL)
 
@@ -147,8 +147,7 @@ def test_a_head_that_lies_costs_only_speed(answer: str, seed: int | None) -> Non
     core = make_core(MODEL, TOKENIZER, BlockProposer(BlockProposerConfig(), head))
     check_greedy(core, 20, prompts=[PROMPTS[1]])
     if seed is not None:
-        ask(core, PROMPTS[0], SamplingParams(temperature=1.0, seed=seed, max_tokens=10))
-        run_until_idle(core)
+        answered(core, PROMPTS[0], SamplingParams(temperature=1.0, seed=seed, max_tokens=10))
 
 
 def test_greedy_text_with_processors_limits_and_four_at_once() -> None:

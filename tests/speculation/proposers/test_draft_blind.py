@@ -17,7 +17,7 @@ from specstream.types import SamplingParams
 from tests.choosers import Dice, proposer_with
 from tests.drafts import GREEDY, SAMPLED, TOKENIZER, Text, draft, nan_after, no_looking
 from tests.exactness.bugs import Meddling
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle, tiny_model
+from tests.tiny import answered, ask, make_core, noisy_copy, tiny_model
 from tests.transfers import transfers
 
 pytestmark = pytest.mark.usefixtures("inference")
@@ -114,8 +114,7 @@ def test_a_blind_draft_changes_no_token_of_a_reply() -> None:
             inner._looks = looks
             core = make_core(model, TOKENIZER, inner, eos_ids=())
             params = SamplingParams(temperature=temperature, max_tokens=60)
-            _, inbox = ask(core, "abab", params, noise=3)
-            run_until_idle(core)
+            _, inbox = answered(core, "abab", params, noise=3)
             replies.append(inbox.token_ids)
         assert replies[0] == replies[1]
 
@@ -128,8 +127,7 @@ def test_processors_are_followed_even_where_nobody_looks() -> None:
     inner._looks = False
     core = make_core(model, TOKENIZER, inner, eos_ids=())
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.7, max_tokens=60)
-    request, _ = ask(core, "abab", params)
-    run_until_idle(core)
+    request, _ = answered(core, "abab", params)
     # Draft and target are the same model with the same penalties, so every drafted token is accepted.
     assert request.stats.accepted == request.stats.drafted > 30
 
@@ -162,8 +160,7 @@ def test_a_blind_draft_without_numbers_names_no_token_that_there_is_not(
         inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
         inner._looks = False
         core = make_core(model, TOKENIZER, Listening(inner), eos_ids=(), rule=rule)
-        request, inbox = ask(core, "abab", params, noise=4)
-        run_until_idle(core)
+        request, inbox = answered(core, "abab", params, noise=4)
         proposals = core.proposer.made  # type: ignore[attr-defined]
         assert len(inbox.token_ids) == 20
         assert all(proposal.length for proposal in proposals) and len(proposals) > 3

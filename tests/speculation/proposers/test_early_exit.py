@@ -25,7 +25,7 @@ from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy
 from tests.exactness.toy import EOS, sampled_text
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import answered, ask, make_core, run_until_idle
 
 V = len(TOKENIZER)
 
@@ -201,8 +201,7 @@ def test_a_seeded_reply_is_the_same_without_it() -> None:
     params = SamplingParams(temperature=0.9, seed=11, max_tokens=40)
 
     def reply(core: EngineCore, kind: str) -> list[int]:
-        _, inbox = ask(core, PROMPTS[2], params, proposer=kind)
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[2], params, proposer=kind)
         return inbox.token_ids
 
     core = make_core(MODEL, TOKENIZER, early(), eos_ids=())

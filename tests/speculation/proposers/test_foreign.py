@@ -24,7 +24,7 @@ from specstream.speculation.proposers.foreign import ForeignDraftProposer
 from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.exactness import toy
-from tests.tiny import EOS, ask, make_core, run_until_idle, tiny_model
+from tests.tiny import EOS, answered, ask, make_core, run_until_idle, tiny_model
 from tests.vocabularies import tokenizer_of
 
 PROMPTS = ["the cat sat", "Über déjà 🙂", "1, 22, 333", "日本 日本"]
@@ -53,8 +53,7 @@ def plain(kind: str, text: str, params: SamplingParams) -> list[int]:
     from specstream.speculation.proposers.off import OffProposer
 
     core = make_core(target_of(kind), tokenizer_of(kind), OffProposer())
-    _, inbox = ask(core, text, params)
-    run_until_idle(core)
+    _, inbox = answered(core, text, params)
     return inbox.token_ids
 
 
@@ -100,8 +99,7 @@ def test_greedy_text_is_the_plain_loops(target: str, draft: str, way: str) -> No
 def test_one_greedy_request_alone_is_drafted_for(way: str) -> None:
     """Greedy steps of one sequence are one call where native code makes them."""
     core = make_core(target_of("bytes"), tokenizer_of("bytes"), foreign("bytes", "bytes", way))
-    request, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=24))
-    run_until_idle(core)
+    request, inbox = answered(core, PROMPTS[0], SamplingParams(max_tokens=24))
     assert inbox.token_ids == plain("bytes", PROMPTS[0], SamplingParams(max_tokens=24))
     assert request.stats.drafted > 0
 
@@ -195,8 +193,7 @@ def test_a_seed_gives_one_reply_whatever_drafts() -> None:
         core = make_core(
             target_of("merged"), tokenizer_of("merged"), foreign("merged", "unsplit", way)
         )
-        _, inbox = ask(core, "the cat", params)
-        run_until_idle(core)
+        _, inbox = answered(core, "the cat", params)
         assert inbox.token_ids == wanted
 
 
@@ -220,8 +217,7 @@ def test_the_same_model_under_another_numbering_is_accepted(way: str) -> None:
     config = DraftProposerConfig.model_validate({"num_tokens": 3, "vocabulary": way})
     made = ForeignDraftProposer(config, draft, frozenset({0}), translation, CPU)
     core = toy.make_core(target, toy.Letters(), made, frozenset({0}))
-    request, _ = ask(core, "bcdbc", SamplingParams(max_tokens=12, min_tokens=12))
-    run_until_idle(core)
+    request, _ = answered(core, "bcdbc", SamplingParams(max_tokens=12, min_tokens=12))
     assert request.stats.drafted > 0
     if way == "intersection":  # the ban on the end reaches the draft, too
         assert request.stats.accepted == request.stats.drafted
@@ -244,8 +240,7 @@ def test_the_draft_reads_each_token_once() -> None:
 
     runner.forward, runner.chain = count, count_chain
     core = make_core(target_of("merged"), tokenizer_of("merged"), made, eos_ids=())
-    ask(core, "the cat and the dog", SamplingParams(max_tokens=40))
-    run_until_idle(core)
+    answered(core, "the cat and the dog", SamplingParams(max_tokens=40))
     assert max(read[1:]) <= 16  # the first reads the prompt
 
 
@@ -273,8 +268,7 @@ def test_auto_takes_it_and_its_explanation_names_the_way() -> None:
     core = make_core(
         target_of("merged"), tokenizer_of("merged"), AutoProposer(policy, candidates), eos_ids=()
     )
-    request, inbox = ask(core, "the cat", SamplingParams(max_tokens=30), proposer="auto")
-    run_until_idle(core)
+    request, inbox = answered(core, "the cat", SamplingParams(max_tokens=30), proposer="auto")
     assert inbox.token_ids == plain_without_end("the cat", 30)
     assert request.stats.proposer_rounds["draft"] > 0
     assert "tokens in common" in made.candidate.title and "retokenised" in made.candidate.title
@@ -284,8 +278,7 @@ def plain_without_end(text: str, count: int) -> list[int]:
     from specstream.speculation.proposers.off import OffProposer
 
     core = make_core(target_of("merged"), tokenizer_of("merged"), OffProposer(), eos_ids=())
-    _, inbox = ask(core, text, SamplingParams(max_tokens=count))
-    run_until_idle(core)
+    _, inbox = answered(core, text, SamplingParams(max_tokens=count))
     return inbox.token_ids
 
 
@@ -302,8 +295,7 @@ def test_a_draft_of_nan_costs_speed_only(way: str) -> None:
     runner.forward = nan
     core = make_core(target_of("merged"), tokenizer_of("merged"), made)
     for params in (SamplingParams(max_tokens=10), SamplingParams(1.0, seed=1, max_tokens=10)):
-        _, inbox = ask(core, "the cat", params)
-        run_until_idle(core)
+        _, inbox = answered(core, "the cat", params)
         assert not inbox.errors and inbox.token_ids == plain("merged", "the cat", params)
 
 

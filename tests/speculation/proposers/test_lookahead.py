@@ -19,7 +19,7 @@ from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.drafts import Text
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy
-from tests.tiny import EOS, ask, make_core, run_until_idle
+from tests.tiny import EOS, answered, ask, make_core, run_until_idle
 
 CPU = torch.device("cpu")
 
@@ -182,8 +182,7 @@ def test_a_seed_decides_the_text_whatever_is_drafted() -> None:
     texts = set()
     for proposer in (make(), make(window=2, ngram=3, branches=1)):
         core = make_core(MODEL, TOKENIZER, proposer)
-        _, inbox = ask(core, PROMPTS[1], params)
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[1], params)
         texts.add(tuple(inbox.token_ids))
     assert len(texts) == 1
 
@@ -199,8 +198,7 @@ def test_sampled_rounds_are_told_the_predictions() -> None:
 
     proposer = Watched(LookaheadProposerConfig(), CPU)
     core = make_core(MODEL, TOKENIZER, proposer)
-    request, _ = ask(core, PROMPTS[1], SamplingParams(temperature=1.0, max_tokens=40), noise=3)
-    run_until_idle(core)
+    request, _ = answered(core, PROMPTS[1], SamplingParams(temperature=1.0, max_tokens=40), noise=3)
     ids = list(request.token_ids[: request.prompt_length])
     for verdict in seen:
         with torch.inference_mode():

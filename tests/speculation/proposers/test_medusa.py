@@ -23,7 +23,7 @@ from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy
 from tests.exactness.toy import EOS, sampled_text
 from tests.medusas import medusa_head, medusa_proposer, random_medusa, trained_medusa
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import answered, ask, make_core, run_until_idle
 
 
 class Asked:
@@ -133,8 +133,7 @@ def test_a_conversation_goes_on_and_a_slot_is_forgotten() -> None:
     for text in ("abab", "and now"):
         replies = []
         for one in (core, plain):
-            _, inbox = ask(one, text, SamplingParams(max_tokens=20), session="a")
-            run_until_idle(one)
+            _, inbox = answered(one, text, SamplingParams(max_tokens=20), session="a")
             replies.append(inbox.token_ids)
         assert replies[0] == replies[1] and len(replies[0]) == 20
     assert len(proposer._lasts) == 1

@@ -36,7 +36,7 @@ from tests.engine.plain import (
     plain_greedy,
 )
 from tests.exactness.toy import EOS, TinyRunner, sampled_text
-from tests.tiny import ask, make_core, noisy_copy, run_until_idle
+from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 
 def threaded(pool: Executor | None = None, noise: float = 0.05) -> MirrorProposer:
@@ -128,8 +128,7 @@ def test_processors_and_penalties_hold() -> None:
     replies = []
     for made in (mirror(MODEL, 0.05, frozenset()), None):
         core = make_core(MODEL, TOKENIZER, made or mirror(), eos_ids=())
-        _, inbox = ask(core, PROMPTS[1], params, proposer="test" if made else "off")
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[1], params, proposer="test" if made else "off")
         replies.append(inbox.token_ids)
     assert replies[0] == replies[1]
 
@@ -140,8 +139,7 @@ def test_a_seeded_reply_is_the_same_without_it() -> None:
     params = SamplingParams(temperature=0.9, seed=5, max_tokens=50)
     replies = []
     for kind in ("test", "off"):
-        _, inbox = ask(core, PROMPTS[2], params, proposer=kind)
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[2], params, proposer=kind)
         replies.append(inbox.token_ids)
     assert replies[0] == replies[1]
     assert proposer.counts.rounds > 5

@@ -15,7 +15,7 @@ from specstream.speculation.proposers.streaming import StreamingProposer, build
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, check_turns
 from tests.streams import STREAMS, streaming_head, streaming_proposer
-from tests.tiny import ask, make_core, run_until_idle
+from tests.tiny import answered, make_core
 
 RUNNER = ModelRunner(MODEL)
 
@@ -31,8 +31,7 @@ def test_four_at_once_write_the_targets_own_text(prune_below: float) -> None:
 def test_a_draft_is_as_long_as_budget_and_setting_allow() -> None:
     for setting, most in ((1, 1), (2, 2), (32, STREAMS)):
         core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
-        _, inbox = ask(core, PROMPTS[0], SamplingParams(max_tokens=12))
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[0], SamplingParams(max_tokens=12))
         assert max(chunk.drafted for chunk in inbox.chunks) == most
         assert len(inbox.token_ids) <= 12
 
@@ -42,15 +41,15 @@ def test_processors_and_seeds_are_followed() -> None:
     found = list[list[int]]()
     for setting in (1, 3):
         core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
-        _, inbox = ask(core, PROMPTS[1], params)
-        run_until_idle(core)
+        _, inbox = answered(core, PROMPTS[1], params)
         found.append(inbox.token_ids)
     assert found[0] == found[1]
     drawn = list[list[int]]()
     for setting in (1, 3):
         core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
-        _, inbox = ask(core, PROMPTS[1], SamplingParams(temperature=1.0, seed=5, max_tokens=17))
-        run_until_idle(core)
+        _, inbox = answered(
+            core, PROMPTS[1], SamplingParams(temperature=1.0, seed=5, max_tokens=17)
+        )
         drawn.append(inbox.token_ids)
     assert drawn[0] == drawn[1]
 
