@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from specstream.errors import PromptError
@@ -106,7 +106,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):
-        for part in value.items() if isinstance(value, dict) else value:
+        for part in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
             yield from _texts(part)
 
 

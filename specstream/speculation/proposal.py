@@ -89,16 +89,20 @@ class Proposal:
 
         Row 0 follows the committed tokens alone; row j + 1 follows token j and its ancestors.
         """
-        links, path, node = self.links, list[int](), row - 1
+        if self.parents is None:
+            return tuple(range(row))
+        path, node = list[int](), row - 1
         while node >= 0:
             path.append(node)
-            node = links[node]
+            node = self.parents[node]
         return tuple(path[::-1])
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
         """The result of `path_to` for each of the K + 1 rows."""
-        return [self.path_to(row) for row in range(self.length + 1)]
+        if self.parents is None:
+            return [tuple(range(row)) for row in range(self.length + 1)]
+        return [(), *Tree(self.parents).paths]
 
     @property
     def tree(self) -> Tree | None:
