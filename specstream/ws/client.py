@@ -123,11 +123,12 @@ class RealtimeClient:
             first = ev.parse_server_event(greeting)
             if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
                 raise ProtocolError(f"a server begins with session.created, not {first.type}")
-            wanted: dict[str, Any] = {"specstream": {"events": list(events)}}
+            client.session = first.session
+            wanted: dict[str, Any] = {"specstream": {"events": list(events)}} if events else {}
             if instructions is not None:
                 wanted["instructions"] = instructions
-            client.session = first.session
-            await client.update(**wanted)
+            if wanted:  # a server of another make knows no ``specstream``
+                await client.update(**wanted)
             yield client
 
     async def update(self, **session: Any) -> dict[str, Any]:
