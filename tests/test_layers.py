@@ -65,7 +65,16 @@ LAYERS = [
 WIRE = {
     f"specstream.ws.realtime.{name}"
     for name in (
-        *("wire", "strict", "input_settings", "settings", "protocol", "resources", "events"),
+        *(
+            "wire",
+            "strict",
+            "unserved",
+            "input_settings",
+            "settings",
+            "protocol",
+            "resources",
+            "events",
+        ),
         *("client_events", "function_tools", "item_inputs"),
     )
 } | {"specstream.ws.log", "specstream.ws.hosts"}

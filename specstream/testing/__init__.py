@@ -4,13 +4,13 @@ No weights, no network, no torch. docs/testing.md begins with an example.
 """
 
 from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
+from specstream.testing.chunks import chunks_of
 from specstream.testing.conversation import Parts, run_scenario
 from specstream.testing.ear import Ear
 from specstream.testing.engine import (
     ScriptedEngine,
     ScriptedGeneration,
     ScriptedSession,
-    chunks_of,
 )
 from specstream.testing.latency import STAGES, LatencyReport, TurnLatency, assert_latency
 from specstream.testing.loop import VirtualTimeLoop, run_virtual

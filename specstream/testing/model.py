@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specstream.testing.engine import ScriptedEngine, chunks_of
+from specstream.testing.chunks import chunks_of
+from specstream.testing.engine import ScriptedEngine
 from specstream.types import Chunk
 
 __all__ = ["ScriptedModel"]

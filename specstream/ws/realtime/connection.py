@@ -19,6 +19,7 @@ from specstream.ws.realtime.adapter_pool import AdapterPool
 from specstream.ws.realtime.microphone import Microphone
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.request import Service
+from specstream.ws.realtime.resources import ErrorDetail
 from specstream.ws.realtime.response import CANCEL_GRACE_S, ResponseTurn
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.settings import ResponseSettings
@@ -152,7 +153,7 @@ class RealtimeConnection:
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
         """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
-        await self._outbox.put(ev.ErrorEvent(error=ev.ErrorDetail.of(error, event_id)))
+        await self._outbox.put(ev.ErrorEvent(error=ErrorDetail.of(error, event_id)))
 
     async def _handle(self, event: pr.ClientEvent) -> None:
         microphone = self._microphone

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from specstream.types import Message, ToolCall
-from specstream.ws.realtime.item_inputs import (
-    AnyItemInput,
-    FunctionCallInput,
-    FunctionOutputInput,
-    ItemReference,
-)
-from specstream.ws.realtime.resources import (
-    AnyItem,
-    FunctionCallItem,
-    FunctionOutputItem,
-    Item,
-    ItemStatus,
-    Part,
-)
-from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
+from specstream.types import Message
+from specstream.ws.realtime.entries import Entry, entry_of, history_of
+from specstream.ws.realtime.item_inputs import AnyItemInput, ItemReference
+from specstream.ws.realtime.resources import ItemStatus
 from specstream.ws.realtime.wire import SAMPLE_RATE, Refused, new_id
 
-__all__ = ["Conversation", "Entry"]
+__all__ = ["Conversation"]
 
 MAX_ITEMS = 1000
 MAX_CHARS = 1 << 20
@@ -34,61 +22,6 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
     "delete": ("item_delete_invalid_item_id", "deleting"),
     "truncate": ("item_truncate_invalid_item_id", "truncating"),
 }
-
-
-@dataclass(slots=True)
-class Entry:
-    """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
-
-    With ``call_id`` the item is a function call (``text``: its arguments) or, without ``name``, the
-    call's output. ``heard``: the item is a user's speech; its text, the transcript, may come later
-    than the item.
-    """
-
-    id: str
-    role: Literal["system", "user", "assistant"]
-    text: str
-    status: ItemStatus = "completed"
-    spoken: SpokenTrack | None = None
-    call_id: str | None = None
-    name: str | None = None
-    heard: bool = False
-
-    def wire(self) -> AnyItem:
-        """Build the item for clients; without content while it is in progress and empty."""
-        if self.call_id is not None:
-            call: dict[str, Any] = {"id": self.id, "status": self.status, "call_id": self.call_id}
-            if self.name is None:
-                return FunctionOutputItem(**call, output=self.text)
-            return FunctionCallItem(**call, name=self.name, arguments=self.text)
-        if self.status == "in_progress" and not self.text:
-            part = None
-        elif self.spoken is not None:
-            part = Part(type="output_audio", transcript=spoken_text(self.text, self.spoken.tags))
-        elif self.heard:
-            part = Part(type="input_audio", transcript=self.text or None)
-        elif self.role == "assistant":
-            part = Part(type="output_text", text=self.text)
-        else:
-            part = Part(type="input_text", text=self.text)
-        content = [] if part is None else [part]
-        return Item(id=self.id, status=self.status, role=self.role, content=content)
-
-    def cut_to(self, samples: int) -> None:
-        """Remove the text that was not heard if only ``samples`` were played."""
-        if self.spoken is not None:
-            self.text = self.text[: self.spoken.cut(self.text, samples)]
-            self.spoken.sent = min(self.spoken.sent, samples)
-
-
-def _entry_of(item: AnyItemInput, id: str, status: ItemStatus = "completed") -> Entry:
-    match item:
-        case FunctionCallInput(call_id=call_id, name=name, arguments=text):
-            return Entry(id, "assistant", text, status, call_id=call_id, name=name)
-        case FunctionOutputInput(call_id=call_id, output=text):
-            return Entry(id, "user", text, status, call_id=call_id)
-    text = "".join(part.text or "" for part in item.content)
-    return Entry(id, item.role, text, status)
 
 
 @dataclass(slots=True)
@@ -131,7 +64,7 @@ class Conversation:
             message = f"Error adding item: an item with id '{item.id}' already exists."
             raise Refused("item_create_duplicate_item_id", message, param="item.id")
         status: ItemStatus = "incomplete" if item.status == "incomplete" else "completed"
-        entry = _entry_of(item, item.id or new_id("item"), status)
+        entry = entry_of(item, item.id or new_id("item"), status)
         self._check_call(entry)
         if sum(len(other.text) for other in self.entries) + len(entry.text) > MAX_CHARS:
             message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
@@ -214,40 +147,10 @@ class Conversation:
             entries = [
                 self.entries[self._index(item.id, "response.input")]
                 if isinstance(item, ItemReference)
-                else _entry_of(item, "")
+                else entry_of(item, "")
                 for item in items
             ]
         messages: list[Message] = []
         if instructions:
             messages.append({"role": "system", "content": instructions})
-        return messages + _history(entries)
-
-
-def _history(entries: Sequence[Entry]) -> list[Message]:
-    """Convert entries to prompt messages: those that have text, and calls with their outputs.
-
-    Text and calls that follow one another become one message of the assistant. Calls that are not
-    complete are left out, and so are outputs without such a call.
-    """
-    calls = {e.call_id: e.name for e in entries if e.name and e.status == "completed"}
-    messages: list[Message] = []
-    for entry in entries:
-        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-        name = calls.get(entry.call_id)
-        if entry.call_id is None:
-            if not entry.text:
-                continue
-            if last is not None and entry.role == "assistant" and not last["content"]:
-                last["content"] = entry.text
-            else:
-                messages.append({"role": entry.role, "content": entry.text})
-        elif name is not None and entry.name is None:
-            result: Message = {"role": "tool", "content": entry.text}
-            messages.append({**result, "tool_call_id": entry.call_id, "name": name})
-        elif name is not None and entry.status == "completed":
-            if last is None:
-                last = {"role": "assistant", "content": ""}
-                messages.append(last)
-            made = ToolCall(entry.call_id, name, entry.text).message()
-            last["tool_calls"] = [*last.get("tool_calls", ()), made]
-    return messages
+        return messages + history_of(entries)

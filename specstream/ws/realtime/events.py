@@ -11,10 +11,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
-from specstream.errors import ProtocolError, SpecstreamError
+from specstream.errors import ProtocolError
 from specstream.types import AvatarCue, ScenePrompt
-from specstream.ws.realtime.resources import AnyItem, Extra, Failure, Part, Response
-from specstream.ws.realtime.wire import Refused
+from specstream.ws.realtime.resources import AnyItem, ErrorDetail, Extra, Failure, Part, Response
 
 
 class ServerEvent(BaseModel):
@@ -30,29 +29,6 @@ class SessionEvent(ServerEvent):
 
     type: Literal["session.created", "session.updated"]
     session: dict[str, Any]
-
-
-class ErrorDetail(BaseModel):
-    """An error; ``event_id`` is that of the client's frame that caused it."""
-
-    type: str
-    code: str | None = None
-    message: str
-    param: str | None = None
-    event_id: str | None = None
-
-    @classmethod
-    def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
-        """Describe a refusal, or an error of the server."""
-        if not isinstance(error, Refused):
-            error = Refused(error.code, str(error), type="server_error")
-        return cls(
-            type=error.type,
-            code=error.code,
-            message=error.message,
-            param=error.param,
-            event_id=event_id or error.event_id,
-        )
 
 
 class ErrorEvent(ServerEvent):

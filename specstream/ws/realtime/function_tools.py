@@ -10,9 +10,9 @@ from pydantic import Field
 from specstream.errors import PromptError
 from specstream.types import Tool, Tools
 from specstream.ws.realtime.strict import Strict, expecting
-from specstream.ws.realtime.wire import Ignored, Refused
+from specstream.ws.realtime.wire import Refused
 
-__all__ = ["FunctionTool", "ToolChoice", "hosted_left_out", "setting_of", "tools_of"]
+__all__ = ["FunctionTool", "ToolChoice", "setting_of", "tools_of"]
 
 MAX_TOOLS = 128
 
@@ -39,20 +39,6 @@ ToolChoice = Annotated[
     expecting('"auto", "none", "required" or {"type": "function", "name": …}'),
 ]
 ToolList = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
-
-
-def hosted_left_out(tools: Any, at: str) -> tuple[Any, list[Ignored]]:
-    """Remove the tools that a server would have to call itself (MCP) from a list, and list them."""
-    if not isinstance(tools, list):
-        return tools, []
-    kept, ignored = [], []
-    for index, tool in enumerate(tools):
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] == "mcp":
-            message = "Ignored: this server calls no tools itself; offer functions."
-            ignored.append(Ignored(param=f"{at}[{index}]", message=message))
-        else:
-            kept.append(tool)
-    return kept, ignored
 
 
 def tools_of(

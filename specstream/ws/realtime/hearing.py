@@ -17,7 +17,7 @@ from specstream.listening.events import (
 from specstream.listening.listener import Listener
 from specstream.pipeline.listening_interfaces import Transcript
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.entries import Entry
 from specstream.ws.realtime.resources import Failure
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.wire import new_id

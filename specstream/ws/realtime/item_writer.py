@@ -11,11 +11,11 @@ from specstream.errors import SpecstreamError
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.audio import Piece, of_cue
-from specstream.ws.realtime.conversation import Entry
+from specstream.ws.realtime.entries import Entry
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.output_items import OutputItems
 from specstream.ws.realtime.request import ResponseRequest
-from specstream.ws.realtime.resources import EndStatus, Extra, Part, Word
+from specstream.ws.realtime.resources import EndStatus, ErrorDetail, Extra, Part, Word
 from specstream.ws.realtime.spoken import SpokenText, SpokenTrack
 from specstream.ws.realtime.timings import Timings
 from specstream.ws.realtime.wire import new_id
@@ -180,7 +180,7 @@ class ItemWriter:
 
     async def problem(self, error: SpecstreamError) -> None:
         """Report an error that does not end the response."""
-        await self._put(ev.ErrorEvent, error=ev.ErrorDetail.of(error))
+        await self._put(ev.ErrorEvent, error=ErrorDetail.of(error))
 
     async def close(self, status: EndStatus, unsent: tuple[Word, ...]) -> None:
         """End the item, if it began; ``unsent`` are words that no audio carried."""

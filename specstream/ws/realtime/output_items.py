@@ -7,7 +7,8 @@ from typing import Any
 
 from specstream.types import Chunk
 from specstream.ws.realtime import events as ev
-from specstream.ws.realtime.conversation import Conversation, Entry
+from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.entries import Entry
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.resources import Extra
 from specstream.ws.realtime.wire import new_id

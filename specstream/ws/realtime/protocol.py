@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from specstream.ws.realtime.item_inputs import NewItem
-from specstream.ws.realtime.settings import NO_TOOLS, ResponseSettings, SessionSettings, leave_out
+from specstream.ws.realtime.settings import ResponseSettings, SessionSettings
 from specstream.ws.realtime.strict import Strict, validate
+from specstream.ws.realtime.unserved import NO_TOOLS, leave_out
 from specstream.ws.realtime.wire import Ignored, Refused
 
 

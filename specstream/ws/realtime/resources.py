@@ -1,4 +1,4 @@
-"""The objects in frames: items, responses, usage, and where content came from."""
+"""The objects in frames: items, responses, errors, usage, and where content came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
 from specstream.types import Span
-from specstream.ws.realtime.wire import Ignored, Sparse
+from specstream.ws.realtime.wire import Ignored, Refused, Sparse
 
 ItemStatus = Literal["completed", "incomplete", "in_progress"]
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
@@ -95,6 +95,29 @@ class Failure(Sparse):
     type: str
     code: str
     message: str
+
+
+class ErrorDetail(BaseModel):
+    """An error; ``event_id`` is that of the client's frame that caused it."""
+
+    type: str
+    code: str | None = None
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+    @classmethod
+    def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
+        """Describe a refusal, or an error of the server."""
+        if not isinstance(error, Refused):
+            error = Refused(error.code, str(error), type="server_error")
+        return cls(
+            type=error.type,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+            event_id=event_id or error.event_id,
+        )
 
 
 class StatusDetails(Sparse):

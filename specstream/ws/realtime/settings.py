@@ -9,54 +9,23 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from specstream.errors import PromptError, SamplingError
 from specstream.types import SamplingParams, template_kwargs
-from specstream.ws.realtime.function_tools import ToolChoice, ToolList, hosted_left_out
+from specstream.ws.realtime.function_tools import ToolChoice, ToolList
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
 from specstream.ws.realtime.strict import Strict, expecting
-from specstream.ws.realtime.wire import Ignored, Refused
+from specstream.ws.realtime.unserved import NO_PROMPTS
+from specstream.ws.realtime.wire import Refused
 
 __all__ = [
     "MAX_SETTINGS",
-    "NO_TOOLS",
     "OwnEvent",
     "ResponseSettings",
     "Sampling",
     "SessionSettings",
-    "leave_out",
     "sampling_params",
 ]
 
 MAX_SETTINGS = 128 << 10
 """Maximum characters of a session's settings as JSON: every update echoes all settings."""
-
-NO_TOOLS = "this model calls no tools"
-_NO_PROMPTS = "this server stores no prompt templates"
-_NO_AUDIO = "this server hears no audio; send text with 'conversation.item.create'"
-# Settings that the server can't serve, with the reason that the client is told.
-_UNSERVED: dict[str, Any] = {
-    "prompt": _NO_PROMPTS,
-    "reasoning": "the model's reasoning can't be set",
-    "tracing": "this server sends no traces anywhere",
-    "truncation": "the conversation is not truncated; delete items when it grows too long",
-    "include": "there is nothing more to include",
-    "audio": {
-        "input": dict.fromkeys(
-            ("format", "noise_reduction", "transcription", "turn_detection"), _NO_AUDIO
-        ),
-        "output": {"speed": "this server speaks at speed 1.0 only"},
-    },
-}
-_TOOLS = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), NO_TOOLS)
-_UNHEARD: dict[str, Any] = {
-    "noise_reduction": "this server does not reduce noise",
-    "turn_detection": {"idle_timeout_ms": "this server does not speak when nobody does"},
-    "transcription": {
-        "prompt": "the recogniser takes no prompt",
-        "delay": "transcripts come as soon as they are there",
-    },
-}
-"""Settings of ``audio.input`` that a server with audio input can't serve."""
-_NOTHING: tuple[Any, ...] = (None, "", [], {}, "auto", "none", 1)
-"""Values of such settings that ask for nothing; they are not reported."""
 
 OwnEvent = Literal["avatar", "prompt", "reasoning", "revoke", "report", "hearing", "preview"]
 
@@ -76,7 +45,7 @@ def _variables(value: Any) -> dict[str, Any]:
 
 def _no_prompt(value: Any) -> Any:
     if value:
-        raise ValueError(_NO_PROMPTS)
+        raise ValueError(NO_PROMPTS)
     return value
 
 
@@ -195,42 +164,6 @@ class SessionSettings(Group):
             message = f"The session's settings are longer than {MAX_SETTINGS} characters of JSON."
             raise Refused("settings_too_large", message, param="session")
         return merged
-
-
-def leave_out(
-    update: dict[str, Any], *, tools: bool = False, hears: bool = False
-) -> tuple[dict[str, Any], list[Ignored]]:
-    """Remove the standard settings that this server can't serve from a ``session``, and list them.
-
-    ``tools``: the model can call tools; hosted tools are left out even then. ``hears``: the server
-    takes audio input. Clients routinely send settings that can't be served (tools, turn detection),
-    and some end the session at the first ``error``; so the rest of the update is applied, and the
-    answer lists the ignored settings. A value that asks for nothing is not listed.
-    """
-    ignored: list[Ignored] = []
-    unserved_here = _UNSERVED if tools else _TOOLS | _UNSERVED
-    if hears:
-        unserved_here = unserved_here | {"audio": _UNSERVED["audio"] | {"input": _UNHEARD}}
-
-    def served(settings: Any, unserved: dict[str, Any], at: str) -> Any:
-        if not isinstance(settings, dict):
-            return settings
-        kept: dict[str, Any] = {}
-        for key, value in settings.items():
-            why = unserved.get(key)
-            if why is None:
-                kept[key] = value
-            elif isinstance(why, dict):
-                kept[key] = served(value, why, f"{at}.{key}")
-            elif value not in _NOTHING:
-                ignored.append(Ignored(param=f"{at}.{key}", message=f"Ignored: {why}."))
-        return kept
-
-    kept = served(update, unserved_here, "session")
-    if "tools" in kept:
-        kept["tools"], hosted = hosted_left_out(kept["tools"], "session.tools")
-        ignored += hosted
-    return kept, ignored
 
 
 class ResponseAudioOutput(Strict):

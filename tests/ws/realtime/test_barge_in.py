@@ -9,7 +9,8 @@ import pytest
 
 from specstream.testing import ScriptedEngine
 from specstream.types import Span, Speech
-from specstream.ws.realtime.conversation import Conversation, Entry
+from specstream.ws.realtime.conversation import Conversation
+from specstream.ws.realtime.entries import Entry
 from specstream.ws.realtime.resources import Word
 from specstream.ws.realtime.spoken import SpokenTrack, spoken_text
 from specstream.ws.realtime.wire import SAMPLE_RATE, Refused

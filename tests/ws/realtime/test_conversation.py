@@ -12,7 +12,8 @@ import pytest
 from specstream.pipeline.segment import Segmenter
 from specstream.testing import chunks_of
 from specstream.types import Span, Speech
-from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation, Entry
+from specstream.ws.realtime.conversation import MAX_ITEMS, Conversation
+from specstream.ws.realtime.entries import Entry
 from specstream.ws.realtime.item_inputs import parse_input
 from specstream.ws.realtime.protocol import ItemCreate, parse_client_event
 from specstream.ws.realtime.resources import Item, Part, Word
