@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from specstream.errors import PromptError, SamplingError
@@ -157,7 +158,7 @@ def _parameter(default: Any, *declared: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which have no place for cached properties
 class SamplingParams:
     """How the next token is drawn from the target's distribution, and when the reply ends.
 
@@ -233,14 +234,17 @@ class SamplingParams:
         """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
-    @property
+    @cached_property
     def processing(self) -> tuple[str, ...]:
         """The parameters of stage ``"logits"`` that are set; an empty value counts as not set."""
         return tuple(n for n, off in _PROCESSED if (v := getattr(self, n)) and v != off)
 
-    @property
+    @cached_property
     def plain_logits(self) -> bool:
-        """Whether no logits processor applies: only warpers (temperature, top-k, …) and the draw."""
+        """Whether no logits processor applies: only warpers (temperature, top-k, …) and the draw.
+
+        Asked for each drafted token.
+        """
         return not self.processing
 
 
