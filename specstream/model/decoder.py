@@ -159,10 +159,15 @@ class Decoder:
         Native code reads a bfloat16 weight as 8-bit integers, which halves memory traffic and so the
         time; the rounding can't change the output, as every draft is verified.
         """
-        if self.native is not None and native_takes(weight):
+        if self.native is None:
+            return product(weight, bias, packed=can_pack(weight.dtype, weight.device))
+        if native_takes(weight):
             eight = weight.dtype is torch.bfloat16
             return NativeMatrix(self.native, weight, bias, "int8" if eight else None)
-        return product(weight, bias, packed=can_pack(weight.dtype, weight.device))
+        # Native passes give states in float32 or in the model's dtype; torch's kernels need one dtype.
+        wide = None if bias is None else bias.float()
+        multiply = product(weight.float(), wide, packed=can_pack(torch.float32, weight.device))
+        return lambda x: multiply(x.float()).type_as(x)
 
     def new_cache(self, fixed_capacity: int | None = None) -> RowCache:
         """An empty cache for one sequence."""

@@ -56,6 +56,25 @@ def test_service_computes_what_training_computed(tmp_path: Path) -> None:
     assert torch.equal(states, before)
 
 
+@pytest.mark.parametrize("native", [None, False])
+@pytest.mark.parametrize("logits", [True, False])
+@torch.inference_mode()
+def test_an_exit_of_any_width_drafts_for_a_bfloat16_target(
+    tmp_path: Path, native: bool | None, logits: bool
+) -> None:
+    """Native passes without logits give float32 states; native code takes no matrix of 24 columns."""
+    model: Any = build("llama")
+    runner = ModelRunner(model.to(torch.bfloat16), native=native)
+    trainee = saved(tmp_path / "head", runner)
+    leave = load_head(tmp_path / "head", runner)
+    assert isinstance(leave, EarlyExit)
+    item = ForwardInput(text(9), runner.new_cache())
+    (states,) = runner.forward([item], Extras((1,), logits=logits)).states
+    wanted = trainee.module(states[:, 0].float()) @ runner.model.lm_head.weight.float().T
+    found = leave.logits(states[:, 0]).float()
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "error", "match"),
     [
