@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
+from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
@@ -42,6 +43,15 @@ def make(model: LlamaForCausalLM, width: int, proposer: Proposer) -> EngineCore:
 def drafting(model: LlamaForCausalLM, noise: float, k: int) -> DraftModelProposer:
     runner = ModelRunner(noisy_copy(model, noise))
     return DraftModelProposer(DraftProposerConfig(num_tokens=k), runner, frozenset())
+
+
+@pytest.mark.parametrize(("dtype", "other"), [*zip(DTYPES, ("bfloat16", "float32"), strict=True)])
+def test_a_refusal_names_a_dtype_that_was_not_tried(
+    dtype: torch.dtype, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specstream.model.invariance.rows_alike", lambda *_, **__: (0, 1))
+    with pytest.raises(ConfigError, match=f"the last bit; try dtype {other}"):
+        find_fixed_width(target(dtype), EngineConfig())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])

@@ -43,9 +43,10 @@ def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
         same, total = rows_alike(runner, tokens=2 * width)
         if same == total:
             return width
+    other = "bfloat16" if model.dtype is torch.float32 else "float32"
     raise ConfigError(
         f"the reproducible mode doesn't work here: at no pass width of {_WIDTHS} are this model's "
-        f"logits in {model.dtype} the same to the last bit; try dtype float32, or another device"
+        f"logits in {model.dtype} the same to the last bit; try dtype {other}, or another device"
     )
 
 
