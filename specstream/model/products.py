@@ -56,10 +56,6 @@ def product(
     """
     if native is not None and native_takes(weight):
         return NativeMatrix(native, weight, bias)
-    return _by_torch(weight, bias, packed=packed)
-
-
-def _by_torch(weight: Tensor, bias: Tensor | None, *, packed: bool) -> Product:
     if not packed:
         return lambda x: F.linear(x, weight, bias)
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)

@@ -31,7 +31,8 @@ Way = Literal["retokenised", "intersection"]
 # Least share of common tokens for drafting by intersection. Greedy: below that, the draft's likeliest
 # token is too often none of them. Sampled: below that, most of q would be cut off.
 _MIN_OVERLAP_GREEDY, _MIN_OVERLAP_SAMPLED = 0.98, 0.5
-_GREEDY = SamplingParams()
+_GREEDY, _SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+_WORDS = {"retokenised": "retokenised", "intersection": "from the common tokens"}
 
 
 class ForeignDraftProposer(TaskProposer):
@@ -148,7 +149,3 @@ class ForeignDraftProposer(TaskProposer):
         self._renderings.pop(slot, None)
         for writer in self._writers.values():
             writer.release(slot)
-
-
-_SAMPLED = SamplingParams(temperature=1.0)
-_WORDS = {"retokenised": "retokenised", "intersection": "from the common tokens"}
