@@ -12,7 +12,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig, Scheme
 from specstream.engine.step import EngineCore
-from specstream.errors import ConfigError, ModelError, ModelUnsupported, VocabularyMismatch
+from specstream.errors import (
+    ConfigError,
+    ModelBroken,
+    ModelError,
+    ModelUnsupported,
+    VocabularyMismatch,
+)
 from specstream.methods import AutoProposerConfig, DraftProposerConfig, MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
@@ -250,8 +256,18 @@ def _default_threads() -> int:
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Collect the end-of-turn ids of generation config and tokenizer, which often differ."""
-    found: set[int] = set()
+    """Collect the end-of-turn ids of generation config and tokenizer, which often differ.
+
+    Raises:
+        ModelBroken: the generation config names something else than ids.
+    """
+    found = set[int]()
     for value in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        found.update([value] if isinstance(value, int) else value or ())
-    return frozenset(int(i) for i in found)
+        ids = value if isinstance(value, list | tuple) else () if value is None else (value,)
+        if not all(isinstance(i, int) for i in ids):
+            raise ModelBroken(
+                f"{model.name_or_path}: its generation_config's eos_token_id is {value!r}; it must be "
+                "a token id or a list of ids"
+            )
+        found.update(ids)
+    return frozenset(found)

@@ -18,6 +18,7 @@ from specstream.engine.worker import EngineWorker
 from specstream.errors import (
     ConfigError,
     EngineClosed,
+    ModelBroken,
     ModelUnsupported,
     SpecstreamError,
     VocabularyMismatch,
@@ -168,6 +169,13 @@ def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
     )
     request, inbox = answered(core, "hello", SamplingParams(max_tokens=4, min_tokens=4))
     assert request.sequence.eos_ids == {EOS, 5} and len(inbox.token_ids) == 4
+
+
+def test_an_end_that_is_no_id_is_refused_by_name(tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    (target / "generation_config.json").write_text(json.dumps({"eos_token_id": "</s>"}))
+    with pytest.raises(ModelBroken, match="generation_config's eos_token_id is '</s>'; it must be"):
+        build.build_engine(parse_config({"target": str(target), "proposer": {"kind": "off"}}))
 
 
 @pytest.mark.parametrize("stop", [0, 1], ids=["at once", "behind the target"])
