@@ -34,12 +34,7 @@ from specstream.errors import (
 )
 from specstream.model.kv.transformers import check_supported
 from specstream.model.native.library import library
-from specstream.model.places import (
-    check_folder,
-    gguf_file,
-    hub_options,
-    not_found,
-)
+from specstream.model.places import check_folder, gguf_file, hub_options, not_found
 from specstream.model.weights import FAMILY
 from specstream.models.kept import located
 
@@ -126,7 +121,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
     Raises:
         ModelNotFound: there is no such model, or the Hub can't be reached.
-        ModelBroken: the files can't be read.
+        ModelBroken: the files are missing or can't be read.
         ModelUnsupported: a GGUF file whose tokenizer can't be converted.
     """
     with _reading(name, "tokenizer") as name:
@@ -135,6 +130,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
             return read_gguf_tokenizer(path)
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **hub_options(name))
+    # For some model types transformers makes a tokenizer of special tokens where there are no files.
+    if len(loaded) <= len(loaded.added_tokens_decoder):
+        raise ModelBroken(
+            f"{name}: it has no tokenizer; save the tokenizer's files beside the weights"
+        )
     # Prompts are checked against the model's context; the tokenizer would warn of a length of its own.
     loaded.model_max_length = sys.maxsize
     return loaded

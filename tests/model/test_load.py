@@ -126,6 +126,15 @@ def said(folder: Path, kind: type[ModelError]) -> str:
     return str(caught.value)
 
 
+def test_a_folder_without_its_tokenizer_is_refused(folder: Path) -> None:
+    """For some types transformers then makes a tokenizer of special tokens only."""
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "qwen3"}
+    (folder / "config.json").write_text(json.dumps(config))
+    for path in folder.glob("*token*"):
+        path.unlink()
+    assert "save the tokenizer's files beside the weights" in said(folder, ModelBroken)
+
+
 def test_what_is_wrong_with_weights_is_told_by_their_names(folder: Path) -> None:
     misshape_a_weight(folder)
     assert "model.norm.weight has shape [7] and should have [32]" in said(folder, ModelBroken)
