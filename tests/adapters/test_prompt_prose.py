@@ -3,8 +3,7 @@
 import pytest
 
 from specstream_adapters.prompt import TemplateRewriter
-from specstream_adapters.prompt.speech import narration, open_quote
-from specstream_adapters.prompt.visible import sight
+from specstream_adapters.prompt.visible import narration, open_quote, sight
 from tests.adapters.prose import figures, judge, read, shown
 
 FILES = ("tuning", "unseen", "heldout", "fresh", "tuning_de_es", "unseen_de_es")
@@ -15,7 +14,7 @@ async def test_the_share_of_usable_prompts(name: str) -> None:
     verdicts = [await judge(piece, TemplateRewriter()) for piece in read(f"{name}.txt")]
     found = figures(verdicts)
     assert found["usable"] >= 0.83, [v.faults for v in verdicts]
-    assert found["visible sentences told"] >= 0.95
+    assert found["visible sentences told"] >= 0.94
 
 
 async def test_the_first_usable_prompt_comes_before_30_percent_of_the_text() -> None:
@@ -73,7 +72,7 @@ async def test_the_sentences_alone_are_worse() -> None:
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
         (
             "He flung down his brush, said “Bother!” and “O blow!” and ran.",
-            "He flung down his brush and ran.",
+            "He flung down his brush.",
         ),
         ("It is known as a “Penang lawyer.”", "It is known as a “Penang lawyer.”"),
         ("„Guten Tag“, sprach er.", ""),
@@ -114,4 +113,5 @@ def test_what_can_be_seen(text: str, language: str, shows: bool) -> None:
 
 @pytest.mark.parametrize("text", ["They stared at her.", "They ran as fast as they could."])
 def test_what_somebody_known_does_can_be_seen(text: str) -> None:
-    assert sight(text, "en", known=True) > 1
+    assert sight(text, "en") == 1
+    assert sight(text, "en", frozenset(["They"])) > 1

@@ -169,13 +169,14 @@ async def test_what_a_pronoun_stands_for_is_in_the_same_prompt() -> None:
     )
 
 
-async def test_a_pronoun_is_replaced_behind_the_word_that_leads_to_it_too() -> None:
+async def test_a_pronoun_that_begins_a_shot_is_replaced() -> None:
     text = (
         "Leo, a tired baker, opened the door of the barn. Snow fell on the roof. "
-        "Then he lifted a lantern and a shovel from the wall."
+        "He lifted a lantern and a shovel from the wall."
     )
     last = final(await shoot(text))[-1]
-    assert "Then Leo lifted a lantern" in last.prompt
+    assert "Leo lifted a lantern" in last.prompt
+    assert "Featuring Leo, a tired baker." in last.prompt
 
 
 async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() -> None:
@@ -187,10 +188,10 @@ async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() ->
 
 
 async def test_a_thing_is_no_place() -> None:
-    text = "The kitchen was full of steam and bread. On the table a candle burned low. "
+    text = "In the kitchen a kettle sang. On the table a candle burned low. "
     text += "An old man cut the bread."
     settings = [shot.setting for shot in final(await shoot(text))]
-    assert settings == ["The kitchen"] * 3
+    assert settings == ["In the kitchen"] * 3
 
 
 async def test_nobody_is_featured_twice() -> None:
@@ -201,10 +202,10 @@ async def test_nobody_is_featured_twice() -> None:
 
 async def test_a_place_holds_until_the_story_moves() -> None:
     settings = [shot.setting for shot in final(await shoot(STORIES["tale"]))]
-    assert settings[0] == "in a village by the sea"
+    assert settings[0] == "in a village"
     assert set(settings[1:]) == {"in the bakery"}
     settings = [shot.setting for shot in final(await shoot(STORIES["nature"]))]
-    assert settings == ["along a cliff in the Himalayas", "in the valley", "in the valley"]
+    assert settings == ["along a cliff", "in the valley", "in the valley"]
 
 
 async def test_the_camera_follows_what_happens() -> None:
@@ -245,31 +246,50 @@ async def test_later_sentences_revise_an_open_shot_until_the_next_one_begins() -
     assert shots[3].action == "The fox sat down."  # three sentences are enough for one shot
 
 
-async def test_half_a_sentence_that_turns_out_to_be_a_shot_of_its_own_leaves_the_one_before() -> (
-    None
-):
+async def test_half_a_sentence_that_may_go_on_about_the_open_shot_waits_for_its_end() -> None:
     first = "An old man sat in a chair by the fire, with a blanket over his knees. "
     long = "He took the lamp from the shelf, " + "and the coat from the door, " * 12 + "and left."
-    text = first + long
-    shots = await shoot(text, [len(first) + 60])
-    assert [(s.shot_id, s.rev) for s in shots] == [
-        ("shot-1", 0), ("shot-1", 1), ("shot-1", 2), ("shot-2", 0),
-    ]  # fmt: skip
-    assert shots[2].action == shots[0].action
-    assert shots[3].action.startswith("The old man took the lamp")
+    shots = await shoot(first + long, [len(first) + 60])
+    assert [(s.shot_id, s.rev) for s in shots] == [("shot-1", 0), ("shot-2", 0)]
+    assert shots[1].action.startswith("The old man took the lamp")
 
 
 async def test_half_a_sentence_that_was_shown_stays_when_the_whole_shows_too_little() -> None:
     half = "A dog sat on a wall by the gate, "
-    text = (
-        half
-        + "which was, "
-        + "as everybody agreed, of no importance, " * 12
-        + "at all. It ran off."
-    )
+    text = half + "which was, " + "as everybody agreed, of no importance, " * 5 + "at all."
     shots = await shoot(text, [len(half)])
     assert [(s.shot_id, s.rev) for s in shots] == [("shot-1", 0), ("shot-1", 1)]
-    assert shots[1].action == "A dog sat on a wall by the gate. It ran off."
+    assert shots[1].action == text
+
+
+async def test_a_long_sentence_is_cut_where_a_word_ends() -> None:
+    (shot,) = await shoot("A dog sat on a wall" + " by the gate" * 40 + ".")
+    assert len(shot.action) < 330 and shot.action.endswith((" gate …", " the …", " by …"))
+    (shot,) = await shoot("少女在雪地里行走" * 60 + "。")
+    assert len(shot.action) < 330 and shot.action.startswith("少女")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "Anna Mole Captain ",
+        "A-",
+        "the a the fox ",
+        "a shy baker named ",
+        "in a small house by the sea of the ",
+        "said “and ",
+        '{"a": ',
+    ],
+)
+async def test_the_cost_of_a_text_without_sentences_is_bounded(unit: str) -> None:
+    """The suite's time limit for one test is passed where a pattern takes more than linear time."""
+    text = (unit * (20_000 // len(unit) + 1))[:20_000]
+    board = TemplateRewriter().open()
+    for size, start in ((20_000, 0), (40, 20_000)):
+        for at in range(0, len(text), size):
+            chars = Span(start + at, start + at + len(text[at : at + size]))
+            await board.add(Phrase(text[at : at + size], chars, chars, at // size, reason="clause"))
+    assert all(len(shot.prompt) < 1200 for shot in await board.close())
 
 
 @pytest.mark.parametrize(
@@ -373,6 +393,7 @@ async def test_a_revoke_withdraws_and_what_is_left_of_a_shot_is_a_revision() -> 
         rest += await board.close()
         after = list((kept | {shot.shot_id: shot for shot in rest}).values())
         assert [shot.prompt for shot in after] == whole
+        begun |= {shot.shot_id for shot in rest if not shot.rev}
         assert {shot.shot_id for shot in rest if shot.rev} <= begun
         revisions = [(shot.shot_id, shot.rev) for shot in [*sent, *rest]]
         assert len(set(revisions)) == len(revisions)

@@ -18,8 +18,8 @@ from specstream.pipeline.interfaces import (
     TextGenerator,
 )
 from specstream.types import Message, Phrase, ScenePrompt
-from specstream_adapters.prompt.judgement import fault
 from specstream_adapters.prompt.template import TemplateRewriter
+from specstream_adapters.prompt.visible import fault
 
 __all__ = ["ModelRewriter", "ModelStoryboard"]
 
@@ -41,7 +41,7 @@ class ModelRewriter:
     A shot goes out at once with the fallback's prompt. The model is told the story so far and the
     shot; its version follows as a revision, with a later phrase or when the text has ended. It is
     used only if it has what a picture needs and contradicts nothing (see
-    `specstream_adapters.prompt.judgement.fault`); otherwise, and if the model fails or is too slow, the
+    `specstream_adapters.prompt.visible.fault`); otherwise, and if the model fails or is too slow, the
     fallback's prompt is kept. ``rewritten`` and ``kept`` count both outcomes over all turns,
     ``last_fault`` says why the last prompt was kept, and each kept prompt is logged.
 

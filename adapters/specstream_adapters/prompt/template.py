@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -13,8 +14,7 @@ from specstream.types import Phrase, ScenePrompt
 from specstream_adapters.avatar.directions import direct
 from specstream_adapters.checks import in_range
 from specstream_adapters.prompt.bible import Bible
-from specstream_adapters.prompt.reading import Reader
-from specstream_adapters.prompt.shots import Sentence, Shot, ShotNumbers, ShotState, ended
+from specstream_adapters.prompt.story import Sentence, Shot, ShotNumbers, Story, ended
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -22,6 +22,7 @@ _STYLE = "Cinematic film still, natural light, shallow depth of field, rich colo
 _NEGATIVE = (
     "text, captions, subtitles, watermark, logo, split screen, blurry, deformed hands, extra limbs"
 )
+_REMEMBERED = 64  # sentences that can be taken back
 _NARRATOR = re.compile(r"\b(?:I|me|my|we|us|our|you|your)\b")  # shown by what he or she sees
 _MOODS = {  # by the name that `direct` gives a tag
     "smile": "warm", "happy": "warm", "laugh": "warm", "sad": "sombre", "cry": "sombre",
@@ -100,17 +101,18 @@ class TemplateStoryboard:
         self._former = rewriter.last
         self._turn = object()  # the same for all copies
         self._used = 0  # the number of the last shot
-        self._reader = Reader()
-        self._state = ShotState()  # never changed once the reader has it
+        # With what was known before each; the last is under way unless it has ended.
+        self._sentences: deque[Sentence] = deque(maxlen=_REMEMBERED)
+        self._end: int | None = None  # where the text so far ends in the reply
+        self._story = Story()  # never changed once a sentence has it
         # The newest version of each shot, without its prompt if text that it told was taken back.
         self._sent: dict[str, ScenePrompt] = {}
-        self._half: Shot | None = None  # the shot that the beginning of the sentence under way made
         self._first: Sentence | None = None  # the first sentence with letters or digits
         self._index = 0  # of the last phrase
 
     def __deepcopy__(self, memo: object) -> TemplateStoryboard:
         other = copy(self)
-        other._reader = self._reader.copy()
+        other._sentences = self._sentences.copy()
         other._sent = self._sent.copy()
         return other
 
@@ -119,14 +121,19 @@ class TemplateStoryboard:
 
         A phrase that starts before the last one ended replaces the text that was there.
         """
-        if self._reader.end is None:
+        start = phrase.chars.start
+        if self._end is None:
             if self._former is not None:
-                self._state = ShotState(self._former.bible_for(phrase))
+                self._story = Story(self._former.bible_for(phrase))
             self._former = None  # otherwise each board would keep its predecessor alive
-        elif phrase.chars.start < self._reader.end:
-            self._rewind(phrase.chars.start)
-        self._index = phrase.index
-        return self._show(self._reader.add(phrase, self._state))
+            self._sentences.append(Sentence(self._story, start))
+        elif start < self._end:
+            self._rewind(start)
+        elif self._sentences[-1].ended or start > self._end:  # past the end: text was left out
+            self._sentences.append(Sentence(self._story, self._sentences[-1].spoken_after))
+        self._index, self._end = phrase.index, phrase.chars.end
+        self._sentences[-1] = self._sentences[-1].add(phrase)
+        return self._show(self._sentences[-1])
 
     async def revoke(self, from_char: int) -> Sequence[ScenePrompt]:
         """Withdraw the shots of the text from ``from_char`` on. Never waits.
@@ -134,20 +141,21 @@ class TemplateStoryboard:
         Return, as revisions, the shots that began before ``from_char`` and told some of that text, with
         the text that is left to them. Shots of text more than 64 sentences back stay withdrawn.
         """
-        if self._reader.end is None or from_char >= self._reader.end:
+        if self._end is None or from_char >= self._end:
             return []
         self._rewind(from_char)
-        shots = self._show(self._reader.close())
-        open_shot = self._state.open
+        shots = self._show(self._sentences[-1])
+        open_shot = self._story.open
         if open_shot is not None and not self._sent[open_shot.shot_id].prompt:
             shots += self._emit(open_shot)
         return shots
 
     async def close(self) -> Sequence[ScenePrompt]:
         """End the text; return the shots that were still open. Never waits; idempotent."""
-        if self._reader.end is None:
+        if self._end is None:
             return []
-        shots = self._show(self._reader.close())
+        last = self._sentences[-1]
+        shots = self._show(replace(last, ended=True)) if not last.ended else []
         if not self._sent and self._rewriter.default_subject and self._first is not None:
             shots = self._emit(self._speaker(self._first))
         self._rewriter.numbers.back(self._used, self._turn)
@@ -164,47 +172,43 @@ class TemplateStoryboard:
 
     def bible_for(self, phrase: Phrase) -> Bible:
         """What the next board, whose first phrase is ``phrase``, knows; not to be changed."""
-        start, end = phrase.chars.start, self._reader.end or 0
+        start, end = phrase.chars.start, self._end or 0
         if 0 < start <= end and 0 < phrase.index <= self._index + 1:  # the same reply goes on
-            return (self._reader.state_at(start) or self._state).bible
-        return self._state.bible if self._rewriter.remember else Bible()
+            later = (s for s in self._sentences if s.phrases and s.span.start >= start)
+            return next((sentence.story for sentence in later), self._story).bible
+        return self._story.bible if self._rewriter.remember else Bible()
 
     def _rewind(self, char: int) -> None:
         """Take back the text from ``char`` on, and go back to before the sentence that this cuts."""
-        self._reader.revoke(char)
-        self._state, self._half = self._reader.last.state, None
+        self._end = char
+        sentence = self._sentences.pop()
+        while self._sentences and not (sentence.phrases and sentence.span.start <= char):
+            sentence = self._sentences.pop()
+        self._sentences.append(sentence.until(char))
+        self._story = sentence.story
         self._sent = {
             name: sent if sent.span.end <= char else replace(sent, prompt="")
             for name, sent in self._sent.items()
             if sent.span.start < char
         }
 
-    def _show(self, sentence: Sentence | None) -> list[ScenePrompt]:
-        """The shot that the reader's last sentence begins or changes, if its prompt is new."""
-        if sentence is None:
+    def _show(self, sentence: Sentence) -> list[ScenePrompt]:
+        """The shot that the last sentence begins or changes, if its prompt is new."""
+        if not sentence.text.strip():
             return []
-        start, half = sentence.span.start, self._half
         if self._first is None and any(map(str.isalnum, sentence.text)):
             self._first = sentence
         # What was shown of its beginning is read again as part of the whole.
-        self._state = sentence.state.copy()
-        before = self._state.open
-        shot = self._state.take(sentence, self._shot_id, self._rewriter.max_shots)
-        if shot is None and half is not None and half.span.start == start:
-            shot = self._state.open = half  # its beginning was shown, so it stays
-            self._state.count += 1
-        self._half = shot
-        shots = self._emit(shot) if shot is not None else []
-        if before is not None and (shot is None or shot.shot_id != before.shot_id):
-            sent = self._sent.get(before.shot_id)
-            if sent is not None and sent.span.end > start:  # half of the sentence was added to it
-                shots = [*self._emit(before), *shots]
-        return shots
+        self._story = sentence.story.copy()
+        sent = self._sent.get(sentence.shot_id)
+        begun = sent is not None and sent.prompt != ""
+        shot = self._story.take(sentence, begun, self._shot_id, self._rewriter.max_shots)
+        return self._emit(shot) if shot is not None else []
 
     def _shot_id(self) -> str:
-        """The id of the shot that the reader's last sentence begins."""
-        name = self._reader.last.shot_id or self._next_id()
-        self._reader.began(name)
+        """The id of the shot that the last sentence begins."""
+        name = self._sentences[-1].shot_id or self._next_id()
+        self._sentences[-1] = replace(self._sentences[-1], shot_id=name)
         return name
 
     def _next_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Judge how much a sentence shows: English by a word list made from WordNet, other languages by form."""
+"""What of a text can be shown, and how much: English by words from WordNet, other languages by form."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import re
 from functools import cache, lru_cache
 from importlib.resources import files
 
+from specstream.types import ScenePrompt
 from specstream_adapters.words import stems
 
-__all__ = ["gender", "is_someone", "is_something", "kind", "language_of", "sight", "stem"]
+__all__ = [
+    "fault",
+    "gender",
+    "is_someone",
+    "is_something",
+    "kind",
+    "language_of",
+    "machine_text",
+    "narration",
+    "open_quote",
+    "sight",
+    "stem",
+]
 
 _FUNCTION_WORDS = {  # by language
     "en": "the and of to was were with he she his her is it at they had that as from into",
@@ -24,8 +37,10 @@ _NOT = frozenset(  # words by which something is denied, wished or thought: it c
     "sabía".split()
 )
 _MODAL = frozenset("can could may might must would should shall will".split())
-# A question, or words between speaker and listener.
-_TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b", re.IGNORECASE)
+# A question, words between speaker and listener, or several numbers.
+_TALK = re.compile(
+    r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b|\d\D+\d", re.IGNORECASE
+)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
 _WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
@@ -39,6 +54,35 @@ _MALE = frozenset(
     "man boy gentleman father brother husband son king prince uncle grandfather monk nephew "
     "actor waiter fisherman policeman soldier sailor knight men he him his".split()
 )
+_QUOTED = re.compile(
+    r"(?<!\d)\"[^\"\n]*+(?:[\"\n]|(\Z))|“[^”\n]*+(?:[”\n]|(\Z))|„[^“”\n]*+(?:[“”\n]|(\Z))"
+    r"|«[^»\n]*+(?:[»\n]|(\Z))|»[^«\n]*+(?:[«\n]|(\Z))"
+)
+_TERM = re.compile(r"\b(?:an?|the|called|named|as)\s$")  # before marks around a name or a term
+_SAID = re.compile(
+    r"\b(?:say|said|says|ask|asked|asks|cry|cried|cries|replied|replies|answered|answers|whispered|"
+    r"whispers|shouted|shouts|call|called|returned|remarked|thought|murmured|exclaimed|added|continued|"
+    r"pleaded|muttered|tell|told|repeated|sagte|sagt|fragte|fragt|rief|ruft|sprach|spricht|antwortete|"
+    r"dachte|brummte|murmelte|dijo|dice|preguntó|pregunta|gritó|grita|respondió|responde)\b"
+)
+_JOIN = re.compile(
+    r"([,;]? (?:and|while|as|then|und|während|y|mientras)\b|[.!?;]+(?= |$)|,(?= |$))"
+)
+_MACHINE = re.compile(r"(```)|<\|[^|<>]{1,40}\|>|\{(?=\s*(?:[\"'}]|\Z)|[^\S\n]*\n)")
+_ANYBODY = frozenset(
+    "man woman person people figure child girl boy lady gentleman someone somebody viewer hero "
+    "heroine character protagonist silhouette crowd couple pair group subject adult kid youth "
+    "elder stranger animal creature beast cub pup fur paw tail".split()
+)
+_CRAFT = frozenset(
+    "shot camera view frame scene close wide medium low high angle light lens film still focus "
+    "style colour color cinematic photo photograph image picture video footage background "
+    "foreground model master director extra".split()
+)
+_NIGHT = frozenset(("night", "midnight", "moonlit", "moonlight", "starlight"))
+_DAY = frozenset("noon midday sunny sunlit sunlight daylight sunshine".split())
+_LETTERS = re.compile(r"[^\W\d_]+")
+_BRACE = re.compile(r'"(?:\\.|[^"\\])*+"|[{}]', re.DOTALL)
 
 
 @cache
@@ -59,7 +103,8 @@ def stem(word: str) -> str:
 def kind(word: str) -> str:
     """The kind of an English word, or of the word that it is a form of; "" if it names nothing to see.
 
-    "someone" (a person), "animal", "something" (a thing, a place, a substance) or "doing".
+    "someone" (a person), "animal", "site" (where a scene can be), "something" (another thing, a
+    substance) or "doing".
     """
     word = word.lower()
     return "" if word in _NOT else _kinds().get(stem(word), "")
@@ -67,7 +112,7 @@ def kind(word: str) -> str:
 
 def is_something(word: str) -> bool:
     """Whether an English word names a thing, a place, a substance or an action."""
-    return kind(word) in ("something", "doing")
+    return kind(word) in ("something", "site", "doing")
 
 
 def is_someone(word: str) -> bool:
@@ -77,7 +122,7 @@ def is_someone(word: str) -> bool:
 
 def gender(text: str) -> set[str]:
     """Which of "he" and "she" a text speaks of, by its nouns and pronouns."""
-    words = {word.lower() for word in re.findall(r"[^\W\d_]+", text)}
+    words = {word.lower() for word in _LETTERS.findall(text)}
     return {name for name, known in (("he", _MALE), ("she", _FEMALE)) if words & known}
 
 
@@ -89,14 +134,71 @@ def language_of(text: str) -> str:
     return best if counts[best] else ""
 
 
-def sight(
-    text: str, language: str, names: frozenset[str] = frozenset(), *, known: bool = False
-) -> int:
+def machine_text(text: str) -> list[tuple[int, int]]:
+    """Where a text was written for programs: JSON, fenced code, special tokens.
+
+    What is still open at the end of the text ends past it.
+    """
+    found: list[tuple[int, int]] = []
+    end = 0
+    while begin := _MACHINE.search(text, end):
+        end = begin.end()
+        if begin[1]:
+            closing = text.find(begin[1], end)
+            end = closing + len(begin[1]) if closing >= 0 else len(text) + 1
+        elif begin[0] == "{":
+            end = _closed(text, begin.start())
+        found.append((begin.start(), end))
+    return found
+
+
+def _closed(text: str, start: int) -> int:
+    """The end of the JSON object that begins at ``start``; past the text if it is open."""
+    depth = 0
+    for brace in _BRACE.finditer(text, start):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth == 0:
+            return brace.end()
+    return len(text) + 1
+
+
+def open_quote(text: str) -> bool:
+    """Whether a quotation is open at the end of ``text``."""
+    return any(quote.lastindex for quote in _QUOTED.finditer(text))
+
+
+def narration(text: str) -> str:
+    """The sentence without quoted speech and the clauses that tell who spoke; "" if nothing is left."""
+    text = " ".join(text.split())
+    if text[:1] in ("—", "–"):  # —¿Quién es? —preguntó ella.
+        rest = " ".join(re.split("[—–]", text)[2::2])
+    else:
+        rest = _QUOTED.sub(lambda q: q[0] if _TERM.search(text[: q.start()]) else " ", text)
+        if rest == text:
+            return text
+    kept, spoken = "", False
+    joins, clauses = ["", *_JOIN.split(rest)[1::2]], _JOIN.split(rest)[::2]
+    for join, clause in zip(joins, clauses, strict=True):
+        if _SAID.search(clause):
+            spoken = True
+        elif not spoken:
+            kept += join + clause
+        elif join != "," and len(clause.split()) >= 3:  # "said Tom, and he put down his cup"
+            kept += join * bool(kept.strip()) + clause
+            spoken = False
+    kept = re.sub(r"\s+(?=[\s,;.!?])", "", kept).strip(" ,;:—–-")
+    if not any(map(str.isalnum, kept)):
+        return ""
+    kept = kept[:1].upper() + kept[1:]
+    return kept if kept[-1] in ".!?…" else f"{kept}."
+
+
+def sight(text: str, language: str, names: frozenset[str] = frozenset()) -> int:
     """How much a sentence (without quoted speech) shows.
 
     0: nothing to see; 1: something that may be added to a shot; 2 or more: enough for a shot of its own.
     English words are looked up; in other languages any statement of at least five words is enough.
-    ``names`` are words that name somebody; ``known``: a pronoun stands for somebody known.
+    ``names`` are words that stand for somebody.
     """
     words = _WORD.findall(text)
     if not words or _MARKS.search(text):
@@ -108,26 +210,23 @@ def sight(
             return 0
         enough = len(words) >= _STATEMENT or len(_SPACELESS.findall(text)) >= _STATEMENT
         return 2 if enough else int(len(words) > 2)
-    found = [_clause(clause, names) for clause in clauses]
-    weight = sum(weight for weight, _ in found) - 2 * bool(
-        _TALK.search(text) or len(re.findall(r"\d+", text)) > 1
-    )
+    weight = sum(_weight(clause, names) for clause in clauses) - 2 * bool(_TALK.search(text))
     if weight < max(len(words) / _WORDS_PER_WEIGHT, 4 * denied):
         weight = min(weight, 1)
-    return max(0, weight) + (known and any(doing for _, doing in found))
+    return max(0, weight)
 
 
-def _clause(text: str, names: frozenset[str]) -> tuple[int, int]:
-    """The weight of an English clause, and how many of its words name actions."""
-    words = _WORD.findall(text)
+def _weight(clause: str, names: frozenset[str]) -> int:
+    """How many of an English clause's words name something visible; of its people one counts."""
+    words = _WORD.findall(clause)
     kinds = [
-        "name" if word in names else kind(word) if word[0].islower() or at == 0 else ""
+        "someone" if word in names else kind(word) if word[0].islower() or at == 0 else ""
         for at, word in enumerate(words)
     ]
-    somebody = sum(found in ("someone", "animal", "name") for found in kinds)
-    things, doings = kinds.count("something"), kinds.count("doing")
-    weight = min(things + somebody, 1 + things) + doings
-    return max(0, weight - 2 * _denies(words)), doings
+    somebody = kinds.count("someone") + kinds.count("animal")
+    things = kinds.count("something") + kinds.count("site")
+    weight = min(things + somebody, 1 + things) + kinds.count("doing")
+    return max(0, weight - 2 * _denies(words))
 
 
 def _denies(words: list[str]) -> bool:
@@ -137,3 +236,60 @@ def _denies(words: list[str]) -> bool:
     """
     lower = [word.lower() for word in words]
     return not (_NOT.isdisjoint(lower) and _MODAL.isdisjoint(lower[:-1]))
+
+
+def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) -> str:
+    """Return what is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
+
+    It must be one line of at least five words and at most ``max_chars`` characters, without markup
+    or quoted speech. It must show somebody if the shot does, otherwise something that the shot or the
+    story mentions; and an action, a thing or a place. It must not bring in people or animals that
+    neither the shot nor ``story`` (the text so far) has, nor turn a man into a woman or night into day.
+    It may use other words than the text. A prompt that is not English is judged by its form alone.
+    """
+    if why := _form(prompt, max_chars):
+        return why
+    told = f"{shot.action} {shot.subject}"
+    if language_of(prompt) != "en" or language_of(told) not in ("en", ""):
+        return ""
+    written = set(_LETTERS.findall(prompt))
+    words = {stem(word.lower()) for word in written}
+    known = {stem(word.lower()) for word in _LETTERS.findall(f"{told} {shot.setting} {story}")}
+    names = {word for word in _LETTERS.findall(told) if word[0].isupper()}
+    people = {word for word in _LETTERS.findall(told) if is_someone(word)}
+    somebody = names & written or any(is_someone(word) or word in _ANYBODY for word in words)
+    seen = {word for word in words - _CRAFT if is_something(word)}
+    if people and not somebody:
+        return "the answer shows nobody"
+    if not people and not seen & known:
+        return "the answer is about something else"
+    if not seen:
+        return "the answer has no action, thing or place"
+    common = {stem(word) for word in re.findall(r"\b[a-z]+\b", prompt)}
+    new = sorted(word for word in common - known - _ANYBODY - _CRAFT if is_someone(word))
+    # One noun may say who somebody without a name is, or stand for the text's own.
+    spare = not people or not (people | names) & written
+    if "animal" in map(kind, new) or len(new) > spare:
+        return f"the answer brings in somebody: {', '.join(new)}"
+    was, now = gender(told), gender(prompt)
+    if was and now and not was & now:
+        return "the answer changes a man into a woman or a woman into a man"
+    for here, there in ((_NIGHT, _DAY), (_DAY, _NIGHT)):
+        if known & here and not known & there and words & there:
+            return f"the answer contradicts the text: {sorted(words & there)[0]}"
+    return ""
+
+
+def _form(prompt: str, max_chars: int) -> str:
+    if not prompt:
+        return "the answer is empty"
+    if "\n" in prompt or "\r" in prompt:
+        return "the answer has more than one line"
+    spaceless = len(_SPACELESS.findall(prompt))
+    if len(prompt.split()) + spaceless < 5 or len(prompt) > max_chars:
+        return f"the answer has {len(prompt)} characters"
+    if re.search(r"[\[\]{}<>|]|https?:", prompt):
+        return "the answer holds markup"
+    if re.search(r"[\"“”„«»]", prompt):
+        return "the answer quotes speech"
+    return ""

@@ -1,4 +1,4 @@
-"""Phrases back to sentences."""
+"""Phrases back to sentences, and sentences to shots."""
 
 import random
 import re
@@ -6,8 +6,7 @@ import re
 import pytest
 
 from specstream.types import Phrase, Span, Tag
-from specstream_adapters.prompt.reading import Reader
-from specstream_adapters.prompt.shots import Sentence, ShotState
+from specstream_adapters.prompt.story import Sentence, Story
 
 TEXT = (
     '[smile] Dr. Reed opened the door. "Stop! Who is there?" she asked. [wide eyes] It was 5.30 in '
@@ -38,11 +37,12 @@ def pieces(text: str, rng: random.Random | None = None) -> list[Phrase]:
 
 
 def read(phrases: list[Phrase]) -> list[Sentence]:
-    reader, found = Reader(), dict[int, Sentence]()
-    for sentence in [*(reader.add(phrase, ShotState()) for phrase in phrases), reader.close()]:
-        if sentence is not None:
-            found[sentence.span.start] = sentence  # the longest of those that begin there
-    return list(found.values())
+    found = [Sentence(Story(), phrases[0].chars.start)]
+    for piece in phrases:
+        if found[-1].ended:
+            found.append(Sentence(Story(), found[-1].spoken_after))
+        found[-1] = found[-1].add(piece)
+    return found
 
 
 def test_sentences_laid_end_to_end_are_the_reply_however_it_was_cut() -> None:
@@ -93,16 +93,14 @@ def test_a_brace_alone_is_no_json() -> None:
     assert "one, two" in sentences[0].text
 
 
-def test_after_a_revoke_other_text_takes_the_place_of_what_lay_there() -> None:
-    first, wrong, right = "The cat sat. ", "The dog ", "A bird sang."
-    reader = Reader()
-    reader.add(phrase(first + wrong, 0, len(first), "sentence"), ShotState())
-    reader.add(phrase(first + wrong, len(first), len(first + wrong)), ShotState())
-    reader.revoke(len(first))
-    again = first + right
-    sentence = reader.add(phrase(again, len(first), len(again), "end"), ShotState())
-    assert sentence is not None
-    assert again[slice(*sentence.span)] == right == sentence.text
+def test_a_sentence_that_is_cut_goes_on_with_other_text() -> None:
+    text, right = "The dog [nod] ran off.", "The dog slept."
+    (sentence,) = read(pieces(text))
+    assert (sentence.ended, sentence.tags) == (True, ("nod",))
+    cut = sentence.until(8)
+    assert (cut.text, cut.span, cut.tags, cut.ended) == ("The dog ", Span(0, 8), (), False)
+    again = cut.add(phrase(right, 8, len(right), "end"))
+    assert (again.text, again.span, again.ended) == (right, Span(0, len(right)), True)
 
 
 def test_an_endless_sentence_is_taken_in_parts() -> None:

@@ -4,69 +4,72 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from specstream.types import Phrase, Span
 from specstream_adapters.prompt.bible import Bible, Subject, pronouns
-from specstream_adapters.prompt.speech import MachineText, narration
-from specstream_adapters.prompt.visible import language_of, sight
+from specstream_adapters.prompt.visible import (
+    language_of,
+    machine_text,
+    narration,
+    open_quote,
+    sight,
+)
 
-__all__ = ["Sentence", "Shot", "ShotNumbers", "ShotState", "ended"]
+__all__ = ["Sentence", "Shot", "ShotNumbers", "Story", "ended"]
 
 _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
 _HALF = 3  # least weight of the beginning of a sentence to be shown
 _LONGEST = 320  # characters of a sentence that go into a prompt
+_MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
+_MAX_MACHINE = 20_000  # the same with text for programs that is open
 _ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _OTHERS = {  # beginnings of a sentence that goes on about the subject before it, in other languages
     "": re.compile(r"^[他她它]"),
-    "de": re.compile(
-        r"^(?:Er|Sie|Es|Ihm|Ihn|Ihr|Ihre[rmns]?|Sein|Seine[rmns]?|Die(?= \w+te\b)|Der(?= \w+te\b))\b"
-    ),
-    "es": re.compile(
-        r"^(?:Él|Ella|Ellos|Ellas|Su|Sus|Le|Les|Se|"
-        r"\w+(?:a|ó|ía|aba|n)(?= (?:una?|el|la|los|las|de|en|con|al|por|que)\b))"
-    ),
+    "de": re.compile(r"^(?:Er|Sie|Es|Ihm|Ihn|Ihr|Ihre|Sein|Seine)\b"),
+    "es": re.compile(r"^(?:Él|Ella|Ellos|Ellas|Su|Sus|Le|Les|Se)\b"),
 }
-_FIRST = re.compile(
-    r"^((?:(?:Then|So|And|But|Now|Suddenly|At last),? )?)((?i:he|she|it|they))(?= [a-z])"
-)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sentence:
     """A sentence, or the beginning of one, and what was known where it began; boards may share it.
 
     Attributes:
-        machine: Whether text for programs was open where it began.
+        story: What was known; not to be changed.
         spoken_before: Characters spoken before it began, tags and machine text not counted.
-        state: What was known; not to be changed.
         phrases: Its phrases so far.
         shot_id: The shot that it began; "" if it began none.
         ended: Whether the sentence is complete.
     """
 
-    machine: MachineText
+    story: Story
     spoken_before: int
-    state: ShotState
     phrases: tuple[Phrase, ...] = ()
     shot_id: str = ""
     ended: bool = False
 
-    def read(self) -> tuple[str, int, MachineText]:
-        """Its spoken text, the characters spoken up to its end, and the machine text's state there."""
-        machine, text, spoken = copy(self.machine), "", self.spoken_before
-        for phrase in self.phrases:
-            shown, hidden = machine.blank(phrase.spoken)
-            text += shown
-            spoken += len(shown) - hidden - sum(tag.chars.length for tag in phrase.tags)
-        return text, spoken, machine
+    @cached_property
+    def _machine(self) -> list[tuple[int, int]]:
+        return machine_text("".join(phrase.spoken for phrase in self.phrases))
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The spoken text of ``span``, offsets kept: tags and machine text are spaces."""
-        return self.read()[0]
+        text = "".join(phrase.spoken for phrase in self.phrases)
+        for start, end in self._machine:
+            text = text[:start] + " " * len(text[start:end]) + text[end:]
+        return text
+
+    @property
+    def spoken_after(self) -> int:
+        """Characters spoken up to its end."""
+        length = len(self.text)
+        hidden = sum(min(end, length) - start for start, end in self._machine)
+        tags = sum(tag.chars.length for phrase in self.phrases for tag in phrase.tags)
+        return self.spoken_before + length - hidden - tags
 
     @property
     def span(self) -> Span:
@@ -82,6 +85,34 @@ class Sentence:
     def tags(self) -> tuple[str, ...]:
         """Names of the directions inside it."""
         return tuple(tag.name for phrase in self.phrases for tag in phrase.tags)
+
+    def add(self, phrase: Phrase) -> Sentence:
+        """The sentence with its next phrase.
+
+        It ends with a phrase that the segmenter cut at the end of a sentence, unless a quotation or text
+        for programs is open.
+        """
+        longer = replace(self, phrases=(*self.phrases, phrase))
+        length = len(longer.text)
+        if longer._machine and longer._machine[-1][1] > length:
+            return replace(longer, ended=length >= _MAX_MACHINE)
+        closed = phrase.reason in ("sentence", "end") and not open_quote(longer.text)
+        says = bool(longer.text.strip())
+        return replace(longer, ended=says and (closed or length >= _MAX_CHARS))
+
+    def until(self, char: int) -> Sentence:
+        """The sentence up to an offset of the reply, under way again."""
+        kept = tuple(_until(char, p) for p in self.phrases if p.chars.start < char)
+        return replace(self, phrases=kept, shot_id=self.shot_id if kept else "", ended=False)
+
+
+def _until(char: int, phrase: Phrase) -> Phrase:
+    """The phrase up to an offset of the reply."""
+    if phrase.chars.end <= char:
+        return phrase
+    tags = tuple(tag for tag in phrase.tags if tag.chars.end <= char)
+    text = phrase.text[: char - phrase.chars.start]
+    return replace(phrase, text=text, chars=Span(phrase.chars.start, char), tags=tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +153,6 @@ class Shot:
         *before, last = self.lines
         return " ".join([*map(ended, before), last])
 
-    @property
-    def full(self) -> bool:
-        """Whether it tells as many sentences as a shot may."""
-        return len(self.lines) >= _LINES
-
 
 class ShotNumbers:
     """Numbers for shots: none comes twice, but numbers for drafted text that was revoked are reused."""
@@ -153,7 +179,7 @@ class ShotNumbers:
 
 
 @dataclass(slots=True)
-class ShotState:
+class Story:
     """What is known before a sentence: the bible, the open shot, the number of shots, the language."""
 
     bible: Bible = field(default_factory=Bible)
@@ -161,27 +187,34 @@ class ShotState:
     count: int = 0
     language: str = ""
 
-    def copy(self) -> ShotState:
+    def copy(self) -> Story:
         """An independent copy."""
         return replace(self, bible=self.bible.copy())
 
-    def take(self, sentence: Sentence, name: Callable[[], str], max_shots: int) -> Shot | None:
+    def take(
+        self, sentence: Sentence, begun: bool, name: Callable[[], str], max_shots: int
+    ) -> Shot | None:
         """The shot that a sentence begins or changes; None where there is nothing to see.
 
-        ``name`` gives the id of a shot that begins. After ``max_shots`` the last one is changed instead.
+        ``begun``: its beginning was shown as a shot, so it stays one. ``name`` gives the id of a shot
+        that begins. After ``max_shots`` the last one is changed instead.
         """
         text = narration(sentence.text)
         if not text:
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
-        words = self._pronouns(text)
-        meant, others = self._meant(words)
+        words, who, others = self._meant(text)
         moved = self.language == "en" and self.bible.read(text)
-        weight = sight(text, self.language, self.bible.names, known=meant is not None)
-        if weight == 0 or (not sentence.ended and weight < _HALF):
+        known = self.bible.names.union(words if who is not None else ())
+        weight = max(sight(text, self.language, known), 2 * begun)
+        line, old = _shorten(text.rstrip(" ,;:")), self.open
+        goes_on = not begun and old is not None and _goes_on(old, line, words, who, weight)
+        if weight < (1 if goes_on else 2):
             return None
-        line, old = _shorten(text), self.open
-        if old is not None and self._goes_on(old, line, words, meant, weight):
+        enough = 2 if sentence.shot_id else _HALF
+        if not sentence.ended and (weight < enough or goes_on or self.count >= max_shots):
+            return None
+        if goes_on and old is not None:
             looks = dict.fromkeys(old.others + others)
             self.open = replace(
                 old,
@@ -193,13 +226,11 @@ class ShotState:
                 tags=old.tags + sentence.tags,
             )
             return self.open
-        if weight < 2 and (old is None or not old.full):
-            return None
-        who, context = meant, ""
+        context = ""
         if not words:
             who = next(iter(self.bible.named_in(text)), None)
         elif who is not None:
-            line = _named(line, who)
+            line = _with_name(line, who)
         elif old is not None:
             context = old.context or old.lines[0]
         last = old if self.count >= max_shots else None  # the shot to be revised
@@ -221,39 +252,34 @@ class ShotState:
         self.count += last is None
         return self.open
 
-    def _pronouns(self, text: str) -> list[str]:
-        """The words that stand for somebody outside of the sentence."""
-        if self.language == "en":
-            return pronouns(text)
-        other = _OTHERS.get(self.language)
-        return other.findall(text) if other is not None else []
-
-    def _meant(self, words: list[str]) -> tuple[Subject | None, tuple[str, ...]]:
-        """The subject that the first pronoun stands for, and the looks of those of the others."""
-        if not words or self.language != "en":
-            return None, ()
+    def _meant(self, text: str) -> tuple[list[str], Subject | None, tuple[str, ...]]:
+        """The words that stand for somebody outside of a sentence; whom the first means; other looks."""
+        if self.language != "en":
+            other = _OTHERS.get(self.language)
+            return other.findall(text) if other is not None else [], None, ()
+        words = pronouns(text)
+        if not words:
+            return [], None, ()
         first, *rest = map(self.bible.meant_by, words)
         looks = dict.fromkeys(s.look for s in rest if s is not None and s != first)
-        return first, tuple(looks)
-
-    def _goes_on(
-        self, shot: Shot, line: str, words: list[str], meant: Subject | None, weight: int
-    ) -> bool:
-        """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
-        if shot.full or len(shot.text) + len(line) >= _CHARS:
-            return False
-        if meant is not None:
-            return meant.position(f"{shot.text} {shot.subject}") >= 0
-        return bool(words) or weight == 1
+        return words, first, tuple(looks)
 
 
-def _named(line: str, who: Subject) -> str:
+def _goes_on(shot: Shot, line: str, words: list[str], who: Subject | None, weight: int) -> bool:
+    """Whether a sentence adds to the open shot: its subject is the same, or its weight too small."""
+    if len(shot.lines) >= _LINES or len(shot.text) + len(line) >= _CHARS:
+        return False
+    if who is not None:
+        return who.position(f"{shot.text} {shot.subject}") >= 0
+    return bool(words) or weight == 1
+
+
+def _with_name(line: str, who: Subject) -> str:
     """The line with ``who`` named in place of the pronoun at its beginning, if it is ``who.pronoun``."""
-    found = _FIRST.match(line)
-    if found is None or found[2].lower() != who.pronoun:
+    first, _, rest = line.partition(" ")
+    if first.lower() != who.pronoun:
         return line
-    named = f"{found[1]}{who.definite}"
-    return named[:1].upper() + named[1:] + line[found.end() :]
+    return f"{who.definite[:1].upper()}{who.definite[1:]} {rest}"
 
 
 def ended(text: str) -> str:
@@ -262,11 +288,8 @@ def ended(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """At most `_LONGEST` characters, cut where a clause or at least a word ends."""
-    text = text.rstrip(" ,;:")
+    """At most `_LONGEST` characters and an ellipsis, cut where a word ends."""
     if len(text) <= _LONGEST:
         return text
-    head = text[: _LONGEST + 1]
-    cut = max(head.rfind(mark) for mark in (", ", "; ", ". "))
-    end = cut if cut > _LONGEST // 2 else head.rfind(" ")
-    return head[: end if end > 0 else _LONGEST].rstrip(" ,;") + "."
+    head = text[:_LONGEST]
+    return f"{head.rpartition(' ')[0] or head} …"
