@@ -30,7 +30,6 @@ def read(*sentences: str) -> Bible:
         ("My way led me through Baker Street.", ""),
         ("Red lights blink.", ""),
         ("Flour hangs in the air.", ""),
-        ("He kept the Admiral Benbow inn.", ""),
     ],
 )
 def test_a_subject_is_learnt_where_it_is_introduced(sentence: str, look: str) -> None:

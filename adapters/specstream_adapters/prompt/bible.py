@@ -39,7 +39,6 @@ _NAME = re.compile(  # "a shy baker called Anselm"; "Mara, a lighthouse keeper"
     rf"\b(?P<name>(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. |(?!(?i:{'|'.join(sorted(_FUNCTION))})\b)){_CAPITAL}"
     rf"(?: {_CAPITAL})*)(?P<who>, an? (?:[\w’'-]+ ){{0,5}}?[\w’'-]+(?=[,.;:!?—–]|$))?"
 )
-_VERB = re.compile(r"['’]s\b| (?:was|had|is|has|did|[a-z]+ed)\b")
 _INTRODUCED = re.compile(r"\b(an?|the|two|three|four|some) (?=((?:[\w’-]+ ?){1,4}))", re.I)
 _PLACED = re.compile(
     rf"\b(?P<how>(?i:{'|'.join(_HOW)})) (?={_THE} (?P<where>(?:[\w’'-]+(?: |\b)){{1,6}}))"
@@ -125,15 +124,12 @@ def _named(text: str) -> Iterator[Subject]:
 
 def _is_subject(name: re.Match[str]) -> bool:
     """Whether a capitalised word most likely names somebody, by its title or by what somebody does."""
-    text, before, words = name.string, name.string[: name.start()], name["name"].split()
-    following = _WORD.match(text, name.end() + 1)
+    words = name["name"].split()
+    if words[0].endswith(".") or any(map(is_someone, words)):
+        return True
+    following = _WORD.match(name.string, name.end() + 1)
     acts = following is not None and kind(following[0]) == "doing"
-    # A capital proves nothing where a sentence begins: "Hope was a strange thing".
-    acts = acts or bool(before and _VERB.match(text, name.end()))
-    person = words[0].endswith(".") or any(map(is_someone, words))
-    if before.lower().endswith("the "):  # "the Admiral Benbow inn"
-        return acts and not _oblique(before)
-    return person or (not _oblique(before) and bool(acts or name["who"] or len(words) > 1))
+    return (acts or name["who"] is not None) and not _oblique(name.string[: name.start()])
 
 
 def _described(text: str) -> Iterator[Subject]:
