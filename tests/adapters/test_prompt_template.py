@@ -399,6 +399,17 @@ async def test_a_revoke_withdraws_and_what_is_left_of_a_shot_is_a_revision() -> 
         assert len(set(revisions)) == len(revisions)
 
 
+async def test_a_second_revoke_reaches_behind_the_first() -> None:
+    text = "A fox slept in a cave. A wolf ran across a field."
+    first, second = phrases(text)
+    board = TemplateRewriter().open()
+    for phrase in (first, second):
+        await board.add(phrase)
+    assert await board.revoke(second.chars.start) == []
+    (shot,) = await board.revoke(text.index(" in a cave"))
+    assert (shot.action, shot.span) == ("A fox slept", Span(0, 11))
+
+
 async def test_in_the_pipeline_what_is_left_of_a_shot_comes_before_the_revoke() -> None:
     text = "A fox slept in a cave. It woke up. A wolf ran across a field."
     one, two, three = phrases(text)
