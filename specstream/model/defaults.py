@@ -7,7 +7,8 @@ config's sampling settings (temperature, top-k, ...) are not applied: those come
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
+from specstream.errors import SamplingError
 from specstream.params import SamplingParams
 
 __all__ = ["HONOURED", "ModelDefaults"]
@@ -162,6 +164,9 @@ class ModelDefaults:
         """Return a request's parameters with the model's settings added.
 
         A repetition penalty that the request sets replaces the model's.
+
+        Raises:
+            SamplingError: a setting has a value that it can't have.
         """
         if not self.asked:
             return params
@@ -172,12 +177,16 @@ class ModelDefaults:
             asked.pop("repetition_penalty", None)
         elif not _BEFORE_REPETITION & asked.keys():  # our own processor is the same, and faster
             penalty = asked.pop("repetition_penalty", 1.0)
-            params = replace(params, repetition_penalty=penalty)
+            with _refusing("repetition_penalty"):
+                params = replace(params, repetition_penalty=penalty)
         if not asked:
             return params
         forced = "forced_bos_token_id" in asked
         reply = _Reply(prompt, params.max_tokens, sorted(end_ids), device, forced)
-        own = [_Named(name, HONOURED[name](value, reply)) for name, value in asked.items()]
+        own = list[_Named]()
+        for name, value in asked.items():
+            with _refusing(name):
+                own.append(_Named(name, HONOURED[name](value, reply)))
         return replace(params, processors=(*own, *params.processors))
 
     @staticmethod
@@ -195,6 +204,18 @@ class ModelDefaults:
                 name,
                 _listed(sampling),
             )
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Raise errors within the block as a `SamplingError` that names the setting and the remedy."""
+    try:
+        yield
+    except Exception as error:
+        raise SamplingError(
+            f"{name} of the model's generation_config can't be applied: {error}; correct it, or set "
+            "model_defaults = false"
+        ) from error
 
 
 def _given(config: Any, names: Any) -> dict[str, Any]:

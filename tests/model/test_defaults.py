@@ -175,3 +175,23 @@ def test_what_is_asked_for_in_vain_is_told_and_what_is_recommended_noted(
     caplog.clear()
     build_engine(config.model_copy(update={"model_defaults": False}))
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repetition_penalty", 0.001),
+        ("min_length", -3),
+        ("exponential_decay_length_penalty", 5),
+        ("suppress_tokens", "x"),
+    ],
+)
+def test_a_setting_of_a_wrong_value_is_refused_with_the_remedy(name: str, value: object) -> None:
+    model = copy.deepcopy(MODEL)
+    setattr(model.generation_config, name, value)
+    core = make_core(model, TOKENIZER, OffProposer())
+    _, inbox = answered(core, TEXT, SamplingParams(max_tokens=4))
+    (error,) = inbox.errors
+    assert isinstance(error, SamplingError)
+    told = str(error)
+    assert f"{name} of the model's generation_config" in told and "model_defaults = false" in told
