@@ -23,7 +23,7 @@ from specstream.pipeline.limits import check_rate
 from specstream.pipeline.link import Inlet
 from specstream.pipeline.segment_stage import SegmentStage
 from specstream.pipeline.spoken import LINE_START, Place, Reading, Readout
-from specstream.pipeline.yielded import MarkCheck, cues_of, prompts_of, whole
+from specstream.pipeline.yielded import MarkCheck, cues_of, marks_of, prompts_of
 from specstream.types import (
     AvatarCue,
     Cancel,
@@ -130,12 +130,9 @@ class VoiceStage:
     def _marks(self, buffer: SpeechBuffer, check: MarkCheck) -> tuple[Mark, ...]:
         """The buffer's marks with plain numbers, once it is certain that they fit the phrase."""
         try:
-            marks = tuple(
-                replace(mark, samples=whole(mark.samples), chars=whole(mark.chars))
-                for mark in buffer.marks
-            )
-        except (TypeError, ValueError) as error:
-            self._refuse(f"a mark whose ranges are no pairs of whole numbers ({error})")
+            marks = tuple(marks_of(buffer.marks))
+        except AdapterFailed as error:
+            self._refuse(f"wrong marks: {error}")
         if fault := check.fault(marks):
             self._refuse(f"a wrong mark: {fault}")
         return marks

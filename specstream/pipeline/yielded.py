@@ -13,13 +13,15 @@ from specstream.errors import AdapterFailed
 from specstream.pipeline.limits import most_audio_s
 from specstream.types import AvatarCue, Mark, ScenePrompt, Span
 
-__all__ = ["ROUNDING_MS", "MarkCheck", "cues_of", "prompts_of", "whole"]
+__all__ = ["ROUNDING_MS", "MarkCheck", "cues_of", "marks_of", "prompts_of"]
 
 ROUNDING_MS = 25
 """How far times may be off: voices round them to their model's frames, of up to 25 ms."""
 _LONGEST_SOUND_S = 10  # a pause is a sound, too
 
-T = TypeVar("T", AvatarCue, ScenePrompt)
+_MARK_KINDS = ("word", "phoneme", "tag")
+
+T = TypeVar("T", AvatarCue, Mark, ScenePrompt)
 
 
 def cues_of(given: object) -> Iterator[AvatarCue]:
@@ -38,7 +40,24 @@ def prompts_of(given: object) -> Iterator[ScenePrompt]:
     return _each(given, ScenePrompt, ("t_start_ms",), ("span", "tokens"))
 
 
-def whole(span: Span) -> Span:
+def marks_of(given: object) -> Iterator[Mark]:
+    """Yield a voice's marks, their ranges as `Span`.
+
+    Raises:
+        AdapterFailed: something that is no mark, an unknown kind, a text that is no ``str``, a range
+            that is no pair.
+    """
+    for mark in _each(given, Mark, (), ("samples", "chars")):
+        if mark.kind not in _MARK_KINDS:
+            raise AdapterFailed(
+                f"Mark.kind must be one of {', '.join(_MARK_KINDS)}, not {mark.kind!r:.80}"
+            )
+        if not isinstance(mark.text, str):
+            raise AdapterFailed(f"Mark.text must be text, not {mark.text!r:.80}")
+        yield mark
+
+
+def _whole(span: Span) -> Span:
     """Return a pair of whole numbers of any kind as a `Span` of plain ones.
 
     Raises:
@@ -74,7 +93,7 @@ def _with_spans(item: T, names: Iterable[str]) -> T:
         if type(span) is Span and type(span[0]) is int and type(span[1]) is int:
             continue
         try:
-            changed[name] = whole(span)
+            changed[name] = _whole(span)
         except (TypeError, ValueError):
             what = f"{type(item).__name__}.{name}"
             raise AdapterFailed(

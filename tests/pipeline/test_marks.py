@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -60,10 +61,16 @@ WRONG: list[tuple[Sequence[Any], str]] = [
         [[mark(900, 950, (SECOND, SECOND))], [mark(300, 350, (SECOND, SECOND))]],
         "at sample 300 came",
     ),
-    ([[mark(0.5, 10, (SECOND, SECOND))]], "no pairs of whole numbers"),
-    ([[mark(0, float("nan"), (SECOND, SECOND))]], "no pairs of whole numbers"),
-    ([[mark("0", "1", (SECOND, SECOND))]], "no pairs of whole numbers"),
-    ([[Mark("word", "x", 5, Span(SECOND, SECOND))]], "no pairs of whole numbers"),  # type: ignore[arg-type]
+    ([[mark(0.5, 10, (SECOND, SECOND))]], "must be a pair of whole numbers"),
+    ([[mark(0, float("nan"), (SECOND, SECOND))]], "must be a pair of whole numbers"),
+    ([[mark("0", "1", (SECOND, SECOND))]], "must be a pair of whole numbers"),
+    ([[Mark("word", "x", 5, Span(SECOND, SECOND))]], "must be a pair of whole numbers"),  # type: ignore[arg-type]
+    ([["x"]], "the adapter gave str, not Mark(...)"),
+    ([[replace(mark(0, 10, (SECOND, SECOND)), text=None)]], "Mark.text must be text, not None"),  # type: ignore[arg-type]
+    (
+        [[mark(0, 10, (SECOND, SECOND), "viseme")]],
+        "Mark.kind must be one of word, phoneme, tag, not 'viseme'",
+    ),  # type: ignore[arg-type]
 ]
 
 
