@@ -59,8 +59,13 @@ _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
     r"|Schritt|Band|Seite|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Artikel|Absatz|Heft)) $"
 )
 _AFTER_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen) $")
-# The endings of nine in ten feminine nouns; the gender of others is not known.
-_FEMININE = re.compile(r"\w+(?:e|ung|heit|keit|schaft|tät|ion|ik|in)")
+# The endings of nine in ten feminine nouns, and frequent nouns without them, also at the end of a
+# compound; the gender of others is not known.
+_FEMININE = re.compile(
+    r"\w+(?:e|ung|heit|keit|schaft|tät|ion|ik|in)"
+    r"|\w*(?i:frau|person|mutter|tochter|schwester|nacht|stadt|hand|tür|zahl|nummer|zeit|fahrt"
+    r"|antwort|nachricht)"
+)
 
 
 def cardinal(number: int) -> str:

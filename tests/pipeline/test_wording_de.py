@@ -15,6 +15,23 @@ def test_german_decades_and_products() -> None:
     assert said("Ein Feld von 3x4 m.", "de") == "Ein Feld von drei mal vier Meter."
 
 
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        ("10 – 3 = 7", "zehn minus drei gleich sieben"),
+        ("Also 8-3=5.", "Also acht minus drei gleich fünf."),
+        ("Seite 8-30.", "Seite acht bis dreißig."),
+        ("Es steht 50/50.", "Es steht fünfzig fünfzig."),
+        ("Das dauert 2h 30m.", "Das dauert zwei Stunden dreißig Minuten."),
+        ("1 Frau und 1 Mann.", "eine Frau und ein Mann."),
+        ("Nur 1 Stadt und 1 Tochter.", "Nur eine Stadt und eine Tochter."),
+        ("1 Gesicht, 1 Start.", "ein Gesicht, ein Start."),
+    ],
+)
+def test_german_sums_halves_times_and_feminine_nouns(written: str, heard: str) -> None:
+    assert said(written, "de") == heard
+
+
 def test_german_ordinals_stand_for_the_number_and_the_dot() -> None:
     assert words("Im 2. Quartal.", GERMAN) == [
         ("Im", "Im"), ("zweiten", "2."), ("Quartal", "Quartal"),
