@@ -146,6 +146,11 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["generate", "x", "--max-tokens", "0"], 2, "max_tokens"),
         (["generate", "x", "--device", "abacus"], 2, "abacus"),
         (["generate", "x", "--config", "/no/such/file.toml"], 2, "can't read"),
+        (
+            ["export", "/no/such/file.jsonl", "--to", "vrm"],
+            2,
+            "can't read /no/such/file.jsonl: No such",
+        ),
         (["say", "x", "--voice", "nobody"], 1, "nobody"),
         (["say", "x", "--out", "/dev/null/out", "--voice", "reference"], 1, "can't write"),
     ],

@@ -49,8 +49,10 @@ def read_cues(path: Path) -> list[AvatarCue]:
     cues: list[AvatarCue] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"can't read {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
             cues.append(_cue(line))
