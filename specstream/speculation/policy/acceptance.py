@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specstream.speculation.policy.records import Candidate, Offer
+from specstream.speculation.policy.records import Candidate, Offer, Outcome
 
 __all__ = ["Acceptance", "Average", "RequestAcceptance"]
 
@@ -19,6 +19,10 @@ _FRESH = 0.004  # what a new request begins with: useless with a probability of 
 _SUREST = 0.99  # highest chance that a token is given
 _LEAST = 0.03  # a token less likely to be accepted never pays for its part of a target pass
 _MEMORY = 200.0  # trials
+
+_LONGEST = 16  # rounds between two tries of a candidate that was not chosen, at most
+_SILENCE = 3  # planned rounds without a proposal until a draft counts as mute
+_CATCHING_UP = 64  # unread tokens from which on a round without a proposal is no sign of being mute
 
 # Edges and centres of the confidence buckets: the draft's own probability of its token.
 _EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
@@ -81,15 +85,25 @@ class RequestAcceptance:
     Attributes:
         common: The estimate over all requests.
         factor: What the common rates are multiplied by.
+        idle: Rounds since the candidate proposed.
+        interval: Idle rounds after which it is tried; doubles with each try that fails.
     """
 
-    __slots__ = ("_expected", "_hits", "_run", "common", "factor")
+    __slots__ = ("_expected", "_hits", "_run", "_silent", "common", "factor", "idle", "interval")
 
     def __init__(self, common: Acceptance) -> None:
         self.common = common
         self._hits = self._expected = _FIRM
         self._run = _FRESH  # likelihood of the latest misses in a row if the candidate is of use
         self.factor = self._run / (self._run + _BROKEN)
+        self.idle = self._silent = 0
+        # A candidate whose acceptance was measured by its trainer needs no early try.
+        self.interval = _LONGEST // 2 if common.candidate.acceptance else 2
+
+    @property
+    def mute(self) -> bool:
+        """Whether it no longer answers (its context is full, or its weights are damaged)."""
+        return self._silent >= _SILENCE
 
     def survival(self, offer: Offer, count: int) -> list[float]:
         """Return the probabilities that the first 1, 2, ... ``count`` tokens are all accepted.
@@ -157,3 +171,23 @@ class RequestAcceptance:
             common.longer.learn(count - 1.0)
             if accepted:
                 common.more.learn(accepted - 1.0)
+
+    def judge(self, outcome: Outcome, offer: Offer, probing: bool, longest: int) -> None:
+        """Learn from a round planned for the candidate.
+
+        Args:
+            outcome: The round.
+            offer: The offer that it was planned from.
+            probing: Whether the round was a try.
+            longest: The policy's longest proposal, in tokens.
+        """
+        if outcome.drafted < 1:
+            self._silent += offer.behind < _CATCHING_UP
+            return
+        self._silent = self.idle = 0
+        levels = outcome.drafted if outcome.depth is None else outcome.depth
+        # Drafts that the reply's end cut short would make all seem short.
+        free = outcome.plan.go_on is not None and outcome.plan.num_tokens == longest
+        self.observe(offer, outcome.accepted, levels, outcome.confidences, free=free)
+        failed = probing and not outcome.accepted
+        self.interval = min(2 * self.interval, _LONGEST) if failed else 2

@@ -9,16 +9,40 @@ too little where drafts are good and too much where they are bad.)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+from specstream.speculation.policy.acceptance import RequestAcceptance
 from specstream.speculation.policy.costs import Costs
-from specstream.speculation.policy.probing import Track, Tries
-from specstream.speculation.policy.records import Candidate, Offer, Outlook, Plan
+from specstream.speculation.policy.records import Candidate, Outlook, Plan
 from specstream.speculation.policy.stopping import Chain, Lockstep
 
-__all__ = ["Place", "Step"]
+__all__ = ["Place", "Step", "Tries"]
+
+_SHARE = 0.025  # share of the time that tries may take
+_FIRST, _MOST = 1.5, 3.0  # the budget of tries at first, and at most, in plain rounds
+
+
+class Tries:
+    """The budget for tries, in plain rounds: grows by 2.5 % of a round each round, up to a bound."""
+
+    def __init__(self) -> None:
+        self._saved = _FIRST
+
+    def pay(self, cost: float, *, sure: bool = True) -> bool:
+        """Pay for a try if the budget suffices; return whether it was paid.
+
+        If the cost is not ``sure`` (never measured), the try is made in any case and takes what is left.
+        """
+        if sure and cost > self._saved:
+            return False
+        self._saved = max(self._saved - cost, 0.0)
+        return True
+
+    def enter(self) -> None:
+        """Count a round."""
+        self._saved = min(self._saved + _SHARE, _MOST)
 
 
 @dataclass(slots=True, eq=False)
@@ -28,44 +52,40 @@ class Place:
     Attributes:
         outlook: The request.
         most: Longest useful proposal, in tokens.
-        tracks: The request's record with each candidate, by name.
+        tracks: How each candidate has done for the request, by name.
         rounds_left: Expected rounds until its reply ends; they share the cost of a draft's prefill.
         candidate: Name of the chosen candidate; "off": no proposal.
         tokens: Length of the proposal in tokens (a tree's depth).
         nodes: Tokens that the proposal adds to the target pass (a tree's nodes).
         gain: Expected gain in tokens, before costs that several requests share.
         probing: Whether the proposal is a try of a candidate that was not the best choice.
-        rooms: Longest proposal of each candidate that may propose, in tokens.
     """
 
     outlook: Outlook
     most: int
-    tracks: dict[str, Track]
+    tracks: Mapping[str, RequestAcceptance]
     rounds_left: float
     candidate: str = "off"
     tokens: int = 0
     nodes: int = 0
     gain: float = 0.0
     probing: bool = False
-    rooms: dict[str, int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        offers = self.outlook.offers
-        self.rooms = {
-            name: min(self.most, offers[name].tokens)
-            for name, track in self.tracks.items()
-            if name in offers and not track.mute
-        }
+    def room(self, name: str) -> int:
+        """Return the longest proposal of a candidate, in tokens; 0 if it may not propose."""
+        offer = self.outlook.offers.get(name)
+        return 0 if offer is None or self.tracks[name].mute else min(self.most, offer.tokens)
+
+    def due(self, name: str) -> bool:
+        """Return whether it is time to try a candidate that was not chosen."""
+        track, free = self.tracks[name], self.outlook.phrase_left is None
+        return free and track.idle >= track.interval and self.room(name) > 0
 
     def take(self, name: str, tokens: int, gain: float) -> None:
         """Choose a proposal of ``tokens`` tokens by the candidate ``name``."""
         self.candidate, self.tokens, self.gain = name, tokens, gain
-        self.nodes = _nodes(self.outlook.offers[name], tokens)
-
-
-def _nodes(offer: Offer, tokens: int) -> int:
-    """Return how many tokens a proposal of that length (a tree's depth) adds to the target pass."""
-    return offer.nodes[tokens - 1] if offer.nodes else tokens
+        levels = self.outlook.offers[name].nodes
+        self.nodes = levels[tokens - 1] if levels else tokens
 
 
 class Step:
@@ -81,7 +101,7 @@ class Step:
     """
 
     def __init__(
-        self, places: Sequence[Place], candidates: Sequence[Candidate], costs: Costs, worth: float
+        self, places: Sequence[Place], candidates: Collection[Candidate], costs: Costs, worth: float
     ) -> None:
         self._places, self._candidates = places, candidates
         self._costs, self._worth = costs, worth
@@ -94,7 +114,7 @@ class Step:
         before.
         """
         for candidate in self._candidates:
-            group = [p for p in self._places if p.rooms.get(candidate.name)]
+            group = [p for p in self._places if p.room(candidate.name)]
             while group:
                 total, chosen = self.best(candidate, group)
                 better = [p for p, (gain, _) in zip(group, chosen, strict=True) if gain > p.gain]
@@ -140,8 +160,8 @@ class Step:
         of the group's ``count`` requests proposed the same number of tokens.
         """
         name, worth = candidate.name, self._worth
-        offer, room = place.outlook.offers[name], place.rooms[name]
-        draft, acceptance = self._costs.draft(name), place.tracks[name].acceptance
+        offer, room = place.outlook.offers[name], place.room(name)
+        draft, acceptance = self._costs.draft(name), place.tracks[name]
         if candidate.stops:  # its confidence ends the draft: one expected length
             lengths = [acceptance.free(offer, room)]
         else:
@@ -160,27 +180,45 @@ class Step:
         """Return the tokens of the target pass without the proposals of the group."""
         return len(self._places) + sum(p.nodes for p in self._places if p not in group)
 
+    def probe(self, tries: Tries) -> None:
+        """Choose one-token tries of candidates that were not chosen, where they are due.
+
+        Lookups need none: what they offer is compared with the text in any case.
+        """
+        rows, plain_ms = len(self._places), self._costs.plain(len(self._places))
+        for candidate in [c for c in self._candidates if c.passes != "none"]:
+            name, draft = candidate.name, self._costs.draft(candidate.name)
+            ms = draft.start + draft.step + rows * self._around / self._worth
+            for place in [p for p in self._places if p.candidate != name and p.due(name)]:
+                reading = place.outlook.offers[name].behind * draft.read
+                (wider,) = self._costs.widening(self._width(()), (1,))
+                cost = (ms + wider + reading) / plain_ms + place.gain / rows
+                if tries.pay(cost, sure=draft.rounds > 0):
+                    place.take(name, 1, 0.0)
+                    place.probing = True
+                    ms = draft.row  # requests that are tried together share the draft pass
+
     def plans(self) -> list[Plan]:
         """Return the chosen plans. A draft that can be stopped goes on as long as `Chain` says."""
         plans, locksteps = list[Plan](), dict[str, Lockstep]()
         stops = {candidate.name: candidate for candidate in self._candidates if candidate.stops}
         for place in self._places:
             name, tokens, go_on = place.candidate, place.tokens, None
-            if name in stops and place.rooms[name] > 1:
+            if name in stops and not place.probing and place.room(name) > 1:
                 if name not in locksteps:
                     locksteps[name] = self._lockstep(stops[name])
-                tokens = place.rooms[name]
-                go_on = Chain(place.tracks[name].acceptance, locksteps[name], tokens)
+                tokens = place.room(name)
+                go_on = Chain(place.tracks[name], locksteps[name], tokens)
             plans.append(Plan(name, tokens, go_on, self._least(place)))
         return plans
 
     def _lockstep(self, candidate: Candidate) -> Lockstep:
         """Return the costs that the requests drafting by one candidate share."""
-        name = candidate.name
-        draft, group = self._costs.draft(name), [p for p in self._places if p.candidate == name]
+        name, draft = candidate.name, self._costs.draft(candidate.name)
+        group = [p for p in self._places if p.candidate == name and not p.probing]
         # A tree that stops by its confidence: each further level is priced like the first one.
         nodes = max((p.outlook.offers[name].nodes or (1,))[0] for p in group)
-        most = sum(p.rooms[name] - 1 for p in group)
+        most = sum(p.room(name) - 1 for p in group)
         width = self._width(group) + len(group)  # each proposes its first token in any case
         costs = self._costs.widening(width, range(0, nodes * (most + 2), nodes))
         wider = [self._worth * ms for ms in costs]
@@ -194,24 +232,3 @@ class Step:
             return 0.0
         (wider,) = self._costs.widening(self._width((place,)), (place.nodes,))
         return self._worth * wider / place.nodes
-
-    def probe(self, plans: list[Plan], tries: Tries) -> None:
-        """Replace plans by one-token tries of candidates that were not chosen, where they are due.
-
-        Lookups need none: what they offer is compared with the text in any case.
-        """
-        rows, plain_ms = len(self._places), self._costs.plain(len(self._places))
-        for candidate in [c for c in self._candidates if c.passes != "none"]:
-            name, draft = candidate.name, self._costs.draft(candidate.name)
-            due = [p for p in self._places if p.candidate != name and p.rooms.get(name)]
-            due = [p for p in due if p.outlook.phrase_left is None and p.tracks[name].due()]
-            ms = draft.start + draft.step + rows * self._around / self._worth
-            for place in due:
-                reading = place.outlook.offers[name].behind * draft.read
-                (wider,) = self._costs.widening(self._width(()), (1,))
-                cost = (ms + wider + reading) / plain_ms + place.gain / rows
-                if tries.pay(cost, sure=draft.rounds > 0):
-                    place.take(name, 1, 0.0)
-                    place.probing = True
-                    plans[self._places.index(place)] = Plan(name, 1)
-                    ms = draft.row  # requests that are tried together share the draft pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from specstream.speculation.policy.records import RoundTimes
 
@@ -14,14 +14,11 @@ _NOISE = 0.08  # relative standard deviation of an observed time
 _DRIFT = 0.01  # relative standard deviation of a weight's change from one observation to the next
 _OUTLIER = 2.0  # standard deviations; beyond it the noise is taken to be as large as the error
 _AT_MOST = 1.5  # no cause accounts for more than this multiple of an observed time
-_MEASURED, _GUESSED = (
-    0.3,
-    1.0,
-)  # relative standard deviations of measured and of guessed initial weights
+_MEASURED = 0.3  # relative standard deviation of a measured initial weight; that of a guess is 1
 _SETTLED = 64  # the first rounds, and a draft's first ones, all of which are learned from
 _EVERY = 3  # after these, one of three
-_KNOTS = (2, 9, 17, 33, 129)  # tokens of a target pass between which its time is interpolated
-_OTHER_MS = 0.32  # default time outside the pass in a plain round
+_WIDER = (9, 17, 33, 129)  # tokens of a target pass that end a span with a slope of its own
+_OTHER_MS = 0.32  # initial guess of the time outside the pass in a plain round
 _OTHER_RATIO = 1.25  # ratio to it of the time outside the passes in a round with a proposal
 
 
@@ -86,9 +83,7 @@ class DraftCosts:
 
     Args:
         step_ms: A draft pass over one token, in ms.
-        start_ms: Drafting apart from its passes, in ms.
         read_ms: Each prompt or reply token that the draft reads first, in ms. Default: step_ms / 16.
-        sure: Whether ``step_ms`` was measured.
 
     Attributes:
         start, step, row, read: The current estimates, in ms; ``row`` is the addition of each further
@@ -96,18 +91,10 @@ class DraftCosts:
         rounds: Number of rounds in which the candidate drafted.
     """
 
-    def __init__(
-        self,
-        step_ms: float,
-        start_ms: float = 0.0,
-        read_ms: float | None = None,
-        *,
-        sure: bool = True,
-    ) -> None:
-        near = _MEASURED if sure else _GUESSED
+    def __init__(self, step_ms: float, read_ms: float | None = None) -> None:
         reading = step_ms / 16 if read_ms is None else read_ms
-        deviations = near * start_ms + 0.3 * step_ms, near * step_ms, 0.5 * step_ms, reading
-        self._fit = Fit((start_ms, step_ms, 0.0, reading), deviations)
+        deviations = _MEASURED * step_ms, _MEASURED * step_ms, 0.5 * step_ms, reading
+        self._fit = Fit((0.0, step_ms, 0.0, reading), deviations)
         self.start, self.step, self.row, self.read = self._fit.weights
         self.rounds = 0
 
@@ -135,38 +122,30 @@ class Costs:
             more, and preferably for the widest.
         row_ms: Addition of another request to a target pass, apart from its tokens. Default: the time
             of a pass of one token.
-        other_ms: Time outside the passes in a plain round, per request. Default: a guess.
 
     Raises:
         ValueError: ``target_ms`` lacks 1 or a second width, or has a time that is not above 0.
     """
 
-    def __init__(
-        self,
-        target_ms: Mapping[int, float],
-        *,
-        row_ms: float | None = None,
-        other_ms: float | None = None,
-    ) -> None:
+    def __init__(self, target_ms: Mapping[int, float], *, row_ms: float | None = None) -> None:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
         self.drafts: dict[str, DraftCosts] = {}
         self.rounds = 0
-        self._knots = sorted({*target_ms, *_KNOTS})
-        base, widest = target_ms[1], max(target_ms)
-        slopes, deviations = list[float](), list[float]()
-        before = base
-        for low, high in zip(self._knots, self._knots[1:], strict=False):
-            ms = max(_between(target_ms, high), before)  # a wider pass is never cheaper
-            slopes.append((ms - before) / (high - low))
-            near, more = (_MEASURED, base / 400) if high <= widest else (_GUESSED, base / 40)
-            deviations.append(near * slopes[-1] + more)
-            before = ms
-        row, near = (base, _GUESSED) if row_ms is None else (row_ms, _MEASURED)
-        deviations = [0.05 * base, near * row + 0.02 * base, *deviations]
-        self._target = Fit([base, row, *slopes], deviations)
-        plain_ms, near = (_OTHER_MS, _GUESSED) if other_ms is None else (other_ms, _MEASURED)
-        self._other = Fit([plain_ms], [near * plain_ms])
+        points = sorted(target_ms.items())
+        measured = len(points) - 1  # number of spans between two knots that were measured
+        self._knots = [width for width, _ in points]
+        self._knots += [width for width in _WIDER if width > self._knots[-1]]
+        self._spans = list(pairwise(self._knots))
+        times = list(accumulate((ms for _, ms in points), max))  # a wider pass is never cheaper
+        spans = zip(self._spans, pairwise(times), strict=False)
+        slopes = [(b - a) / (high - low) for (low, high), (a, b) in spans]
+        slopes += [slopes[-1]] * (len(self._spans) - measured)
+        base, row = times[0], times[0] if row_ms is None else row_ms
+        deviations = [_MEASURED * slope + base / 400 for slope in slopes[:measured]]
+        deviations += [slope + base / 40 for slope in slopes[measured:]]
+        self._target = Fit([base, row, *slopes], [0.05 * base, row + 0.02 * base, *deviations])
+        self._other = Fit([_OTHER_MS], [_OTHER_MS])
         self._sum_up()
 
     # Predictions.
@@ -175,7 +154,7 @@ class Costs:
         """Return a candidate's draft costs; a draft pass never measured counts as a target pass."""
         found = self.drafts.get(name)
         if found is None:
-            found = self.drafts[name] = DraftCosts(self.verify(1), sure=False)
+            found = self.drafts[name] = DraftCosts(self.verify(1))
         return found
 
     def verify(self, tokens: float, rows: int = 1) -> float:
@@ -225,21 +204,14 @@ class Costs:
             amount = rows * (_OTHER_RATIO if proposed else 1.0)
             self._other.learn((amount,), times.other_ms)
         if 0 < tokens <= self._knots[-1] and times.verify_ms > 0.0:
-            spans = zip(self._knots, self._knots[1:], strict=False)
-            within = [min(tokens, high) - low for low, high in spans if low < tokens]
+            within = [min(tokens, high) - low for low, high in self._spans if low < tokens]
             self._target.learn((1.0, rows - 1, *within), times.verify_ms)
             self._sum_up()
 
     def _sum_up(self) -> None:
         """Compute the times at the knots."""
         base, _, *slopes = self._target.weights
-        spans = zip(self._knots, self._knots[1:], slopes, strict=False)
-        self._sums = list(accumulate(((b - a) * each for a, b, each in spans), initial=base))
+        spans = zip(self._spans, slopes, strict=True)
+        added = ((high - low) * slope for (low, high), slope in spans)
+        self._sums = list(accumulate(added, initial=base))
 
-
-def _between(points: Mapping[int, float], width: int) -> float:
-    """Interpolate (or extrapolate) linearly; never below the time of one token."""
-    measured = sorted(points)
-    after = min(max(bisect_right(measured, width), 1), len(measured) - 1)
-    a, b = measured[after - 1], measured[after]
-    return max(points[a] + (points[b] - points[a]) / (b - a) * (width - a), points[1])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from statistics import fmean
 from typing import NamedTuple
 
 from specstream.speculation.explanation import Explanation
 from specstream.speculation.policy.costs import Costs
 from specstream.speculation.policy.records import Candidate
 
-__all__ = ["Recent", "Round", "explain"]
+__all__ = ["Round", "explain", "share"]
 
 _SELDOM = 0.25  # share of rounds with a proposal below which the explanation is "not speculating"
-_MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
 _SLOW = 0.3  # a draft pass that costs more plain rounds is named as the reason first
 
 
@@ -37,59 +36,46 @@ class Round(NamedTuple):
     probing: bool
 
 
-class Recent:
-    """The latest ``memory`` rounds."""
-
-    def __init__(self, memory: int) -> None:
-        self.rounds = deque[Round](maxlen=memory)
-
-    def shares(self, names: Iterable[str]) -> dict[str, float]:
-        """Return the share of rounds in which each candidate proposed."""
-        found = Counter(one.name for one in self.rounds)
-        return {name: found[name] / max(len(self.rounds), 1) for name in names}
-
-    def rare(self, names: Iterable[str]) -> set[str]:
-        """Return the candidates that proposed in less than 3 % of rounds; none before 64 rounds."""
-        if len(self.rounds) < _MANY:
-            return set()
-        return {name for name, share in self.shares(names).items() if share < _RARE}
+def share(rounds: Collection[Round], name: str) -> float:
+    """Return the share of rounds in which a candidate proposed; 0 if there are none."""
+    return sum(one.name == name for one in rounds) / max(len(rounds), 1)
 
 
-def explain(recent: Recent, costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
+def explain(
+    rounds: Collection[Round], costs: Costs, candidates: Mapping[str, Candidate]
+) -> Explanation:
     """Explain the latest rounds in figures and words."""
-    made = recent.rounds or [Round("off", 0, 0, 1.0, 1, False)]
-    figures = [(one.drafted, one.accepted + 1.0, one.cost, one.rows) for one in made]
-    drafted, tau, cost, width = (sum(column) / len(made) for column in zip(*figures, strict=True))
-    rows, share = round(width), recent.shares(candidates)
-    speculating = sum(share.values()) >= _SELDOM
-    kind = max(share, key=share.__getitem__) if speculating else "off"
-    drafters = [name for name, candidate in candidates.items() if candidate.passes != "none"]
-    drafter = kind if kind in drafters else max(drafters, key=share.__getitem__, default="")
-    judged = kind if kind != "off" else drafter or next(iter(candidates), "")
+    made = list(rounds) or [Round("off", 0, 0, 1.0, 1, False)]
+    drafted, tau = fmean(one.drafted for one in made), 1.0 + fmean(one.accepted for one in made)
+    cost, rows = fmean(one.cost for one in made), round(fmean(one.rows for one in made))
+    shares = {name: share(made, name) for name in candidates}
+    ranked = sorted(candidates, key=lambda name: -shares[name])
+    speculating = sum(shares.values()) >= _SELDOM
+    drafter = next((name for name in ranked if candidates[name].passes != "none"), "")
+    judged = drafter if drafter and not speculating else next(iter(ranked), "")
     firsts = [one.accepted > 0 for one in made if one.name == judged]
-    first = sum(firsts) / max(len(firsts), 1)
-    plain = costs.plain(rows)
+    first, plain = fmean(firsts or [0.0]), costs.plain(rows)
     step = costs.draft(drafter).passes(1, rows) / plain if drafter else 0.0
-    if not recent.rounds:
+    if not rounds:
         words = "no round yet that could speculate"
-    elif kind != "off":
-        active = sorted((n for n in share if share[n] > 0.1), key=lambda name: -share[name])
-        who = " and ".join(f"{candidates[n].title} ({share[n]:.0%} of rounds)" for n in active)
+    elif speculating:
+        active = [name for name in ranked if shares[name] > 0.1]
+        who = " and ".join(f"{candidates[n].title} ({shares[n]:.0%} of rounds)" for n in active)
         words = (
             f"speculating with {who}, about {drafted:.1f} tokens a round: {first:.0%} of first tokens "
             f"stand, {tau:.1f} tokens for the time of {cost:.2f} plain rounds; predicted "
             f"{tau / cost:.2f}x"
         )
-    elif not drafter:
+    elif drafter:
+        title = candidates[drafter].title.removesuffix(" model")
+        words = f"not speculating: {_reason(costs, rows, title, step, first)}"
+    else:
         titles = " and ".join(candidate.title for candidate in candidates.values())
         why = f"{titles} finds too little" if titles else "nobody may propose"
         words = f"not speculating: {why}"
-    else:
-        title = candidates[drafter].title.removesuffix(" model")
-        words = f"not speculating: {_reason(costs, rows, title, step, first)}"
     return Explanation(
-        words=f"{words}; probing" if kind == "off" and made[-1].probing else words,
-        kind=kind,
+        words=f"{words}; probing" if made[-1].probing and not speculating else words,
+        kind=judged if speculating else "off",
         num_tokens=drafted,
         acceptance=first,
         tau=tau,

@@ -10,7 +10,6 @@ from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptan
 from specstream.speculation.policy.choice import Place, Step
 from specstream.speculation.policy.costs import Costs, DraftCosts
 from specstream.speculation.policy.policy import Policy
-from specstream.speculation.policy.probing import Track
 from specstream.speculation.policy.records import Candidate, Offer, Outcome, Outlook, RoundTimes
 
 BASE_MS, AROUND_MS = 3.0, 0.08
@@ -34,7 +33,7 @@ def place(
 ) -> Place:
     offer = Offer(len(chances), nodes=nodes)
     outlook = Outlook(number, True, 50, {candidate.name: offer})
-    return Place(outlook, 50, {candidate.name: Track(Known(candidate, chances))}, 1.0)
+    return Place(outlook, 50, {candidate.name: Known(candidate, chances)}, 1.0)
 
 
 def best(
@@ -67,7 +66,6 @@ def step_of(
     costs = Costs(
         {1: BASE_MS} | {n: BASE_MS + (jump + token * (n - rows)) * (n > rows) for n in widths},
         row_ms=0.0,
-        other_ms=4.0 * AROUND_MS,
     )
     costs.drafts[candidate.name] = DraftCosts(step)
     return Step([*places, *others], [candidate], costs, worth)
@@ -165,7 +163,7 @@ def serve(policy: Policy, accepts: dict[str, int], rounds: int) -> list[str]:
 
 @pytest.mark.parametrize("better", ["draft", "heads"])
 def test_any_number_of_candidates_trees_included(better: str) -> None:
-    costs = Costs({1: 3.0, 5: 3.1, 13: 3.3}, other_ms=0.4)
+    costs = Costs({1: 3.0, 5: 3.1, 13: 3.3})
     costs.drafts = {"draft": DraftCosts(0.3), "heads": DraftCosts(0.5)}
     heads = Candidate("heads", "the heads", "one")
     policy = Policy([DRAFT, heads], costs, max_tokens=4)
@@ -176,7 +174,7 @@ def test_any_number_of_candidates_trees_included(better: str) -> None:
 
 
 def test_a_new_candidate_changes_its_mind_when_the_text_does() -> None:
-    costs = Costs({1: 3.0, 5: 3.1, 13: 3.3}, other_ms=0.4)
+    costs = Costs({1: 3.0, 5: 3.1, 13: 3.3})
     costs.drafts = {"draft": DraftCosts(0.3), "heads": DraftCosts(0.5)}
     heads = Candidate("heads", "the heads", "one")
     policy = Policy([DRAFT, heads], costs, max_tokens=4)

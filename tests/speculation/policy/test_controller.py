@@ -18,10 +18,9 @@ from tests.speculation.policy.simulator import Fixed, Machine, Result, Text, ser
 def costs(machine: Machine) -> Costs:
     made = Costs(
         {n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)},
-        other_ms=machine.other_plain,
         row_ms=machine.row,
     )
-    made.drafts["draft"] = DraftCosts(machine.step, machine.start, machine.read)
+    made.drafts["draft"] = DraftCosts(machine.step, machine.read)
     return made
 
 

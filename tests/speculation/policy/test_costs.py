@@ -10,7 +10,7 @@ from specstream.speculation.policy.records import RoundTimes
 
 
 def seeded(row_ms: float = 0.0) -> Costs:
-    costs = Costs({1: 2.8, 6: 2.9, 9: 3.1}, other_ms=0.32, row_ms=row_ms)
+    costs = Costs({1: 2.8, 6: 2.9, 9: 3.1}, row_ms=row_ms)
     costs.drafts["draft"] = DraftCosts(0.3, read_ms=0.01)
     return costs
 
@@ -196,7 +196,7 @@ def test_the_first_word_of_a_draft_is_heard_at_once() -> None:
 @pytest.mark.parametrize("phase", range(16))
 def test_what_comes_every_sixteen_rounds_is_learned_from(phase: int) -> None:
     """As tries of a draft that doesn't pay do, long after costs have settled."""
-    costs = Costs({1: 10.0, 2: 11.0, 9: 18.0}, other_ms=0.4)
+    costs = Costs({1: 10.0, 2: 11.0, 9: 18.0})
     for number in range(2_000):
         tokens = 2 if number % 16 == phase else 1
         wider = 1.0 if number < 200 else 4.0

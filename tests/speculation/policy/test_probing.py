@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.policy.probing import Track, Tries
-from specstream.speculation.policy.records import Candidate, Offer, Outcome, Plan
+from specstream.speculation.policy.choice import Place, Tries
+from specstream.speculation.policy.records import Candidate, Offer, Outcome, Outlook, Plan
 
 DRAFT = Candidate("draft", "the draft model")
 OFFER = Offer(9)
 
 
-def given_up(interval: int = 1, idle: int = 0) -> Track:
-    track = Track(RequestAcceptance(Acceptance(DRAFT)))
+def given_up(interval: int = 1, idle: int = 0) -> RequestAcceptance:
+    track = RequestAcceptance(Acceptance(DRAFT))
     track.interval, track.idle = interval, idle
     return track
 
 
-def tried(track: Track, accepted: int) -> None:
-    track.observe(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
+def tried(track: RequestAcceptance, accepted: int) -> None:
+    track.judge(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
+
+
+def due(track: RequestAcceptance) -> bool:
+    place = Place(Outlook(1, True, 9, {"draft": OFFER}), 9, {"draft": track}, 1.0)
+    return place.due("draft")
 
 
 def spent(cost: float, rounds: int) -> float:
@@ -49,7 +54,7 @@ def test_tries_that_fail_grow_apart_up_to_a_bound() -> None:
     for _ in range(200):
         track.idle += 1
         since += 1
-        if track.due():
+        if due(track):
             gaps.append(since)
             since = 0
             tried(track, accepted=0)
@@ -63,14 +68,14 @@ def test_a_try_that_succeeds_brings_the_next_one_soon() -> None:
     assert track.interval == 16
     tried(track, accepted=1)
     track.idle += 2
-    assert track.interval == 2 and track.due()
+    assert track.interval == 2 and due(track)
 
 
 def test_a_candidate_that_is_silent_while_it_catches_up_is_not_mute() -> None:
     track = given_up()
     for _ in range(9):
-        track.observe(Outcome(1, Plan("draft", 1), 0, 0), Offer(9, behind=200), False, 9)
+        track.judge(Outcome(1, Plan("draft", 1), 0, 0), Offer(9, behind=200), False, 9)
     assert not track.mute
     for _ in range(3):
-        track.observe(Outcome(1, Plan("draft", 1), 0, 0), OFFER, False, 9)
+        track.judge(Outcome(1, Plan("draft", 1), 0, 0), OFFER, False, 9)
     assert track.mute

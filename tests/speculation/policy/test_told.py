@@ -9,10 +9,8 @@ import pytest
 
 from specstream.model.heads.recognise import told_acceptance
 from specstream.speculation.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.speculation.policy.explain import Recent, Round
 from specstream.speculation.policy.policy import Policy
-from specstream.speculation.policy.probing import Track
-from specstream.speculation.policy.records import Candidate
+from specstream.speculation.policy.records import Candidate, Offer, Outcome, Outlook, Plan
 from tests.speculation.policy.simulator import Machine, serve
 from tests.speculation.policy.test_controller import candidates, costs, flat, texts
 
@@ -41,15 +39,17 @@ def test_priors_by_class_are_kept_whatever_was_told() -> None:
 
 
 def test_what_is_known_is_tried_later() -> None:
-    known, guessed = [Track(RequestAcceptance(Acceptance(one))) for one in (told(0.5), DRAFT)]
+    known, guessed = [RequestAcceptance(Acceptance(one)) for one in (told(0.5), DRAFT)]
     assert known.interval >= 8 > guessed.interval
 
 
 def test_who_hardly_ever_proposes_is_told_once_there_were_rounds_enough() -> None:
-    recent = Recent(256)
+    machine = Machine(target=flat)
+    chooser = Policy([DRAFT, replace(DRAFT, name="heads")], costs(machine), max_tokens=4)
     for rounds in range(1, 70):
-        recent.rounds.append(Round("draft", 2, 1, 1.0, 1, False))
-        assert recent.rare(["draft", "heads"]) == ({"heads"} if rounds >= 64 else set())
+        chooser.plan([Outlook(1, True, 9, {"draft": Offer(9)})])
+        chooser.observe(machine.round(2, 0, 1, 3, True), [Outcome(1, Plan("draft", 2), 2, 1)])
+        assert chooser.rare == ({"heads"} if rounds >= 64 else set())
 
 
 @pytest.mark.parametrize("truth", [0.2, 0.9])

@@ -45,7 +45,7 @@ def test_a_step_with_others_in_it_or_with_a_prompt_to_read_tells_nothing_of_the_
 def test_the_price_of_a_plain_round_is_learned(believed_ms: float) -> None:
     """Whatever a calibration said: a prediction would be as far off as that."""
     widths = {1: believed_ms, 9: believed_ms + 0.5}
-    costs = Costs(widths, other_ms=0.3)
+    costs = Costs(widths)
     policy = Policy([Candidate("draft", "the draft model")], costs, max_tokens=8)
     plain = RoundTimes(
         draft_ms=0.0,
