@@ -214,4 +214,3 @@ class Costs:
         spans = zip(self._spans, slopes, strict=True)
         added = ((high - low) * slope for (low, high), slope in spans)
         self._sums = list(accumulate(added, initial=base))
-
