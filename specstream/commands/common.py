@@ -230,5 +230,6 @@ def messages_of(args: argparse.Namespace) -> list[Message]:
     for message in messages:
         # Python decodes arguments that aren't UTF-8 to lone surrogates.
         if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in message["content"]):
-            raise PromptError("the prompt is binary data; it must be text in UTF-8")
+            what = "prompt" if message["role"] == "user" else "system message"
+            raise PromptError(f"the {what} is binary data; it must be text in UTF-8")
     return check_messages(messages)
