@@ -128,18 +128,13 @@ def provenance_of(
 
 def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
     """A model's name and size, from its config file alone; no weights are read."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from specstream.model.load import load_config
+    from specstream.model.size import parameters_of
 
-    factory: Any = AutoModelForCausalLM
     config: Any = load_config(folder)
-    with torch.device("meta"):
-        model: Any = factory.from_config(config)
     return {
         "name": "bundled" if name == bundled else name,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": parameters_of(config),
         "layers": getattr(config, "num_hidden_layers", None),
         "width": getattr(config, "hidden_size", None),
     }

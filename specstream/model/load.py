@@ -35,6 +35,7 @@ from specstream.errors import (
 from specstream.model.kv.transformers import check_supported
 from specstream.model.native.library import library
 from specstream.model.places import check_folder, gguf_file, hub_options, not_found
+from specstream.model.size import check_size
 from specstream.model.weights import FAMILY
 from specstream.models.kept import located
 
@@ -174,6 +175,7 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
         options = hub_options(name)
         described = _read_config(name, options)
         _check_kind(name, described)
+        check_size(name, described)
         model = _read_model(name, described, wanted, options)
         prepare_device(device)
         ready: PreTrainedModel = model.to(device).eval()

@@ -1,0 +1,45 @@
+"""A config that describes more than the files hold is refused before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from specstream.config import EngineConfig
+from specstream.errors import ModelBroken
+from specstream.model.load import load_model
+from specstream.model.size import check_size, parameters_of
+from tests.tiny import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    tiny_model(64).save_pretrained(path)
+    return path
+
+
+def test_parameters_are_those_of_the_model(folder: Path) -> None:
+    held = sum(parameter.numel() for parameter in tiny_model(64).parameters())
+    assert parameters_of(AutoConfig.from_pretrained(folder)) == held
+
+
+def test_a_config_without_sizes_is_refused(folder: Path) -> None:
+    """transformers would take the sizes of a model with 6.7 billion parameters."""
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ModelBroken, match="6,738,415,616 parameters") as caught:
+        load_model(str(folder), EngineConfig())
+    assert str(caught.value).startswith(f"{folder}: ") and "correct the sizes" in str(caught.value)
+
+
+def test_quantised_weights_may_take_less_than_a_byte_each(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    bits = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(bits[: parameters_of(config) // 2])
+    with pytest.raises(ModelBroken):
+        check_size(str(folder), config)
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    check_size(str(folder), config)
