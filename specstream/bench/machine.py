@@ -129,7 +129,7 @@ def provenance_of(
 def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
     """A model's name and size, from its config file alone; no weights are read."""
     from specstream.model.load import load_config
-    from specstream.model.size import parameters_of
+    from specstream.model.suitable import parameters_of
 
     config: Any = load_config(folder)
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import torch
 import transformers
 from transformers import (
     CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -29,13 +27,11 @@ from specstream.errors import (
     ConfigError,
     ModelBroken,
     ModelError,
-    ModelUnsupported,
     SpecstreamError,
 )
-from specstream.model.kv.transformers import check_supported
 from specstream.model.native.library import library
 from specstream.model.places import check_folder, gguf_file, hub_options, not_found
-from specstream.model.size import check_size
+from specstream.model.suitable import check_config
 from specstream.model.weights import FAMILY
 from specstream.models.kept import located
 
@@ -49,17 +45,6 @@ __all__ = [
     "quietly",
     "target_dtype",
 ]
-
-
-_PACKAGES = {
-    "awq": ("gptqmodel",),
-    "bitsandbytes": ("bitsandbytes", "accelerate"),
-    "compressed-tensors": ("compressed-tensors",),
-    "gptq": ("gptqmodel", "optimum"),
-    "hqq": ("hqq",),
-    "torchao": ("torchao",),
-}
-"""Packages that transformers needs to read quantised weights, by their ``quant_method``."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -174,8 +159,7 @@ def load_model(name: str, config: EngineConfig, dtype: str = "auto") -> PreTrain
         wanted = choose_dtype(config.dtype if dtype == "auto" else dtype, device)
         options = hub_options(name)
         described = _read_config(name, options)
-        _check_kind(name, described)
-        check_size(name, described)
+        check_config(name, described)
         model = _read_model(name, described, wanted, options)
         prepare_device(device)
         ready: PreTrainedModel = model.to(device).eval()
@@ -216,35 +200,6 @@ def _read_config(name: str, options: Mapping[str, Any]) -> PreTrainedConfig:
         )
     config: PreTrainedConfig = AutoConfig.from_pretrained(name, **options)
     return config
-
-
-def _check_kind(name: str, config: PreTrainedConfig) -> None:
-    """Refuse a model that can't be served, by its config alone: before any weight is read."""
-    try:
-        check_supported(config)
-    except ModelUnsupported as error:
-        raise ModelUnsupported(f"{name}: {error}") from None
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelUnsupported(
-            f"{name}: transformers has no causal language model of type {config.model_type!r}; "
-            "choose a decoder-only model"
-        )
-    _check_package(name, config)
-
-
-def _check_package(name: str, config: PreTrainedConfig) -> None:
-    """Refuse quantised weights if the packages that transformers reads them with are not installed.
-
-    With those packages the model loads, and runs through its own forward instead of `Decoder`.
-    """
-    scheme = getattr(config, "quantization_config", None)
-    method = scheme.get("quant_method") if isinstance(scheme, dict) else None
-    packages = _PACKAGES.get(str(method), ())
-    if any(importlib.util.find_spec(one.replace("-", "_")) is None for one in packages):
-        raise ModelUnsupported(
-            f"{name}: its weights are quantised ({method}), and reading them needs "
-            f"{' and '.join(packages)}: pip install {' '.join(packages)}"
-        )
 
 
 def _check_weights(name: str, info: Mapping[str, Any]) -> None:

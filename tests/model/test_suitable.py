@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from specstream.config import EngineConfig
 from specstream.errors import ModelBroken
 from specstream.model.load import load_model
-from specstream.model.size import check_size, parameters_of
+from specstream.model.suitable import check_config, parameters_of
 from tests.tiny import tiny_model
 
 
@@ -40,6 +40,13 @@ def test_quantised_weights_may_take_less_than_a_byte_each(folder: Path) -> None:
     bits = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(bits[: parameters_of(config) // 2])
     with pytest.raises(ModelBroken):
-        check_size(str(folder), config)
-    config.quantization_config = {"quant_method": "gptq", "bits": 4}
-    check_size(str(folder), config)
+        check_config(str(folder), config)
+    config.quantization_config = {"quant_method": "fbgemm_fp8"}
+    check_config(str(folder), config)
+
+
+def test_a_context_without_positions_is_refused(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    config.max_position_embeddings = -5
+    with pytest.raises(ModelBroken, match="max_position_embeddings is -5"):
+        check_config(str(folder), config)
