@@ -149,7 +149,8 @@ def engine_of(args: argparse.Namespace) -> Engine:
         ConfigError: an option or the file is wrong.
         ModelNotFound, ModelBroken: there is no such model; see `check_models`.
     """
-    engine = tables_of(args)["engine"]
+    of_file = tables_of(args)["engine"]
+    engine = dict(of_file)
     for key in _AS_GIVEN:
         if getattr(args, key, None) is not None:
             engine[key] = getattr(args, key)
@@ -167,11 +168,23 @@ def engine_of(args: argparse.Namespace) -> Engine:
         given = engine.get("proposer")
         same = isinstance(given, dict) and given.get("kind") == args.proposer
         engine["proposer"] = given if same else {"kind": args.proposer}
-    config = parse_config(engine)
+    try:
+        config = parse_config(engine)
+    except ConfigError:
+        _check_file(args.config, of_file)
+        raise
     with ends_at_once():
         check_models(config)
     show_log(info=config.compile is True or config.learning is not None)
     return Engine(config)
+
+
+def _check_file(path: str | None, table: dict[str, Any]) -> None:
+    """Raise the mistakes of the config file's table ``engine`` as errors that name the file."""
+    try:
+        parse_config(table)
+    except ConfigError as error:
+        raise ConfigError(f"{path}, table engine: {error}") from None
 
 
 def _learning_of(args: argparse.Namespace, given: object) -> object:

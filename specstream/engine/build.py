@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig, Scheme
+from specstream.engine.prompt import check_template
 from specstream.engine.step import EngineCore
 from specstream.errors import (
     ConfigError,
@@ -62,6 +63,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     """
     torch.set_num_threads(config.threads or _default_threads())
     tokenizer = load_tokenizer(config.target)
+    check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
@@ -122,6 +124,8 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
         drop_matrices(model)
     if config.model_defaults:
         ModelDefaults.tell(config.target, model.generation_config)
+        defaults = ModelDefaults.of(model.generation_config)
+        defaults.check(config.target, target.vocab_size, target.device)
     if config.mode != "reproducible":
         return target
     if target.invariant:

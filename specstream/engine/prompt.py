@@ -14,7 +14,7 @@ from specstream.checks import meant
 from specstream.engine.call_messages import checked_calls, checked_text, for_template
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
-from specstream.errors import PromptError
+from specstream.errors import ModelBroken, PromptError
 from specstream.tools import Tools
 from specstream.types import Message
 
@@ -52,6 +52,27 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
     if not any(message["content"].strip() for message in checked if message["role"] != "system"):
         raise PromptError("the prompt is empty: say something")
     return checked
+
+
+def check_template(name: str, tokenizer: Any) -> None:
+    """Refuse a model whose chat template isn't valid Jinja; no template is valid, too.
+
+    What a template refuses by an error of its own, such as a first message of a certain role, depends on
+    the messages and is told per request.
+
+    Raises:
+        ModelBroken: the template has a syntax error; ``name``, the model's, is in the error.
+    """
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
+    except TemplateSyntaxError as error:
+        raise ModelBroken(
+            f"{name}: its chat template is not valid Jinja: line {error.lineno}: {error.message}"
+        ) from None
+    except Exception as error:
+        _log.debug("%s: its chat template refuses a message of the user: %s", name, error)
 
 
 class Prompt(NamedTuple):

@@ -28,7 +28,7 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from specstream.errors import SamplingError
+from specstream.errors import ModelBroken, SamplingError
 from specstream.params import SamplingParams
 
 __all__ = ["HONOURED", "ModelDefaults"]
@@ -188,6 +188,23 @@ class ModelDefaults:
             with _refusing(name):
                 own.append(_Named(name, HONOURED[name](value, reply)))
         return replace(params, processors=(*own, *params.processors))
+
+    def check(self, name: str, vocab_size: int, device: torch.device) -> None:
+        """Apply each setting to one row of logits, so that a wrong value is found before a request.
+
+        Raises:
+            ModelBroken: a setting has a value that it can't have; ``name``, the model's, is in the error.
+        """
+        try:
+            with torch.inference_mode():
+                # A prompt of one token, a reply of one token: settings for first and last tokens apply.
+                params = self.applied(SamplingParams(max_tokens=1), [0], frozenset({0}), device)
+                for setting in params.processors:
+                    with _refusing(getattr(setting, "name", "")):
+                        ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+                        setting(ids, torch.zeros(1, vocab_size, device=device))
+        except SamplingError as error:
+            raise ModelBroken(f"{name}: {error}") from error
 
     @staticmethod
     def tell(name: str, generation_config: Any) -> None:

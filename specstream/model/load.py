@@ -59,7 +59,10 @@ def choose_device(wanted: str) -> torch.device:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {wanted!r} can't be used here: {first_line(error)}") from None
+        there = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        raise ConfigError(
+            f"device {wanted!r} can't be used here ({first_line(error)}); choose {' or '.join(there)}"
+        ) from None
     return device
 
 

@@ -101,6 +101,15 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant(tmp_path: Path
         params_of(options(tmp_path, "[sampling]\ntemperatur = 0.5"))
 
 
+def test_a_mistake_in_the_files_engine_table_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\.toml, table engine: max_runing: .*max_running"):
+        engine_of(options(tmp_path, "[engine]\nmax_runing = 4"))
+    given = options(tmp_path, "", "--learn", "with-consent", "--reproducible")
+    with pytest.raises(ConfigError) as caught:
+        engine_of(given)
+    assert "table engine" not in str(caught.value)
+
+
 def test_variables_of_the_chat_template_win_over_the_files(tmp_path: Path) -> None:
     toml = "[engine.chat_template_kwargs]\nenable_thinking = true\neffort = 'low'"
     args = options(tmp_path, toml, "--chat-template-kwargs", '{"enable_thinking": false}')

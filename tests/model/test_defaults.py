@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from transformers import (
 
 from specstream.config import parse_config
 from specstream.engine.build import build_engine
-from specstream.errors import SamplingError
+from specstream.errors import ModelBroken, SamplingError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams
 from specstream.model.runner import ModelRunner
@@ -195,3 +196,26 @@ def test_a_setting_of_a_wrong_value_is_refused_with_the_remedy(name: str, value:
     assert isinstance(error, SamplingError)
     told = str(error)
     assert f"{name} of the model's generation_config" in told and "model_defaults = false" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sequence_bias", [[[99999], 1.0]]),
+        ("forced_eos_token_id", 99999),
+        ("forced_bos_token_id", 99999),
+        ("min_length", -3),
+    ],
+)
+def test_a_setting_of_a_wrong_value_is_refused_when_the_model_is_loaded(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    """Some of them would break only at the first token of a reply, others at its last."""
+    target, _ = save_pair(tmp_path)
+    path = target / "generation_config.json"
+    path.write_text(json.dumps({name: value}))
+    config = parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
+    with pytest.raises(ModelBroken, match=f"{name} of the model's generation_config") as caught:
+        build_engine(config)
+    assert str(caught.value).startswith(f"{target}: ")
+    build_engine(config.model_copy(update={"model_defaults": False}))

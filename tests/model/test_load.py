@@ -135,6 +135,16 @@ def test_a_folder_without_its_tokenizer_is_refused(folder: Path) -> None:
     assert "save the tokenizer's files beside the weights" in said(folder, ModelBroken)
 
 
+def test_a_chat_template_that_is_no_jinja_is_refused(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}\n{{ m.content | nonsense }}{% endfor %}"
+    )
+    assert "not valid Jinja: line 2: No filter named 'nonsense'" in said(folder, ModelBroken)
+    text = "{{ raise_exception('no') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(text)
+    build(folder)  # what a template refuses may depend on the messages
+
+
 def test_what_is_wrong_with_weights_is_told_by_their_names(folder: Path) -> None:
     misshape_a_weight(folder)
     assert "model.norm.weight has shape [7] and should have [32]" in said(folder, ModelBroken)
@@ -248,8 +258,11 @@ def test_devices_and_dtypes() -> None:
     assert choose_device("cpu") == cpu
     assert choose_dtype("auto", cpu) is torch.float32
     assert choose_dtype("bfloat16", cpu) is torch.bfloat16
-    with pytest.raises(ConfigError, match="nonsense"):
-        choose_device("nonsense")
+    for missing in ("nonsense", "xpu"):
+        with pytest.raises(
+            ConfigError, match=f"'{missing}' can't be used here .*; choose auto or cpu"
+        ):
+            choose_device(missing)
 
 
 def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch) -> None:

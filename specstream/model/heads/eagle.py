@@ -170,10 +170,8 @@ def load(folder: str | Path, target: ModelRunner) -> EagleHead:
 
     Raises:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
-        ModelUnsupported: it was made for another target, it is a variant that is not supported, or the
-            target gives no hidden states.
+        ModelUnsupported: it was made for another target, or is a variant that is not supported.
     """
-    target.check_states(())
     sizes = target.decoder.weights
     shape = read_shape(read_head_config(folder), hidden=sizes.hidden, layers=len(sizes.layers))
     check_made_for(

@@ -103,10 +103,14 @@ def load_head(folder: str | Path, target: ModelRunner) -> Head:
 
     Raises:
         ModelBroken: its files are damaged, or tensors are missing or of the wrong shape.
-        ModelUnsupported: it was made for another target, or the target can't serve it.
+        ModelUnsupported: it was made for another target, or the target gives no hidden states.
     """
     kind = kind_of(read_head_config(folder))
     if kind is None:
         raise ModelUnsupported(f"{folder} holds no drafting head that is known here")
+    try:
+        target.check_states(())
+    except ModelUnsupported as error:
+        raise ModelUnsupported(f"{folder}, a head for the method {kind}: {error}") from None
     module = importlib.import_module(f"specstream.model.heads.{kind.replace('-', '_')}")
     return cast("Head", module.load(Path(folder), target))

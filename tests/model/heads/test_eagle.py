@@ -164,7 +164,7 @@ def test_a_head_that_can_not_serve_is_refused(
 
 
 def test_a_target_that_gives_no_states_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnsupported, match="hidden states"):
+    with pytest.raises(ModelUnsupported, match="head for the method eagle: hidden states"):
         load_head(specforge(tmp_path), ModelRunner(MODEL, lean=False))
 
 
