@@ -193,7 +193,7 @@ class ModelDefaults:
         """Apply each setting to one row of logits, so that a wrong value is found before a request.
 
         Raises:
-            ModelBroken: a setting has a value that it can't have; ``name``, the model's, is in the error.
+            ModelBroken: a setting has an impossible value; ``name``, the model's, is in the error.
         """
         try:
             with torch.inference_mode():
