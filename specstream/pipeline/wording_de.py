@@ -70,6 +70,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "decade": rules.say(numbers.decade),
     "digits": rules.each_digit("de"),
     "fraction": rules.fraction(" "),
+    "half": numbers.half,
     "iso date": _iso_date,
     "one": numbers.one,
     "ordinal": numbers.ordinal,

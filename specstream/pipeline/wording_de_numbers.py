@@ -16,6 +16,7 @@ __all__ = [
     "MONTHS",
     "cardinal",
     "decade",
+    "half",
     "indefinite",
     "one",
     "ordinal",
@@ -64,8 +65,11 @@ _AFTER_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen
 _FEMININE = re.compile(
     r"\w+(?:e|ung|heit|keit|schaft|tät|ion|ik|in)"
     r"|\w*(?i:frau|person|mutter|tochter|schwester|nacht|stadt|hand|tür|zahl|nummer|zeit|fahrt"
-    r"|antwort|nachricht)"
+    r"|antwort|nachricht|zwiebel)"
 )
+
+
+_NEUTER = re.compile(r"Kilo|Kilogramm|Gramm|Pfund|Dutzend|Jahr|Glas|Blech|Brot|Prozent|\w+chen")
 
 
 def cardinal(number: int) -> str:
@@ -120,6 +124,8 @@ def _ending(before: str, noun: str) -> str:
     if found := _DIES.fullmatch(lead):
         dative = found[1] in ("em", "en") or (found[1] == "er" and earlier.lower() in _DATIVE)
         return "en" if dative else "e"
+    if noun in MONTHS and lead in ("ab", "seit", "nach", "vor", "bis"):
+        return "en" if lead == "bis" else "em"
     if noun[:1].isupper():  # a month in "1. Mai" is left to the library
         if not lead and noun.lower() in _VERBS:
             return ""
@@ -173,6 +179,16 @@ def one(found: re.Match[str]) -> Iterator[Edit]:
     else:
         word = indefinite(before, feminine=_FEMININE.fullmatch(noun) is not None)
     yield Edit(*found.span("one"), word)
+
+
+def half(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "1/2 Stunde" as "eine halbe Stunde"."""
+    before, noun = found.string[max(0, found.start() - 30) : found.start()], found["noun"]
+    word = found[1] or indefinite(before, feminine=_FEMININE.fullmatch(noun) is not None)
+    neuter = word.lower() == "ein" and _NEUTER.fullmatch(noun)
+    ending = {"ein": "es" if neuter else "er", "eine": "e"}.get(word.lower(), "en")
+    noun = {"EL": "Esslöffel", "TL": "Teelöffel"}.get(noun, noun)
+    yield Edit(*found.span(), f"{word} halb{ending} {noun}")
 
 
 def indefinite(before: str, *, feminine: bool) -> str:

@@ -57,6 +57,51 @@ def test_spans_of_time_and_sums_with_dashes(written: str, heard: str) -> None:
     assert said(written) == heard
 
 
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        ("Wait 30s. It took 2.5s.", "Wait thirty seconds. It took two point five seconds."),
+        (
+            "In her 30s, in the 80s, in 80s style.",
+            "In her thirties, in the eighties, in eighties style.",
+        ),
+        ("Boeing 747s in 1s.", "Boeing seven hundred forty-sevens in one second."),
+        ("ISBN 0-306-40615-2", "ISBN zero, three zero six, four zero six one five, two"),
+        ("Call 0044 20 794 now.", "Call zero zero four four, two zero, seven nine four now."),
+        ("Version v2 or v3.1", "version two or version three point one"),
+        ("At 12 Elm Dr. in Rye.", "At twelve Elm Drive in Rye."),
+        ("Dr. Elm is at 7 Oak Hill Dr.", "Doctor Elm is at seven Oak Hill Drive."),
+        ("He is 6' 2\" tall.", "He is six foot two tall."),
+        ("(>50%) or ≤7 but a <- b", "(more than fifty percent) or at most seven but a <- b"),
+    ],
+)
+def test_seconds_books_streets_and_comparisons(written: str, heard: str) -> None:
+    assert said(written) == heard
+
+
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        ("ab 5. Mai, bis 3. Juni", "ab fünftem Mai, bis dritten Juni"),
+        ("vom 1. bis 3. Mai", "vom ersten bis dritten Mai"),
+        ("1/2 Liter und 1/2 Stunde", "ein halber Liter und eine halbe Stunde"),
+        ("mit 1/2 TL, 1/2 Kilo", "mit einem halben Teelöffel, ein halbes Kilo"),
+        ("Es kostet EUR 50.", "Es kostet fünfzig Euro."),
+        ("$5 und 5$ im Monat", "fünf Dollar und fünf Dollar im Monat"),
+        ("Hauptstr. 12, in der Hauptstr.", "Hauptstraße zwölf, in der Hauptstraße."),
+        (">100 oder <5 %", "über einhundert oder unter fünf Prozent"),
+        ("PIN 0815, PLZ 10115", "PIN null acht eins fünf, PLZ eins null eins eins fünf"),
+        ("Saison 2024/25", "Saison zweitausendvierundzwanzig fünfundzwanzig"),
+        (
+            "DE89 3704 0044 0532",
+            "DE acht neun, drei sieben null vier, null null vier vier, null fünf drei zwei",
+        ),
+    ],
+)
+def test_german_dates_halves_amounts_and_codes(written: str, heard: str) -> None:
+    assert said(written, "de") == heard
+
+
 def test_there_are_many_forms_and_the_library_alone_reads_fewer() -> None:
     import normt2s
 
