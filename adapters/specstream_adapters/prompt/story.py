@@ -17,7 +17,7 @@ from specstream_adapters.prompt.visible import (
     sight,
 )
 
-__all__ = ["Sentence", "Shot", "ShotNumbers", "Story", "ended"]
+__all__ = ["Sentence", "Shot", "Story", "ended"]
 
 _LINES = 3  # sentences that one shot tells
 _CHARS = 360  # characters that they have together
@@ -152,30 +152,6 @@ class Shot:
         """Its sentences as one text; half a sentence that another follows ends with a full stop."""
         *before, last = self.lines
         return " ".join([*map(ended, before), last])
-
-
-class ShotNumbers:
-    """Numbers for shots: none comes twice, but numbers for drafted text that was revoked are reused."""
-
-    def __init__(self) -> None:
-        self._last = self._others = 0  # the last number, and the last that another turn took
-        self._turn: object = None  # the turn whose board took the last number
-
-    def after(self, used: int, turn: object) -> int:
-        """The next number for a board of ``turn`` whose own last number is ``used``."""
-        self.back(used, turn)
-        if self._turn is not turn:
-            self._turn, self._others = turn, self._last
-        self._last += 1
-        return self._last
-
-    def back(self, used: int, turn: object) -> None:
-        """Give back the numbers after ``used``, unless another turn has taken some since.
-
-        They were taken by copies of the board, on drafted text that was revoked.
-        """
-        if self._turn is turn:
-            self._last = max(used, self._others)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from specstream.types import Phrase, ScenePrompt
 from specstream_adapters.avatar.directions import direct
 from specstream_adapters.checks import in_range
 from specstream_adapters.prompt.bible import Bible
-from specstream_adapters.prompt.story import Sentence, Shot, ShotNumbers, Story, ended
+from specstream_adapters.prompt.story import Sentence, Shot, Story, ended
 
 __all__ = ["TemplateRewriter", "TemplateStoryboard"]
 
@@ -85,7 +85,7 @@ class TemplateRewriter:
             text = getattr(self, name)
             if "\n" in text or not (text.strip() or name == "default_subject"):
                 raise ConfigError(f"{name} must be one line of text")
-        self.numbers = ShotNumbers()
+        self.last_number = 0  # of the shots of all boards
         self.last: TemplateStoryboard | None = None  # the board that was closed last
 
     def open(self) -> TemplateStoryboard:
@@ -99,8 +99,9 @@ class TemplateStoryboard:
     def __init__(self, rewriter: TemplateRewriter) -> None:
         self._rewriter = rewriter
         self._former = rewriter.last
-        self._turn = object()  # the same for all copies
-        self._used = 0  # the number of the last shot
+        # Numbers of this turn's shots, shared by all copies: a shot has the same one in each of them.
+        self._numbers = list[int]()
+        self._count = 0  # of the shots of this copy
         # With what was known before each; the last is under way unless it has ended.
         self._sentences: deque[Sentence] = deque(maxlen=_REMEMBERED)
         self._end: int | None = None  # where the text so far ends in the reply
@@ -158,7 +159,7 @@ class TemplateStoryboard:
         shots = self._show(replace(last, ended=True)) if not last.ended else []
         if not self._sent and self._rewriter.default_subject and self._first is not None:
             shots = self._emit(self._speaker(self._first))
-        self._rewriter.numbers.back(self._used, self._turn)
+        self._give_back()
         self._rewriter.last = self
         return shots
 
@@ -212,8 +213,17 @@ class TemplateStoryboard:
         return name
 
     def _next_id(self) -> str:
-        self._used = self._rewriter.numbers.after(self._used, self._turn)
-        return f"shot-{self._used}"
+        if self._count == len(self._numbers):
+            self._rewriter.last_number += 1
+            self._numbers.append(self._rewriter.last_number)
+        self._count += 1
+        return f"shot-{self._numbers[self._count - 1]}"
+
+    def _give_back(self) -> None:
+        """Free the numbers that only copies took, on drafted text that was revoked."""
+        while len(self._numbers) > self._count and self._numbers[-1] == self._rewriter.last_number:
+            self._numbers.pop()
+            self._rewriter.last_number -= 1
 
     def _emit(self, shot: Shot) -> list[ScenePrompt]:
         """The shot as a prompt; nothing if the prompt is the one that was sent before."""
