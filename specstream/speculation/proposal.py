@@ -218,13 +218,11 @@ class Capabilities:
 
     Attributes:
         hidden_states: After how many of the target's layers it wants hidden states (see `StateReader`).
-        own_cache: Whether it keeps keys and values of its own.
         trees: Whether it may propose trees; a tree from any other proposer is malformed.
         predictions: Whether it wants `Verdict.predictions`.
     """
 
     hidden_states: tuple[int, ...] = ()
-    own_cache: bool = False
     trees: bool = False
     predictions: bool = False
 

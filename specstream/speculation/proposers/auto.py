@@ -83,7 +83,6 @@ class AutoProposer:
         known = [made.capabilities for made in candidates]
         self.capabilities = Capabilities(
             hidden_states=tuple(sorted({depth for c in known for depth in c.hidden_states})),
-            own_cache=any(c.own_cache for c in known),
             trees=any(c.trees for c in known),
             predictions=any(c.predictions for c in known),
         )

@@ -41,7 +41,7 @@ class BlockProposer(RowProposer):
         self._looks = head.device.type == "cpu"
         self._sequences: dict[int, StateRows] = {}
         self.candidate = Candidate("block", "the block draft", passes="one", stops=self._looks)
-        self.capabilities = Capabilities(hidden_states=head.depths, own_cache=True)
+        self.capabilities = Capabilities(hidden_states=head.depths)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer as many tokens as a block has, once the states of all tokens but the last were read."""

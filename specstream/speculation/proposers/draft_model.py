@@ -53,7 +53,7 @@ class DraftModelProposer(TaskProposer):
     """
 
     name = "draft"
-    capabilities = Capabilities(own_cache=True)
+    capabilities = Capabilities()
 
     def __init__(
         self,

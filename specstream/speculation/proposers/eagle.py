@@ -60,7 +60,7 @@ class EagleProposer(RowProposer):
         self._looks = head.device.type == "cpu" or self._tree
         self._sequences: dict[int, StateRows] = {}
         self._breadth = float(config.top_k)  # nodes a level, a moving average over trees
-        self.capabilities = Capabilities(head.depths, own_cache=True, trees=self._tree)
+        self.capabilities = Capabilities(head.depths, trees=self._tree)
         self.candidate = Candidate(head.kind, head.title, stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:

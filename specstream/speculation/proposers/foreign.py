@@ -52,7 +52,7 @@ class ForeignDraftProposer(TaskProposer):
     """
 
     name = "draft"
-    capabilities = Capabilities(own_cache=True)
+    capabilities = Capabilities()
 
     def __init__(
         self,

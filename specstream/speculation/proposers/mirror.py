@@ -49,7 +49,7 @@ class MirrorProposer:
     """
 
     name = "mirror"
-    capabilities = Capabilities(own_cache=True)
+    capabilities = Capabilities()
 
     def __init__(
         self,
