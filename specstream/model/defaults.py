@@ -64,6 +64,8 @@ class _NoRepeatNgrams:
     """
 
     def __init__(self, size: int, among: Tensor | None = None) -> None:
+        if type(size) is not int or size < 1:
+            raise ValueError(f"it must be a whole number above 0, not {size!r}")
         self._size = size
         self._among = among  # where n-grams are looked for; None: the row's own context
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from specstream.checks import first_line
 from specstream.errors import SamplingError
-from specstream.model.kv.base import common_prefix
 from specstream.types import Grammar
 
 if TYPE_CHECKING:
@@ -33,9 +32,10 @@ COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator
 class GrammarState:
     """The position of one reply in its grammar.
 
-    The matcher reads drafted tokens ahead of the committed ones and is rolled back only as far as the
-    next query needs, so that a round costs one matcher step per position. The matcher never reads an
-    end-of-sequence id: such ids are allowed where the grammar may end, and they end the reply.
+    There is a matcher for each drafted token that was asked about, copied from the one before it, so
+    that a round costs one matcher step per position. Matchers are not rolled back, because llguidance
+    (1.9) then may return the mask of another position. A matcher never reads an end-of-sequence id:
+    such ids are allowed where the grammar may end, and they end the reply.
     """
 
     def __init__(
@@ -58,12 +58,11 @@ class GrammarState:
         self._end_ids = sorted(end_ids)
         self._vocab_size = vocab_size
         self._vocabulary = _vocabulary(tokenizer, vocab_size, self._end_ids[0])
-        self._grammar = _compiled(grammar)
-        self._committed: list[int] = []
-        self._ahead: list[int] = []  # tokens that the matcher has read beyond the committed ones
+        matcher = _matcher(self._vocabulary, grammar)
+        _check(matcher, f"the {grammar.kind} grammar can't be used")
+        # Both by the tokens after the committed ones.
+        self._matchers: dict[tuple[int, ...], LLMatcher] = {(): matcher}
         self._known: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
-        self._matcher = self._at_start()
-        self._check(f"the {grammar.kind} grammar can't be used")
 
     def commit(self, token: int) -> None:
         """Append a final token of the reply.
@@ -74,13 +73,10 @@ class GrammarState:
         self._known.clear()
         if token in self._end_ids:
             return
-        if self._ahead[:1] == [token]:
-            del self._ahead[0]
-        elif not self._move_to([token]):
+        if self._behind((token,)) is None:
             raise SamplingError(f"the grammar forbids token {token}, which was committed")
-        else:
-            self._ahead.clear()
-        self._committed.append(token)
+        read = self._matchers.items()
+        self._matchers = {path[1:]: matcher for path, matcher in read if path[:1] == (token,)}
 
     def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_] | None:
         """Return which tokens may follow the committed and the ``drafted`` ones: ``[V]``.
@@ -92,7 +88,8 @@ class GrammarState:
         """
         path = tuple(drafted)
         if path not in self._known:  # often asked twice: by the draft and by the verifier
-            self._known[path] = self._mask() if self._move_to(list(path)) else None
+            matcher = self._behind(path)
+            self._known[path] = None if matcher is None else self._mask(matcher)
         return self._known[path]
 
     def can_last(self, tokens: int) -> bool:
@@ -117,53 +114,52 @@ class GrammarState:
             path = paths.pop()
             if len(path) >= tokens:
                 return True
-            if not self._move_to(list(path)):
+            matcher = self._behind(path)
+            if matcher is None:
                 continue
-            allowed = self._mask()
+            allowed = self._mask(matcher)
             allowed[self._end_ids] = False
             short = allowed & bytewise
             paths += [(*path, int(i)) for i in np.flatnonzero(short if short.any() else allowed)]
         return True
 
-    def _mask(self) -> NDArray[np.bool_]:
-        packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        self._check("the grammar can't be followed further")
+    def _mask(self, matcher: LLMatcher) -> NDArray[np.bool_]:
+        packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        _check(matcher, "the grammar can't be followed further")
         mask = np.unpackbits(packed, bitorder="little")[: self._vocab_size].astype(np.bool_)
         mask[self._end_ids] = mask[self._end_ids[0]]  # the matcher knows only the first end id
         return mask
 
-    def _move_to(self, path: list[int]) -> bool:
-        """Move the matcher to ``path`` after the committed tokens.
+    def _behind(self, path: tuple[int, ...]) -> LLMatcher | None:
+        """Return the matcher that has read ``path`` after the committed tokens.
 
-        False if the grammar forbids a token of ``path`` or a new token is an end-of-sequence id; the
-        matcher then stops short of the end of ``path``.
+        None if the grammar forbids a token of ``path`` or one is an end-of-sequence id.
         """
-        same = common_prefix(path, self._ahead)
-        self._matcher.rollback(len(self._ahead) - same)
-        rest = path[same:]
-        legal = 0 if any(token in self._end_ids for token in rest) else len(rest)
-        read = self._matcher.try_consume_tokens(rest) if legal else 0
-        self._ahead = path[: same + read]
-        self._check("the grammar can't be followed further")
-        return read == len(rest)
+        read = len(path)
+        while path[:read] not in self._matchers:
+            read -= 1
+        matcher = self._matchers[path[:read]]
+        for end in range(read + 1, len(path) + 1):
+            token = path[end - 1]
+            matcher = matcher.deep_copy()
+            legal = token not in self._end_ids and matcher.try_consume_tokens([token])
+            _check(matcher, "the grammar can't be followed further")
+            if not legal:
+                return None
+            self._matchers[path[:end]] = matcher
+        return matcher
 
-    def _at_start(self) -> LLMatcher:
-        from llguidance import LLMatcher
 
-        return LLMatcher(self._vocabulary, self._grammar, log_level=0)
+def _check(matcher: LLMatcher, what: str) -> None:
+    """Raise SamplingError if a matcher is in its error state, in which it allows an end everywhere."""
+    if matcher.is_error():
+        raise SamplingError(f"{what}: {first_line(matcher.get_error())}")
 
-    def _check(self, what: str) -> None:
-        """If the matcher is in its error state, replace it and raise SamplingError.
 
-        A matcher in that state never recovers, and allows the end of the reply everywhere.
-        """
-        if not self._matcher.is_error():
-            return
-        reason = first_line(self._matcher.get_error())
-        # A drafted token may have caused the error and be rejected: restart from the committed ones.
-        self._matcher, self._ahead = self._at_start(), []
-        self._matcher.consume_tokens(self._committed)
-        raise SamplingError(f"{what}: {reason}")
+def _matcher(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(vocabulary, _compiled(grammar), log_level=0)
 
 
 def check_grammar(grammar: Grammar) -> None:

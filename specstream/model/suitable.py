@@ -35,6 +35,10 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             quantised weights whose packages are not installed.
         ModelBroken: its context has no positions, or its weight files can't hold its parameters.
     """
+    # One norm a layer, before anything that takes time or memory for each layer.
+    text = config.get_text_config()
+    layers, width = (getattr(text, size, None) for size in ("num_hidden_layers", "hidden_size"))
+    _check_size(name, config, int(layers or 0) * int(width or 0))
     try:
         check_supported(config)
     except ModelUnsupported as error:
@@ -50,7 +54,7 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             f"{name}: its config's max_position_embeddings is {declared_positions(config)}; it must be "
             "the length of the model's context"
         )
-    _check_size(name, config)
+    _check_size(name, config, parameters_of(config))
 
 
 def _check_package(name: str, config: PreTrainedConfig) -> None:
@@ -76,7 +80,7 @@ def parameters_of(config: PreTrainedConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _check_size(name: str, config: PreTrainedConfig) -> None:
+def _check_size(name: str, config: PreTrainedConfig, described: int) -> None:
     """Refuse a folder or a GGUF file that is too small for the model that its config describes.
 
     transformers takes default sizes for those that a config doesn't give, and would allocate the whole
@@ -85,23 +89,18 @@ def _check_size(name: str, config: PreTrainedConfig) -> None:
     Args:
         name: Folder or GGUF file; a Hub id isn't checked, nor is a folder without weights.
         config: Its config.
+        described: How many parameters the model has at least.
 
     Raises:
         ModelBroken: there is less than a byte of weights per parameter (a bit if they are quantised).
     """
     path = Path(name)
-    if path.is_dir():
-        files = [file for pattern in _WEIGHTS for file in path.glob(pattern)]
-    elif path.is_file():
-        files = [path]
-    else:
-        return
+    files = [path] if path.is_file() else [f for kind in _WEIGHTS for f in path.glob(kind)]
     nbytes = sum(file.stat().st_size for file in files)
     packed = path.is_file() or getattr(config, "quantization_config", None) is not None
-    described = parameters_of(config)
     if 0 < nbytes * (8 if packed else 1) < described:
         raise ModelBroken(
-            f"{name}: its config describes a model of {described:,} parameters, but its weights are "
-            f"{nbytes:,} bytes; correct the sizes in the config (those it doesn't give have defaults), "
-            "or take the files of the right model"
+            f"{name}: its config describes a model of at least {described:,} parameters, but its "
+            f"weights are {nbytes:,} bytes; correct the sizes in the config (those it doesn't give have "
+            "defaults), or take the files of the right model"
         )

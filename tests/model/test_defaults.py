@@ -204,6 +204,7 @@ def test_a_setting_of_a_wrong_value_is_refused_with_the_remedy(name: str, value:
         ("sequence_bias", [[[99999], 1.0]]),
         ("forced_eos_token_id", 99999),
         ("forced_bos_token_id", 99999),
+        ("encoder_no_repeat_ngram_size", 1.5),
         ("min_length", -3),
     ],
 )

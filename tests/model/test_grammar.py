@@ -124,7 +124,11 @@ GRAMMARS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), GRAMMARS)
+_KEYS = {"a": {"type": "null"}, "n": {"type": "integer"}, "b": {"enum": ["x", True]}}
+KEYS = {"type": "object", "properties": _KEYS, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(("kind", "text"), [*GRAMMARS, ("json_schema", json.dumps(KEYS))])
 def test_looking_ahead_and_back_never_changes_a_mask(kind: Any, text: str) -> None:
     """1,500 random questions, commits among them, against a matcher that reads from the start."""
     rng = random.Random(5)
@@ -162,7 +166,17 @@ def test_looking_ahead_and_back_never_changes_a_mask(kind: Any, text: str) -> No
             following = path[0] if path and path[0] in choices else rng.choice(choices)
             grammar.commit(following)
             committed.append(following)
-    assert answers > 300
+    assert answers > 250
+
+
+def test_a_mask_is_not_that_of_another_position_that_was_looked_at() -> None:
+    """llguidance's rollback leaves the mask behind ``"a":`` for the one behind ``"n":``."""
+    grammar = state("json_schema", json.dumps(KEYS))
+    for token in ids('{"'):
+        grammar.commit(token)
+    assert allowed_text(grammar, 'a":') == " n"
+    assert allowed_text(grammar, 'a": ') == "n"
+    assert allowed_text(grammar, 'n":') == " -0123456789"
 
 
 def test_white_space_in_json_has_an_end() -> None:
@@ -248,21 +262,18 @@ def test_committing_what_is_forbidden_is_an_error_and_nothing_crashes_after_it()
     assert allowed_text(grammar) == "a"
 
 
-def test_a_matcher_that_gives_up_on_a_draft_is_taken_back_to_what_is_certain(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_matcher_that_gives_up_on_a_draft_leaves_what_is_certain() -> None:
     """A matcher in error allows an end wherever it is: that must never get out."""
     grammar = state("regex", "a[bc]d")
     grammar.commit(ids("a")[0])
-    with monkeypatch.context() as patch:
-        spoilt = grammar._matcher
-        assert not spoilt.consume_token(ids("x")[0])  # what a resource limit leaves behind
-        with pytest.raises(SamplingError, match="can't be followed"):
-            grammar.allowed(ids("b"))
-        patch.undo()
-    assert grammar._matcher is not spoilt
-    assert allowed_text(grammar) == "bc"
+    path = tuple(ids("b"))
     assert allowed_text(grammar, "b") == "d"
+    assert not grammar._matchers[path].consume_token(ids("x")[0])  # as after a resource limit
+    grammar._known.clear()
+    with pytest.raises(SamplingError, match="can't be followed"):
+        grammar.allowed(path)
+    assert allowed_text(grammar) == "bc"
+    assert allowed_text(grammar, "c") == "d"
 
 
 @pytest.mark.parametrize(

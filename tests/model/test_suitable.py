@@ -30,9 +30,16 @@ def test_parameters_are_those_of_the_model(folder: Path) -> None:
 def test_a_config_without_sizes_is_refused(folder: Path) -> None:
     """transformers would take the sizes of a model with 6.7 billion parameters."""
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ModelBroken, match="6,738,415,616 parameters") as caught:
+    with pytest.raises(ModelBroken, match="at least 131,072 parameters") as caught:
         load_model(str(folder), EngineConfig())
     assert str(caught.value).startswith(f"{folder}: ") and "correct the sizes" in str(caught.value)
+
+
+def test_a_config_with_countless_layers_is_refused_at_once(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    config.num_hidden_layers = 2**40
+    with pytest.raises(ModelBroken, match="correct the sizes"):
+        check_config(str(folder), config)
 
 
 def test_quantised_weights_may_take_less_than_a_byte_each(folder: Path) -> None:
