@@ -201,6 +201,8 @@ def _read_config(name: str, options: Mapping[str, Any]) -> PreTrainedConfig:
             f"{name}: transformers {transformers.__version__} knows no model type {kind!r} "
             f"({own or 'a newer transformers may; or its config.json is wrong'})"
         )
+    if not isinstance(values.get("architectures") or [], list):
+        raise ModelBroken(f"{name}: the architectures in its config.json should be a list of names")
     config: PreTrainedConfig = AutoConfig.from_pretrained(name, **options)
     return config
 

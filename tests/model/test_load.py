@@ -126,6 +126,12 @@ def said(folder: Path, kind: type[ModelError]) -> str:
     return str(caught.value)
 
 
+def test_architectures_that_are_no_list_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": 1.5}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "should be a list of names" in said(folder, ModelBroken)
+
+
 def test_a_folder_without_its_tokenizer_is_refused(folder: Path) -> None:
     """For some types transformers then makes a tokenizer of special tokens only."""
     config = json.loads((folder / "config.json").read_text()) | {"model_type": "qwen3"}
