@@ -9,19 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from specstream_adapters.prompt.visible import gender, is_someone, kind
+from specstream_adapters.prompt.visible import gender, is_someone, kind, stem
 
 __all__ = ["Bible", "Subject", "pronouns"]
 
 _SUBJECTS = 32  # most subjects remembered; the one named longest ago is forgotten first
 _AT = {  # words that lead to a place, by the word that stands before it in a prompt
-    "in": "in inside into entered",
+    "in": "in inside into through entered",
     "on": "on onto",
     "at": "at to reached",
-} | {word: word for word in "near beside under through across along behind above outside".split()}
+} | {word: word for word in "near beside under across along behind above outside".split()}
 _HOW = {word: how for how, words in _AT.items() for word in words.split()}
-_PREPOSITIONS = frozenset(_HOW) | frozenset("from of for by over with like than as beneath".split())
+_PREPOSITIONS = frozenset(_HOW) | frozenset(
+    "from of for by over with like than as beneath after".split()
+)
 _FUNCTION = _PREPOSITIONS | frozenset(  # no name begins with one of these, no noun phrase holds one
     "the a an and but so when while after before if this that these those there here he she it they "
     "we you i him them his her its their my our your one two three four some all each every no not "
@@ -33,6 +36,7 @@ _FUNCTION = _PREPOSITIONS | frozenset(  # no name begins with one of these, no n
 _THE = "(?:an?|the|his|her|its|their|my|our)"
 _ARTICLES = frozenset(("a", "an", "the", "two", "three"))
 _WORD = re.compile(r"[\w’'-]+")
+_BEGINS = re.compile(r"^\W*$|(?:[,;:—]|\b(?:and|but|when|while|as|then)) $")
 _CAPITAL = r"[A-Z](?:[\w-]|['’](?!s\b))*\w"
 _NAME = re.compile(  # "a shy baker called Anselm"; "Mara, a lighthouse keeper"
     rf"(?P<called>\b(?i:{_THE}) (?:(?:of )?(?:the|(?!{_THE}\b)[\w’'-]+) ){{1,6}}?(?:named|called) )?"
@@ -44,6 +48,17 @@ _PLACED = re.compile(
     rf"\b(?P<how>(?i:{'|'.join(_HOW)})) (?={_THE} (?P<where>(?:[\w’'-]+(?: |\b)){{1,6}}))"
 )
 _PRONOUN = re.compile(r"\b(he|she|they|him|his|hers?|them|theirs?|its?)\b", re.I)
+_IS = frozenset("is was has had".split())
+_RECENT = 4  # subjects named last for which a pronoun can stand
+_GAVE = frozenset(  # "brought her coffee": not her own
+    "gave brought offered handed showed told threw sent passed poured gives brings offers hands shows "
+    "tells throws sends passes pours".split()
+)
+_TIMES = frozenset(
+    "spring summer autumn winter christmas easter "
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june "
+    "july august september october november december".split()
+)
 _CASES = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they",
           "theirs": "they", "its": "it"}  # fmt: skip
 
@@ -72,6 +87,12 @@ class Subject:
         """The words that take the place of a pronoun: "Rusty", "the brown bear"."""
         return self.name if self.proper else re.sub(r"^(?:an?|some) ", "the ", self.look)
 
+    def can_be(self, pronoun: str) -> bool:
+        """Whether "he", "she", "it" or "they" can stand for it."""
+        if self.pronoun:
+            return self.pronoun == pronoun
+        return pronoun in ("he", "she") or (pronoun == "it" and kind(self.name) == "animal")
+
     def position(self, text: str) -> int:
         """Where a text first has one of the name's words; -1 where it has none.
 
@@ -81,22 +102,53 @@ class Subject:
         return found.start() if found else -1
 
 
-def pronouns(text: str) -> list[str]:
-    """The pronouns of a sentence that stand for somebody or something named outside of it."""
-    found = []
+def pronouns(text: str) -> tuple[list[str], list[str]]:
+    """The pronouns of a sentence that stand for somebody or something named outside of it.
+
+    First those before which nobody is named: the sentence goes on about whom they stand for. "that"
+    stands for an "it" that is most likely a thing: "He ran after it."
+    """
+    leading, later = list[str](), list[str]()
     for match in _PRONOUN.finditer(text):
         before = _WORD.findall(text[: match.start()])
-        if _nominative(match[0]) in ("he", "she"):
-            inside = any(is_someone(word) or _is_name(word) for word in before)
+        pronoun, is_object = _nominative(match[0]), _is_object(match, before)
+        pairs = pairwise([*before, match[0]])
+        people = [word for word, then in pairs if is_someone(word) or _is_name(word, then, before)]
+        things = [word for word in before if kind(word) in ("something", "site", "animal")]
+        if pronoun in ("he", "she"):  # who gives is not who is given something
+            inside = sum(pronoun in (gender(word) or {pronoun}) for word in people) > is_object
+        elif pronoun == "they":
+            inside = len(people) > 1 or any(map(_is_plural, before))
         else:
-            inside = any(word in _ARTICLES or word.endswith("s") for word in map(str.lower, before))
+            inside = bool(things) if is_object else any(w.lower() in _ARTICLES for w in before)
         if not inside:
-            found.append(match[0])
-    return found
+            leads = not people and not any(word.lower() in _ARTICLES for word in before)
+            found = leading if leads else later
+            found.append("that" if pronoun == "it" and is_object else match[0])
+    return leading, later
 
 
-def _is_name(word: str) -> bool:
-    return word[0].isupper() and word.lower() not in _FUNCTION and not kind(word)
+def _is_object(pronoun: re.Match[str], before: list[str]) -> bool:
+    """Whether a pronoun is most likely the object of the verb before it."""
+    last = before[-1].lower() if before else ""
+    if pronoun[0].lower() == "her":  # "her hat" is possessive
+        following = _WORD.match(pronoun.string, pronoun.end() + 1)
+        return last in _GAVE or following is None or following[0].lower() in _FUNCTION
+    verb = kind(last) == "doing" or last.endswith("ed") or last in _GAVE
+    if pronoun[0].lower() == "it":
+        return verb or last in _PREPOSITIONS
+    return pronoun[0].lower() == "him" and (verb or last in ("at", "to", "for", "from", "of", "by"))
+
+
+def _is_plural(word: str) -> bool:
+    return kind(word) not in ("", "doing") and stem(word.lower()) != word.lower()
+
+
+def _is_name(word: str, following: str, words: list[str]) -> bool:
+    if not word[0].isupper() or word.lower() in _FUNCTION | _TIMES or kind(word):
+        return False
+    acts = kind(following) == "doing" or following in _IS or following.endswith("ed")
+    return acts or word != words[0]  # "Halfway up the hill he stops"
 
 
 def _nominative(pronoun: str) -> str:
@@ -115,11 +167,16 @@ def _named(text: str) -> Iterator[Subject]:
         name, words = found["name"], found["name"].split()
         if found["called"]:
             look = found["called"] + name
-            yield Subject(name, look[:1].lower() + look[1:])
-        elif kind(words[-1]) in ("something", "site", "doing"):
-            continue  # "Baker Street", "Flour"
+            yield _subject(name, look[:1].lower() + look[1:])
+        elif kind(words[-1]) in ("something", "site", "doing") or words[0].lower() in _TIMES:
+            continue  # "Baker Street", "Flour", "April"
         elif _is_subject(found):
-            yield Subject(name, name + (found["who"] or ""))
+            yield _subject(name, name + (found["who"] or ""))
+
+
+def _subject(name: str, look: str, *, many: bool = False) -> Subject:
+    genders = {"they"} if many else gender(look)
+    return Subject(name, look, genders.pop() if len(genders) == 1 else "")
 
 
 def _is_subject(name: re.Match[str]) -> bool:
@@ -128,7 +185,7 @@ def _is_subject(name: re.Match[str]) -> bool:
     if words[0].endswith(".") or any(map(is_someone, words)):
         return True
     following = _WORD.match(name.string, name.end() + 1)
-    acts = following is not None and kind(following[0]) == "doing"
+    acts = following is not None and (kind(following[0]) == "doing" or following[0] in _IS)
     return (acts or name["who"] is not None) and not _oblique(name.string[: name.start()])
 
 
@@ -136,13 +193,18 @@ def _described(text: str) -> Iterator[Subject]:
     """Yield the subjects without a name that a sentence introduces: "a small brown dog"."""
     for found in _INTRODUCED.finditer(text):
         article, look = found[1].lower(), found[1].lower()
-        for word in found[2].split():
-            if word in _FUNCTION or word[0].isupper() or _oblique(text[: found.start()]):
+        words, before = found[2].split(), text[: found.start()]
+        if article == "the" and not _BEGINS.search(before):
+            continue  # somebody to whom something is done
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if word in _FUNCTION or word[0].isupper() or _oblique(before):
                 break
             look += f" {word}"
             if is_someone(word):
-                many = article in ("two", "three", "four", "some")
-                yield Subject(word, look, "they" if many else "".join(gender(word)))
+                noun = kind(following) not in ("", "doing") and not following.endswith("s")
+                if not noun:  # "a pheasant feather"; "crosses" is also a noun
+                    many = article in ("two", "three", "four", "some") or _is_plural(word)
+                    yield _subject(word, look, many=many)
                 break
 
 
@@ -157,7 +219,11 @@ def _place(text: str) -> str:
             if kind(word) == "site" and follows not in ("something", "site"):
                 how = _HOW[how] if how in _HOW else how
                 return " ".join([how, article, *words[: at + 1]])
-            if word in _FUNCTION and "of" not in (word, words[at - 1]):
+            if (
+                word.endswith(("'s", "’s"))
+                or word in _FUNCTION
+                and "of" not in (word, words[at - 1])
+            ):
                 break
     return ""
 
@@ -197,17 +263,19 @@ class Bible:
         found = [(at, s) for s in self.subjects.values() if (at := s.position(text)) >= 0]
         return [subject for _, subject in sorted(found, key=lambda found: found[0])]
 
-    def meant_by(self, pronoun: str) -> Subject | None:
-        """The subject named last for which ``pronoun`` ("her", …) can stand; it keeps the pronoun."""
+    def meant_by(self, pronoun: str, shown: str = "") -> list[Subject]:
+        """For whom ``pronoun`` ("her", …) can stand: one subject, which keeps it, or two if in doubt.
+
+        ``shown`` is the look of whoever is shown: the one who is meant where that is possible.
+        """
         pronoun = _nominative(pronoun)
-        for subject in reversed(self.subjects.values()):
-            unknown = not subject.pronoun and (
-                pronoun in ("he", "she") or (pronoun == "it" and kind(subject.name) == "animal")
-            )
-            if unknown or subject.pronoun == pronoun:
-                self.subjects[subject.name] = found = replace(subject, pronoun=pronoun)
-                return found
-        return None
+        fit = [s for s in reversed(self.subjects.values()) if s.can_be(pronoun)][:_RECENT]
+        if fit and not fit[0].pronoun and len(fit) > 1:
+            fit = [s for s in fit if s.look == shown] or fit[:2]
+        if not fit or (len(fit) > 1 and not fit[0].pronoun):
+            return fit
+        self.subjects[fit[0].name] = found = replace(fit[0], pronoun=pronoun)
+        return [found]
 
     def _put(self, subject: Subject) -> None:
         """Make a subject the latest."""

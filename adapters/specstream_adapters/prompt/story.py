@@ -156,12 +156,16 @@ class Shot:
 
 @dataclass(slots=True)
 class Story:
-    """What is known before a sentence: the bible, the open shot, the number of shots, the language."""
+    """What is known before a sentence: the bible, the open shot, the number of shots, the language.
+
+    ``told`` is the sentence before it, with those that its pronouns refer to.
+    """
 
     bible: Bible = field(default_factory=Bible)
     open: Shot | None = None
     count: int = 0
     language: str = ""
+    told: str = ""
 
     def copy(self) -> Story:
         """An independent copy."""
@@ -180,6 +184,9 @@ class Story:
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
         words, who, others = self._meant(text)
+        told, self.told = self.told, text
+        if words and who is None and told:
+            self.told = f"{told[-_LONGEST:]} {text}"
         moved = self.language == "en" and self.bible.read(text)
         known = self.bible.names.union(words if who is not None else ())
         weight = max(sight(text, self.language, known), 2 * begun)
@@ -207,8 +214,8 @@ class Story:
             who = next(iter(self.bible.named_in(text)), None)
         elif who is not None:
             line = _with_name(line, who)
-        elif old is not None:
-            context = old.context or old.lines[0]
+        else:
+            context = (old.context or old.lines[0]) if old is not None else told
         last = old if self.count >= max_shots else None  # the shot to be revised
         since = last or sentence
         self.open = Shot(
@@ -233,12 +240,12 @@ class Story:
         if self.language != "en":
             other = _OTHERS.get(self.language)
             return other.findall(text) if other is not None else [], None, ()
-        words = pronouns(text)
-        if not words:
-            return [], None, ()
-        first, *rest = map(self.bible.meant_by, words)
-        looks = dict.fromkeys(s.look for s in rest if s is not None and s != first)
-        return words, first, tuple(looks)
+        leading, later = pronouns(text)
+        shown = self.open.subject if self.open is not None else ""
+        meant = [self.bible.meant_by(word, shown) for word in leading + later]
+        who = meant[0][0] if leading and len(meant[0]) == 1 else None
+        looks = (subject.look for found in meant for subject in found if subject != who)
+        return leading, who, tuple(dict.fromkeys(looks))
 
 
 def _goes_on(shot: Shot, line: str, words: list[str], who: Subject | None, weight: int) -> bool:
