@@ -297,6 +297,7 @@ async def test_a_long_sentence_is_cut_where_a_word_ends() -> None:
         "a shy baker named ",
         "in a small house by the sea of the ",
         "said “and ",
+        "it is his and Her ",
         '{"a": ',
     ],
 )

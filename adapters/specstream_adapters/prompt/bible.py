@@ -7,9 +7,9 @@ is still in the sentence's own words, which go into the prompt.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from specstream_adapters.prompt.visible import gender, is_someone, kind, stem
 
@@ -47,7 +47,6 @@ _INTRODUCED = re.compile(r"\b(an?|the|two|three|four|some) (?=((?:[\w’-]+ ?){1
 _PLACED = re.compile(
     rf"\b(?P<how>(?i:{'|'.join(_HOW)})) (?={_THE} (?P<where>(?:[\w’'-]+(?: |\b)){{1,6}}))"
 )
-_PRONOUN = re.compile(r"\b(he|she|they|him|his|hers?|them|theirs?|its?)\b", re.I)
 _IS = frozenset("is was has had".split())
 _RECENT = 4  # subjects named last for which a pronoun can stand
 _GAVE = frozenset(  # "brought her coffee": not her own
@@ -59,8 +58,16 @@ _TIMES = frozenset(
     "monday tuesday wednesday thursday friday saturday sunday january february march april may june "
     "july august september october november december".split()
 )
-_CASES = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they",
-          "theirs": "they", "its": "it"}  # fmt: skip
+_CASES = {
+    pronoun: nominative
+    for nominative, forms in {
+        "he": "he him his",
+        "she": "she her hers",
+        "they": "they them their theirs",
+        "it": "it its",
+    }.items()
+    for pronoun in forms.split()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,46 +116,53 @@ def pronouns(text: str) -> tuple[list[str], list[str]]:
     stands for an "it" that is most likely a thing: "He ran after it."
     """
     leading, later = list[str](), list[str]()
-    for match in _PRONOUN.finditer(text):
-        before = _WORD.findall(text[: match.start()])
-        pronoun, is_object = _nominative(match[0]), _is_object(match, before)
-        pairs = pairwise([*before, match[0]])
-        people = [word for word, then in pairs if is_someone(word) or _is_name(word, then, before)]
-        things = [word for word in before if kind(word) in ("something", "site", "animal")]
-        if pronoun in ("he", "she"):  # who gives is not who is given something
-            inside = sum(pronoun in (gender(word) or {pronoun}) for word in people) > is_object
-        elif pronoun == "they":
-            inside = len(people) > 1 or any(map(_is_plural, before))
-        else:
-            inside = bool(things) if is_object else any(w.lower() in _ARTICLES for w in before)
-        if not inside:
-            leads = not people and not any(word.lower() in _ARTICLES for word in before)
-            found = leading if leads else later
-            found.append("that" if pronoun == "it" and is_object else match[0])
+    found = list(_WORD.finditer(text))
+    words = [match[0] for match in found]
+    people, can_be = 0, Counter[str]()  # named so far, and how many of them "he" and "she" can be
+    article = plural = thing = False
+    for at, (word, last) in enumerate(zip(words, ["", *words], strict=False)):
+        near = at + 1 < len(words) and found[at + 1].start() == found[at].end() + 1
+        then = words[at + 1] if near else ""
+        said = re.split("['’]", word, maxsplit=1)[0]  # "he's"
+        if pronoun := _CASES.get(said.lower()):
+            is_object = _is_object(said.lower(), last.lower(), then.lower())
+            if pronoun in ("he", "she"):  # who gives is not who is given something
+                inside = can_be[pronoun] > is_object
+            elif pronoun == "they":
+                inside = people > 1 or plural
+            else:
+                inside = thing if is_object else article
+            if not inside:
+                other = later if people or article else leading
+                other.append("that" if pronoun == "it" and is_object else said)
+        elif is_someone(word) or _is_name(word, then, first=at == 0):
+            people += 1
+            can_be.update(gender(word) or ("he", "she"))
+        article |= word.lower() in _ARTICLES
+        plural |= _is_plural(word)
+        thing |= kind(word) in ("something", "site", "animal")
     return leading, later
 
 
-def _is_object(pronoun: re.Match[str], before: list[str]) -> bool:
-    """Whether a pronoun is most likely the object of the verb before it."""
-    last = before[-1].lower() if before else ""
-    if pronoun[0].lower() == "her":  # "her hat" is possessive
-        following = _WORD.match(pronoun.string, pronoun.end() + 1)
-        return last in _GAVE or following is None or following[0].lower() in _FUNCTION
+def _is_object(pronoun: str, last: str, then: str) -> bool:
+    """Whether a pronoun between two words is most likely the object of the verb before it."""
+    if pronoun == "her":  # "her hat" is possessive
+        return last in _GAVE or not then or then in _FUNCTION
     verb = kind(last) == "doing" or last.endswith("ed") or last in _GAVE
-    if pronoun[0].lower() == "it":
+    if pronoun == "it":
         return verb or last in _PREPOSITIONS
-    return pronoun[0].lower() == "him" and (verb or last in ("at", "to", "for", "from", "of", "by"))
+    return pronoun == "him" and (verb or last in ("at", "to", "for", "from", "of", "by"))
 
 
 def _is_plural(word: str) -> bool:
     return kind(word) not in ("", "doing") and stem(word.lower()) != word.lower()
 
 
-def _is_name(word: str, following: str, words: list[str]) -> bool:
-    if not word[0].isupper() or word.lower() in _FUNCTION | _TIMES or kind(word):
+def _is_name(word: str, then: str, *, first: bool) -> bool:
+    if not word[0].isupper() or word.lower() in _FUNCTION or word.lower() in _TIMES or kind(word):
         return False
-    acts = kind(following) == "doing" or following in _IS or following.endswith("ed")
-    return acts or word != words[0]  # "Halfway up the hill he stops"
+    acts = kind(then) == "doing" or then in _IS or then.endswith("ed")
+    return acts or not first  # "Halfway up the hill he stops"
 
 
 def _nominative(pronoun: str) -> str:
@@ -219,11 +233,9 @@ def _place(text: str) -> str:
             if kind(word) == "site" and follows not in ("something", "site"):
                 how = _HOW[how] if how in _HOW else how
                 return " ".join([how, article, *words[: at + 1]])
-            if (
-                word.endswith(("'s", "’s"))
-                or word in _FUNCTION
-                and "of" not in (word, words[at - 1])
-            ):
+            if word.endswith(("'s", "’s")):  # "on the mayor's car"
+                break
+            if word in _FUNCTION and "of" not in (word, words[at - 1]):
                 break
     return ""
 
