@@ -66,6 +66,15 @@ def test_spans_of_time_and_sums_with_dashes(written: str, heard: str) -> None:
             "In her thirties, in the eighties, in eighties style.",
         ),
         ("Boeing 747s in 1s.", "Boeing seven hundred forty-sevens in one second."),
+        (
+            "A fleet of 747s, a pair of 20s.",
+            "A fleet of seven hundred forty-sevens, a pair of twenties.",
+        ),
+        ("In 90s Japan, hits of 80s radio.", "In nineties Japan, hits of eighties radio."),
+        (
+            "30s left, back in 45s or after 5s.",
+            "thirty seconds left, back in forty-five seconds or after five seconds.",
+        ),
         ("ISBN 0-306-40615-2", "ISBN zero, three zero six, four zero six one five, two"),
         ("Call 0044 20 794 now.", "Call zero zero four four, two zero, seven nine four now."),
         ("Version v2 or v3.1", "version two or version three point one"),
