@@ -14,10 +14,10 @@ from specstream.models.catalogue import KNOWN
 from specstream.models.hub import try_hub
 from specstream.models.kept import head_names, located
 
-__all__ = ["check_folder", "check_models", "gguf_file", "hub_options", "not_found"]
+__all__ = ["WEIGHTS", "check_folder", "check_models", "gguf_file", "hub_options", "not_found"]
 
 _CONNECT_S = 2.0
-_WEIGHTS = ("*.safetensors", "*.bin", "medusa_lm_head.pt")  # the last one: published Medusa heads
+WEIGHTS = ("*.safetensors", "*.bin", "medusa_lm_head.pt")  # the last one: published Medusa heads
 
 
 def check_models(config: EngineConfig) -> None:
@@ -36,7 +36,7 @@ def check_models(config: EngineConfig) -> None:
             continue
         if not folder.is_dir():
             _check_hub(name)
-        elif not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        elif not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
             raise ModelBroken(f"{name} is a model folder without weights (*.safetensors)")
 
 

@@ -11,6 +11,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreT
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.kv.transformers import check_supported
+from specstream.model.places import WEIGHTS
 from specstream.model.positions import declared_positions
 
 __all__ = ["check_config", "parameters_of"]
@@ -24,7 +25,6 @@ _PACKAGES = {
     "torchao": ("torchao",),
 }
 """Packages that transformers needs to read quantised weights, by their ``quant_method``."""
-_WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def check_config(name: str, config: PreTrainedConfig) -> None:
@@ -35,10 +35,12 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             quantised weights whose packages are not installed.
         ModelBroken: its context has no positions, or its weight files can't hold its parameters.
     """
-    # One norm a layer, before anything that takes time or memory for each layer.
+    nbytes = _weight_bytes(name)
     text = config.get_text_config()
     layers, width = (getattr(text, size, None) for size in ("num_hidden_layers", "hidden_size"))
-    _check_size(name, config, int(layers or 0) * int(width or 0))
+    if nbytes and isinstance(layers, int) and isinstance(width, int):
+        # One norm a layer, before anything that takes time or memory for each layer.
+        _check_size(name, config, nbytes, layers * width)
     try:
         check_supported(config)
     except ModelUnsupported as error:
@@ -54,7 +56,8 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             f"{name}: its config's max_position_embeddings is {declared_positions(config)}; it must be "
             "the length of the model's context"
         )
-    _check_size(name, config, parameters_of(config))
+    if nbytes:
+        _check_size(name, config, nbytes, parameters_of(config))
 
 
 def _check_package(name: str, config: PreTrainedConfig) -> None:
@@ -80,25 +83,30 @@ def parameters_of(config: PreTrainedConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _check_size(name: str, config: PreTrainedConfig, described: int) -> None:
-    """Refuse a folder or a GGUF file that is too small for the model that its config describes.
+def _weight_bytes(name: str) -> int:
+    """Return the size of a folder's weight files or of a GGUF file; 0 for a Hub id."""
+    path = Path(name)
+    files = [path] if path.is_file() else [file for kind in WEIGHTS for file in path.glob(kind)]
+    return sum(file.stat().st_size for file in files)
+
+
+def _check_size(name: str, config: PreTrainedConfig, nbytes: int, described: int) -> None:
+    """Refuse a model whose weights are too small for its config.
 
     transformers takes default sizes for those that a config doesn't give, and would allocate the whole
     model, which may be many times the machine's memory, before it reported missing weights.
 
     Args:
-        name: Folder or GGUF file; a Hub id isn't checked, nor is a folder without weights.
+        name: Folder or GGUF file.
         config: Its config.
-        described: How many parameters the model has at least.
+        nbytes: Size of its weights, in bytes.
+        described: How many parameters the config describes at least.
 
     Raises:
         ModelBroken: there is less than a byte of weights per parameter (a bit if they are quantised).
     """
-    path = Path(name)
-    files = [path] if path.is_file() else [f for kind in _WEIGHTS for f in path.glob(kind)]
-    nbytes = sum(file.stat().st_size for file in files)
-    packed = path.is_file() or getattr(config, "quantization_config", None) is not None
-    if 0 < nbytes * (8 if packed else 1) < described:
+    packed = Path(name).is_file() or getattr(config, "quantization_config", None) is not None
+    if nbytes * (8 if packed else 1) < described:
         raise ModelBroken(
             f"{name}: its config describes a model of at least {described:,} parameters, but its "
             f"weights are {nbytes:,} bytes; correct the sizes in the config (those it doesn't give have "

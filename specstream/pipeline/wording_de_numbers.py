@@ -67,8 +67,6 @@ _FEMININE = re.compile(
     r"|\w*(?i:frau|person|mutter|tochter|schwester|nacht|stadt|hand|tür|zahl|nummer|zeit|fahrt"
     r"|antwort|nachricht|zwiebel)"
 )
-
-
 _NEUTER = re.compile(r"Kilo|Kilogramm|Gramm|Pfund|Dutzend|Jahr|Glas|Blech|Brot|Prozent|\w+chen")
 
 

@@ -282,12 +282,12 @@ class Bible:
         """
         pronoun = _nominative(pronoun)
         fit = [s for s in reversed(self.subjects.values()) if s.can_be(pronoun)][:_RECENT]
-        if fit and not fit[0].pronoun and len(fit) > 1:
-            fit = [s for s in fit if s.look == shown] or fit[:2]
-        if not fit or (len(fit) > 1 and not fit[0].pronoun):
-            return fit
-        self.subjects[fit[0].name] = found = replace(fit[0], pronoun=pronoun)
-        return [found]
+        sure = fit[:1] if fit and fit[0].pronoun else [s for s in fit if s.look == shown]
+        meant = sure or fit[:2]
+        if len(meant) == 1:
+            meant = [replace(meant[0], pronoun=pronoun)]
+            self.subjects[meant[0].name] = meant[0]
+        return meant
 
     def _put(self, subject: Subject) -> None:
         """Make a subject the latest."""
