@@ -41,10 +41,25 @@ def random_module(model: PreTrainedModel, scale: float = 1.0, seed: int = 7) -> 
     return made.train(False)
 
 
+def _layer(module: Any, states: Tensor, positions: Tensor, tokens: Tensor) -> Any:
+    """What ``forward_layer`` does for the first layer; transformers 5.17 doesn't have it."""
+    if hasattr(module, "forward_layer"):
+        return module.forward_layer(0, states, positions, None, tokens)
+    embedded = module.embed_tokens(tokens)
+    return module.layers[0](
+        embedded,
+        states,
+        position_embeddings=module.rotary_emb(embedded, position_ids=positions),
+        position_ids=positions,
+        past_key_values=None,
+        **module.create_masks_for_mtp_layer(0, embedded, None, positions),
+    )
+
+
 def reference(module: Any, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and states of transformers' module; ``tokens [n]`` follow ``states [n, hidden]``."""
     positions = torch.arange(tokens.shape[0]).unsqueeze(0)
-    found = module.forward_layer(0, states.unsqueeze(0), positions, None, tokens.unsqueeze(0))
+    found = _layer(module, states.unsqueeze(0), positions, tokens.unsqueeze(0))
     return module.shared_head(found)[0], found[0]
 
 
@@ -63,7 +78,7 @@ def trained_module(model: PreTrainedModel, steps: int = 40) -> Any:
         for _ in range(steps):
             entering, loss = states[:, :-1], torch.zeros(())
             for _depth in range(2):  # as it drafts: then from its own states
-                found = module.forward_layer(0, entering, positions, None, after)
+                found = _layer(module, entering, positions, after)
                 chances = module.shared_head(found)[:, 5:].log_softmax(-1)
                 loss = loss - (wanted * chances).sum(-1).mean()
                 entering = torch.cat([states[:, :1], found[:, :-1]], 1)

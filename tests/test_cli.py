@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-import soundfile
 
 from specstream.cli import main
+from tests.missing import needs_installation
 from tests.tiny import save_pair
 
 STORY = [
@@ -36,6 +36,12 @@ CONTRACT = {
     "tokens_per_second",
     "ttft_ms",
 }
+
+
+def needs_say() -> None:
+    """``say`` finds its adapters by name, and writes a WAV file."""
+    needs_installation()
+    pytest.importorskip("soundfile")
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -85,6 +91,11 @@ def test_generate_prints_the_text_and_tells_its_figures_on_stderr(
 def test_say_writes_speech_cues_prompts_and_a_trace(
     voice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    needs_say()
+    if voice == "espeak":
+        pytest.importorskip("espeakng_loader")
+    import soundfile
+
     assert main([*STORY, "--out", str(tmp_path), "--voice", voice, "--json"]) == 0
     values = last_json(capsys)
     assert CONTRACT | {"ttfa_ms", "audio_seconds"} <= values.keys()
@@ -125,6 +136,7 @@ def test_say_writes_speech_cues_prompts_and_a_trace(
 
 
 def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_say()
     argv = ["say", "Book a table", "--out", str(tmp_path), "--voice", "reference", "--compare"]
     assert main([*argv, "--max-tokens", "16", "--json"]) == 0
     captured = capsys.readouterr()
@@ -158,6 +170,10 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_bad_input_is_one_clear_line(
     argv: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if argv[0] == "say":
+        needs_say()
+    elif argv[0] == "export":
+        needs_installation()
     assert main(argv) == code
     error = capsys.readouterr().err.strip()
     assert error.startswith("specstream: ")
@@ -244,6 +260,7 @@ def test_a_config_file_and_options_on_top(
 def test_doctor_says_what_is_here(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    needs_installation()
     monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path))
     assert main(["doctor", "--json"]) == 0
     found = last_json(capsys)
@@ -271,6 +288,7 @@ def test_doctor_says_what_is_here(
 def test_doctor_advises_what_the_reason_asks_for(
     reason: str, advised: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    needs_installation()  # or that is what it advises
     monkeypatch.setattr("specstream.model.native.library.native_library", lambda: reason)
     assert main(["doctor"]) == 0
     _, _, advice = capsys.readouterr().out.partition("\n- ")
@@ -279,6 +297,7 @@ def test_doctor_advises_what_the_reason_asks_for(
 
 
 def test_a_run_that_fails_to_start_leaves_the_last_results_alone(tmp_path: Path) -> None:
+    needs_say()
     argv = ["say", "Hi there", "--voice", "reference", "--max-tokens", "6", "--out", str(tmp_path)]
     assert main(argv) == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -299,6 +318,7 @@ def test_a_terminal_that_takes_no_more_is_one_line_up_to_the_exit() -> None:
 def test_a_terminal_that_takes_no_more_loses_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    needs_say()
     argv = ["say", "Hi there", "--max-tokens", "12", "--voice", "reference", "--out", str(tmp_path)]
     full = open("/dev/full", "w")  # not closed by `with`: closing it writes what is buffered
     monkeypatch.setattr(sys, "stdout", full)

@@ -47,6 +47,12 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", modules())
 def test_every_module_imports_and_its_all_is_true(name: str) -> None:
+    if name in ("specstream.commands.recorder", "specstream.commands.say"):
+        pytest.importorskip("soundfile")
+    if name.startswith("specstream.model.fused.") and not name.endswith(("launch", "layers")):
+        pytest.importorskip("triton")
+    if name == "specstream.model.gguf":
+        pytest.importorskip("transformers", minversion="5.20")
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", ()):
         assert hasattr(module, public)

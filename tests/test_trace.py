@@ -11,6 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
+pytest.importorskip("soundfile")
+
 from specstream import cli
 from specstream.commands.output import RunPrinter
 from specstream.commands.recorder import Recorder

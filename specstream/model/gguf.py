@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import (
@@ -24,25 +25,32 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
-from transformers.integrations.gguf.gguf_tokenizer_mapping import (
-    GGUF_PRE_TOKENIZER_SPLITS,
-    convert_gguf_tokenizer,
-    get_gguf_tokenizer,
-)
-from transformers.integrations.gguf.reader import (
-    GgufHeader,
-    load_gguf_state_dict,
-    read_gguf_metadata,
-)
-from transformers.modeling_gguf_pytorch_utils import (
-    GGUF_SUPPORTED_ARCHITECTURES,
-    TENSOR_PROCESSORS,
-    TensorProcessor,
-    get_gguf_hf_weights_map,
-)
 
 from specstream.checks import first_line
-from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
+from specstream.errors import ConfigError, ModelBroken, ModelUnsupported, SpecstreamError
+
+try:
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+        GGUF_PRE_TOKENIZER_SPLITS,
+        convert_gguf_tokenizer,
+        get_gguf_tokenizer,
+    )
+    from transformers.integrations.gguf.reader import (
+        GgufHeader,
+        load_gguf_state_dict,
+        read_gguf_metadata,
+    )
+    from transformers.modeling_gguf_pytorch_utils import (
+        GGUF_SUPPORTED_ARCHITECTURES,
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+except ImportError as error:  # the rest of the package works with older versions of transformers
+    raise ConfigError(
+        f"GGUF files need transformers 5.20 or newer, and this is {transformers.__version__}: "
+        'pip install "specstream-sdk[gguf]"'
+    ) from error
 
 __all__ = ["convert", "read_gguf_config", "read_gguf_model", "read_gguf_tokenizer"]
 

@@ -23,6 +23,8 @@ from specstream.bench.word_errors import WordErrors, plain_words
 def test_errors_are_substitutions_insertions_and_deletions(
     said: str, understood: str, errors: int
 ) -> None:
+    if any(char.isdigit() for char in understood):
+        pytest.importorskip("normt2s")
     counted = WordErrors()
     counted.add(said, understood)
     assert counted.errors == errors

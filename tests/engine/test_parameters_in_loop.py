@@ -138,6 +138,8 @@ def core_of(kind: str, *, reproducible: bool = False) -> EngineCore:
 
 def reply(kind: str, params: SamplingParams, *, reproducible: bool = False) -> tuple[Any, ...]:
     """What a consumer has in the end, and how many drafted tokens were accepted."""
+    if params.grammar is not None:
+        pytest.importorskip("llguidance")
     core = core_of(kind, reproducible=reproducible)
     request, inbox = answered(core, TEXT, params)
     assert not inbox.errors
@@ -279,6 +281,8 @@ def deciding(after: int) -> Callable[[list[int], str], bool]:
 def test_a_fault_ends_its_own_request_where_plain_decoding_would(
     kind: str, temperature: float, values: dict[str, Any], error: type[SpecstreamError], given: int
 ) -> None:
+    if "grammar" in values:
+        pytest.importorskip("llguidance")
     core = core_of(kind)
     neighbours = [ask(core, TEXT, SamplingParams(max_tokens=30))[1]]
     params = SamplingParams(temperature, seed=3, max_tokens=30, **values)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("gguf", reason="the optional package gguf is not installed")
+pytest.importorskip("transformers", minversion="5.20")  # as the extra "gguf" asks for
 
 from gguf import GGMLQuantizationType as Kind
 from gguf import quants

@@ -14,6 +14,8 @@ from specstream.model.grammar import GrammarState
 from specstream.types import Grammar
 from tests.tiny import EOS, byte_tokenizer
 
+pytest.importorskip("llguidance")
+
 MARKERS = ("<tool_call>", "<|call|>", "<think>", "[END]")
 
 

@@ -62,13 +62,28 @@ def oracle(params: SamplingParams, context: list[int], prompt_length: int, row: 
     if params.bad_words:
         texts = [t for w in params.bad_words for t in (w, " " + w.lstrip())]
         banned = [TOKENIZER.encode(t, add_special_tokens=False) for t in texts]
-        chain.append(NoBadWordsLogitsProcessor(banned))
+        chain.append(_bad_words(banned))
     if params.min_tokens:
         ends = sorted(ENDS | set(params.stop_token_ids))
         chain.append(MinNewTokensLengthLogitsProcessor(prompt_length, params.min_tokens, ends))
     chain.extend(params.processors)
     out: Tensor = chain(ids, scores)
     return out[0]
+
+
+def _bad_words(banned: list[list[int]]) -> Callable[[Tensor, Tensor], Tensor]:
+    """transformers' rule, behind a token that no word has.
+
+    In 5.17 a word that is one token longer than the context is left out.
+    """
+    rule = NoBadWordsLogitsProcessor(banned)
+
+    def processor(ids: Tensor, scores: Tensor) -> Tensor:
+        first = torch.full_like(ids[:, :1], WIDTH - 1)
+        found: Tensor = rule(torch.cat([first, ids], 1), scores)
+        return found
+
+    return processor
 
 
 def openai_penalties(params: SamplingParams, prompt_length: int) -> Callable[..., Tensor]:
@@ -92,6 +107,8 @@ def test_every_parameter_has_what_applies_it() -> None:
 @pytest.mark.parametrize("name", parameters())
 def test_an_example_is_another_value_and_is_applied(name: str) -> None:
     """Each example passes its own check, and changes the row it is meant for."""
+    if name == "grammar":
+        pytest.importorskip("llguidance")
     parameter, plain = parameters()[name], SamplingParams()
     params = SamplingParams(**{"temperature": 1.0, name: parameter.example})
     assert getattr(params, name) != getattr(plain, name)

@@ -133,6 +133,8 @@ def test_each_layout_is_read(
 def test_transformers_reads_the_same_folder_to_the_same_numbers(
     layout: Callable[[dict[str, Tensor]], dict[str, Tensor]], tmp_path: Path
 ) -> None:
+    if layout is qwen:  # transformers 5.17 reads only the other
+        pytest.importorskip("transformers", minversion="5.20")
     name = write(tmp_path, layout(tensors_of(MODULE)))
     model = AutoModelForCausalLM.from_pretrained(name)
     model.config.num_mtp_layers, model.config.mtp_layer_types = 1, ["full_attention"]
