@@ -59,7 +59,8 @@ class EngineConfig(Strict):
 
     ``quantize="int8"`` reads the target's matrices as eight-bit integers, ``"int4"`` as four-bit ones.
     That is faster, but the target is then another model: speculation preserves the distribution and
-    the greedy text of the quantised model. On a GPU both need the package torchao. ``draft_quantize``
+    the greedy text of the quantised model. On a GPU ``"int4"`` needs the package torchao, and ``"int8"``
+    is refused, as it would be slower than bfloat16. ``draft_quantize``
     changes the proposals, never the text. A quantised target, however it was quantised, whose
     distributions depend on how many tokens share a pass is refused unless ``allow_width_dependent``
     asks for it: verified text then follows the model less closely.

@@ -16,8 +16,15 @@ from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.processors import pipeline
 from specstream.model.runner import ModelRunner
 from specstream.model.sampling import draw, probabilities
-from specstream.speculation import checking, verify
+from specstream.speculation import batched, checking, noise, verify
 from specstream.speculation.proposal import Proposal, Verdict
+from specstream.speculation.proposers import (
+    drafting,
+    eagle,
+    eagle_drawn,
+    eagle_growth,
+    medusa_tree,
+)
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import SamplingParams
 from tests.tiny import byte_tokenizer, tiny_model
@@ -118,5 +125,6 @@ def nan_after(model: ModelRunner, passes: int) -> Callable[..., ForwardOutput]:
 
 def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on reading a number is not free: as on a GPU. (A draft has ``_looks`` of its own.)"""
-    for module in (sampling, verify, checking, pipeline):
+    proposers = drafting, eagle, eagle_drawn, eagle_growth, medusa_tree
+    for module in (sampling, verify, batched, noise, checking, pipeline, *proposers):
         monkeypatch.setattr(module, "free_to_look", lambda rows: False)

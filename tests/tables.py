@@ -51,9 +51,18 @@ class TableRunner(ModelRunner):
         self.vocab_size = self.model_vocab_size = vocab_size
         self.context_length = context_length
         self.fixed_width, self.quantised, self.forwards = None, False, 0
+        self.compiled = None
 
     def new_cache(self) -> KVCache:
         return TableCache()
+
+    def cache_bytes(self, tokens: int) -> int:
+        """A row is a number on the host."""
+        return 0
+
+    @property
+    def free_cache_bytes(self) -> int | None:
+        return None
 
     def chain(self, token_ids: Tensor, cache: KVCache, most: int, stop: Any = None) -> None:
         """None: its steps are made one by one."""

@@ -49,7 +49,8 @@ def _by_mask(args: Any) -> bool:
 def transfers() -> Iterator[Transfers]:
     """Count within the block. A whole tensor that is read at once is one transfer.
 
-    So is one that is made of numbers on the device at once, which waits for all that is queued there.
+    So is one that is made of numbers on the device at once, which waits for all that is queued there,
+    and a list as an index, which is uploaded so.
     """
     with pytest.MonkeyPatch.context() as patch, Transfers() as counter:
 
@@ -71,6 +72,15 @@ def transfers() -> Iterator[Transfers]:
 
             return make
 
+        real = torch.Tensor.__getitem__
+
+        def indexed(self: Tensor, index: Any) -> Tensor:
+            parts = index if isinstance(index, tuple) else (index,)
+            counter.where += ["index by a list"] * any(isinstance(one, list) for one in parts)
+            found: Tensor = real(self, index)
+            return found
+
+        patch.setattr(torch.Tensor, "__getitem__", indexed)
         for name in ("tensor", "as_tensor"):
             patch.setattr(torch, name, made(getattr(torch, name)))
         for name in _WHOLE:

@@ -78,8 +78,14 @@ def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
 
 
 @torch.no_grad()
-def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCausalLM:
-    """Make a model of ``shape`` with the distribution of ``model``, in its dtype, on the CPU."""
+def pad(
+    model: LlamaForCausalLM,
+    shape: Shape,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> LlamaForCausalLM:
+    """Make a model of ``shape`` on ``device`` with the distribution of ``model``, in its dtype."""
     old = model.config
     sizes = {
         "num_hidden_layers": shape.layers,
@@ -94,11 +100,11 @@ def pad(model: LlamaForCausalLM, shape: Shape, *, seed: int = 0) -> LlamaForCaus
     config.rms_norm_eps = old.rms_norm_eps / widen
     with torch.device("meta"):
         made: Any = LlamaForCausalLM(config)
-    made = made.to(model.dtype).to_empty(device="cpu")
-    made.model.rotary_emb = type(made.model.rotary_emb)(config)
+    made = made.to(model.dtype).to_empty(device=device)
+    made.model.rotary_emb = type(made.model.rotary_emb)(config).to(device)
     # One block of noise, repeated: drawing 8 billion numbers would take minutes.
     noise = torch.randn(2**20 + 7, generator=torch.Generator().manual_seed(seed))
-    noise = (noise * old.initializer_range).to(model.dtype)
+    noise = (noise * old.initializer_range).to(device, model.dtype)
     originals = dict(model.named_parameters())
     for name, parameter in made.named_parameters():
         _fill(name, parameter, originals.get(name), math.isqrt(widen), noise)

@@ -29,6 +29,12 @@ from specstream.session import Engine
 
 __all__ = ["run"]
 
+_NEEDED = ("torch", "transformers", "websockets", "anyio", "pydantic")
+_WITHOUT = {
+    "soundfile": "audio files can't be written",
+    "normt2s": "numbers and dates are not written out for the voice",
+}
+
 
 async def run(args: argparse.Namespace) -> None:
     """Print the findings; missing optional parts don't change the exit code."""
@@ -39,13 +45,12 @@ async def run(args: argparse.Namespace) -> None:
 def _tell(args: argparse.Namespace) -> None:
     found: dict[str, Any] = {"specstream": __version__, "python": platform.python_version()}
     advice: list[str] = []
-    for package in ("torch", "transformers", "websockets", "anyio", "pydantic", "soundfile"):
-        found[package] = importlib.metadata.version(package)
-    try:
-        found["normt2s"] = importlib.metadata.version("normt2s")
-    except importlib.metadata.PackageNotFoundError:
-        found["normt2s"] = "missing"
-        advice.append("numbers and dates are not written out for the voice: pip install normt2s")
+    for package in (*_NEEDED, *_WITHOUT):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # as where a checkout is used in place
+            found[package] = "missing"
+            advice.append(f"{_WITHOUT.get(package, 'it is needed')}: pip install {package}")
     found |= _torch_facts()
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
@@ -102,16 +107,14 @@ def _states(
 def _torch_facts() -> dict[str, Any]:
     import torch
 
+    from specstream.model.card import card_facts
     from specstream.model.native.library import Library, native_library
 
     facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
     facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     native = native_library()
     facts["cpu_passes"] = "native" if isinstance(native, Library) else native
-    facts["gpu"] = (
-        torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none (the CPU is used)"
-    )
-    return facts
+    return facts | card_facts()
 
 
 def _words(value: Any) -> str:

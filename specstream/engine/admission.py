@@ -16,7 +16,7 @@ from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
-from specstream.engine.sequence import Noise, Sequence
+from specstream.engine.sequence import Sequence
 from specstream.engine.slots import Slots
 from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.forced import with_choice
@@ -26,6 +26,7 @@ from specstream.methods import AutoProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline, ModelFacts
 from specstream.model.runner import ModelRunner
+from specstream.speculation.noise import Noise
 from specstream.types import Message, SamplingParams, Tools
 
 __all__ = ["SHORT_CHARS", "Admission"]
@@ -158,7 +159,6 @@ class Admission:
             limit=limit,
             noise=Noise(
                 request.noise if params.seed is None else params.seed,
-                target.device,
                 keyed=self._reproducible or sampled_with_seed,
             ),
             eos_ids=self._eos_ids,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
 from specstream.engine.prompt import check_template
 from specstream.engine.step import EngineCore
@@ -42,7 +43,10 @@ from specstream.model.vocabulary import Translation, check_rows, find_draft, one
 from specstream.model.warm_up import warm_up
 from specstream.model.weights import drop_matrices
 from specstream.models.kept import located, shipped_heads
+from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers import build_proposer
+from specstream.speculation.proposers.candidate import Rehearsed
+from specstream.speculation.proposers.off import OffProposer
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build_engine", "end_ids"]
@@ -68,12 +72,14 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
-    heads, told = _load_heads(config, target) if config.wants_heads else ({}, {})
+    lost = list[str]()
+    heads, told = _load_heads(config, target, lost) if config.wants_heads else ({}, {})
     heads |= _own_modules(config, target)
     runners = [target] if draft is None else [target, draft]
+    depths = sorted({depth for head in heads.values() for depth in head.depths})
     for runner in runners:
         check()
-        runner.compile(check)
+        runner.compile(check, config.max_running, depths if runner is target else ())
         warm_up(runner)
     # An end token without an output row is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
@@ -81,7 +87,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         told["draft"] = told_acceptance(vars(draft.model.config))
     chunk = config.prefill_chunk
     parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told)
-    proposer = build_proposer(config.proposer, parts)
+    proposer = _proposer(config, parts, lost)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
     if config.learning is not None:
@@ -91,9 +97,33 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     return core
 
 
+def _proposer(config: EngineConfig, parts: Parts, lost: Sequence[str]) -> Proposer:
+    """The method's proposer; none at all, with a warning, if it fails on this machine.
+
+    ``lost`` names heads that were left out for that reason.
+    """
+    try:
+        made = build_proposer(config.proposer, parts)
+        if isinstance(made, Rehearsed):
+            made.rehearse()
+    except RuntimeError as error:
+        kind = config.proposer.kind
+        _log.warning("%s fails here (%s): nothing is drafted", kind, first_line(error))
+        return OffProposer()
+    except ConfigError:
+        if not lost:
+            raise
+        return OffProposer()
+    return made
+
+
 def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
     dtype = target_dtype(config)
     model = load_model(config.target, config, dtype)
+    if model.device.type == "cuda":
+        torch.cuda.set_device(
+            model.device
+        )  # of this thread; our kernels, streams and graphs use it
     target = _target_runner(model, config)
     if dtype != config.dtype and not target.invariant:
         # Native code doesn't take the model; torch's bfloat16 passes round differently at each width.
@@ -105,8 +135,6 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
             f"compile: native code doesn't take {config.target} (sizes that are no multiple of 32, or "
             "another activation); leave compile off"
         )
-    if model.device.type == "cuda":
-        torch.cuda.set_device(model.device)  # a per-thread setting; streams and graphs use it
     steady = steady_positions(model.config)
     if steady < min(declared_positions(model.config), config.context_length or steady + 1):
         _log.warning(
@@ -148,6 +176,8 @@ def _target_runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
         captured=TARGET if config.compile else None,
         native=config.compile,
         quantize=_scheme(config.quantize),
+        # A draft that is named may be large, and needs a pool of its own.
+        pool_share=0.5 if config.wants_draft and config.drafts else 0.85,
     )
 
 
@@ -205,15 +235,13 @@ def _load_draft(
     return draft, None
 
 
-def _gives_states(config: EngineConfig, target: ModelRunner) -> bool:
-    """Whether target passes return hidden states without losing compilation or a fixed width."""
-    recorded = config.compile and target.device.type == "cuda"
-    one_width = target.fixed_width is not None
-    return target.lean and not (one_width or recorded)
+def _gives_states(target: ModelRunner) -> bool:
+    """Whether target passes return hidden states."""
+    return target.lean and target.fixed_width is None
 
 
 def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
-    return shipped_heads(config.target) if _gives_states(config, target) else ()
+    return shipped_heads(config.target) if _gives_states(target) else ()
 
 
 def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
@@ -221,15 +249,23 @@ def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:
 
 
 def _load_heads(
-    config: EngineConfig, target: ModelRunner
+    config: EngineConfig, target: ModelRunner, lost: list[str]
 ) -> tuple[dict[str, Head], dict[str, tuple[float, ...]]]:
-    """Load the heads among the drafts: by method, the head and the acceptance its config states."""
+    """Load the heads among the drafts: by method, the head and the acceptance its config states.
+
+    The names of heads that fail on this machine are added to ``lost``.
+    """
     heads, told = dict[str, Head](), dict[str, tuple[float, ...]]()
     for name in config.drafts or _shipped(config, target):
         folder = head_folder(name)
         if folder is None:
             continue
-        head = load_head(folder, target)
+        try:
+            head = load_head(folder, target)
+        except RuntimeError as error:  # of the device: a file's faults have types of their own
+            _log.warning("%s is left out: it fails here (%s)", name, first_line(error))
+            lost.append(name)
+            continue
         if head.kind in heads:
             raise ConfigError(f"--draft names two heads of one method ({head.kind}); choose one")
         heads[head.kind] = head
@@ -241,7 +277,7 @@ def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
     """Load the MTP module in the target's folder if it is asked for or ``auto`` can use it."""
     if isinstance(config.proposer, MtpProposerConfig):
         return {"mtp": mtp.load(located(config.target), target)}
-    if not (_gives_states(config, target) and isinstance(config.proposer, AutoProposerConfig)):
+    if not (_gives_states(target) and isinstance(config.proposer, AutoProposerConfig)):
         return {}
     try:
         found = mtp.find(located(config.target), target)

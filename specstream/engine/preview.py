@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
+import torch
+
 from specstream.engine.request import Request
 from specstream.speculation.proposal import Proposal
 from specstream.types import Preview, Span
 
-__all__ = ["preview"]
+__all__ = ["preview", "previews"]
 
 
-def preview(request: Request, proposal: Proposal) -> Preview | None:
-    """Return the text of a proposal, with the limits that `Preview` names; None if it has no text.
+def previews(shown: Sequence[tuple[Request, Proposal]]) -> list[Preview | None]:
+    """Return the texts of proposals, with the limits that `Preview` names; None for one without text.
 
     For a tree this is the text along the first child of each node. On a GPU the host waits until the
-    draft has finished, since its token ids are read.
+    drafts have finished, since their token ids are read, once for the whole batch.
     """
+    if not shown:
+        return []
+    tokens = [proposal.tokens for _, proposal in shown]
+    flat = iter((torch.cat(tokens) if len(tokens) > 1 else tokens[0]).tolist())
+    return [
+        preview(request, proposal, list(islice(flat, proposal.length)))
+        for request, proposal in shown
+    ]
+
+
+def preview(request: Request, proposal: Proposal, ids: Sequence[int]) -> Preview | None:
+    """As `previews` for one proposal, whose token ids are ``ids``."""
     sequence, output = request.sequence, request.output
-    if not proposal.length or (output.calls is not None and not output.calls.speaking):
+    if not ids or (output.calls is not None and not output.calls.speaking):
         return None
-    ids: list[int] = proposal.tokens.tolist()
     drafted = [ids[node] for node in _first_path(proposal)]
     fork, texts, ends, params = output.fork(), list[str](), list[int](), sequence.params
     for token in drafted:

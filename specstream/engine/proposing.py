@@ -14,6 +14,7 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway
 from specstream.model.runner import ModelRunner
+from specstream.model.transfer import to_device
 from specstream.model.tree_check import check_trees
 from specstream.speculation.checking import checked, marked
 from specstream.speculation.explanation import Explanation
@@ -195,7 +196,8 @@ def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
             start, rows = done.starts[index], done.states[index]
             first = rows.shape[0] - proposal.length
             if proposal.parents:
-                found = rows[[*range(first), *(first + n for n in verdict.path)]]
+                path = [*range(first), *(first + n for n in verdict.path)]
+                found = rows.index_select(0, to_device(path, rows.device))
             else:
                 found = rows[: first + verdict.accepted]
             kept[index] = States(start, found)

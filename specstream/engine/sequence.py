@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import abc
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from specstream.engine.phrase import FirstPhrase
 from specstream.engine.slots import Slot
 from specstream.model.kv import KVCache
-from specstream.model.noise import gumbel_max
 from specstream.model.processors import LogitsPipeline, Processed
-from specstream.model.sampling import draw
+from specstream.speculation.noise import Noise
 from specstream.speculation.proposal import Proposal
 from specstream.types import SamplingParams
 
-__all__ = ["Noise", "Sequence"]
-
-
-class Noise:
-    """The source of random numbers of one request.
-
-    With ``keyed`` every draw is a function of seed and position, so that no draft can change the reply.
-    Otherwise verifier and draft draw from two separate generators, ``verifier`` and ``draft``.
-    """
-
-    def __init__(self, seed: int | None, device: torch.device, *, keyed: bool) -> None:
-        self.seed = secrets.randbits(63) if seed is None else seed
-        self.keyed = keyed
-        self.verifier = torch.Generator(device).manual_seed(self.seed)
-        # Two streams from one seed: as the multiplier is odd, the two seeds are never equal.
-        draft = (self.seed * 0x9E3779B97F4A7C15 + 1) % 2**63
-        self.draft = torch.Generator(device).manual_seed(draft)
+__all__ = ["Sequence"]
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +68,7 @@ class Sequence:
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """Draw an index ``[1]`` from ``probs [1, n]`` for the draft (see `SpecRequest.draw`)."""
-        if self.noise.keyed:
-            return gumbel_max(probs, self.noise.seed, position, ids)
-        return draw(probs, self.noise.draft)
+        return self.noise.draw(probs, position, ids)
 
     def process(self, logits: Tensor, drafted: abc.Sequence[int] | Tensor) -> Tensor:
         """Process logits ``[V]`` after ``token_ids`` and ``drafted``; unchanged if that fails."""

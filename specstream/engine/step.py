@@ -9,7 +9,7 @@ import torch
 from specstream.engine.commit import commit
 from specstream.engine.lifecycle import Lifecycle
 from specstream.engine.passes import Part, Pass, plan_step
-from specstream.engine.preview import preview
+from specstream.engine.preview import previews
 from specstream.engine.proposing import Proposing
 from specstream.engine.request import Request
 from specstream.engine.stopwatch import Stopwatch
@@ -91,18 +91,21 @@ class EngineCore(Lifecycle):
 
     def _show(self, parts: list[Part]) -> None:
         """Send previews of the proposals, before verification, to consumers that asked for them."""
-        for part in parts:
-            delivery = part.request.delivery
-            if delivery.previews and part.proposal is not None:
-                if (drafted := preview(part.request, part.proposal)) is not None:
-                    delivery.put(drafted)
+        shown = [
+            (part.request, part.proposal)
+            for part in parts
+            if part.request.delivery.previews and part.proposal is not None and part.proposed
+        ]
+        for (request, _), drafted in zip(shown, previews(shown), strict=True):
+            if drafted is not None:
+                request.delivery.put(drafted)
 
     def _forward(self, parts: list[Part]) -> Pass:
         """Run one target pass; if memory runs out, end the youngest request and repeat the pass."""
         while True:
             starts = [part.sequence.cache.length for part in parts]
             try:
-                inputs = [self._input(part) for part in parts]
+                inputs = self._inputs(parts)
                 made = self.target.forward(inputs, self.proposing.extras(parts))
             except torch.OutOfMemoryError:
                 for part, start in zip(parts, starts, strict=True):
@@ -117,16 +120,23 @@ class EngineCore(Lifecycle):
             if not parts:
                 return Pass([], [], [], [])
 
-    def _input(self, part: Part) -> ForwardInput:
-        sequence, proposal = part.sequence, part.proposal
-        at = sequence.cache.length
-        tokens = to_device(sequence.token_ids[at : at + part.tokens], self.target.device)
-        if proposal is None or not proposal.length:
-            return ForwardInput(tokens, sequence.cache)
-        tokens, entered = torch.cat([tokens, proposal.tokens]), proposal.entered
-        if entered is not None and not entered.fits(at, tokens.shape[0]):
-            entered = None
-        return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree, entered)
+    def _inputs(self, parts: list[Part]) -> list[ForwardInput]:
+        """The inputs of a pass; its committed tokens are uploaded at once."""
+        starts = [part.sequence.cache.length for part in parts]
+        unread = [
+            part.sequence.token_ids[at : at + part.tokens]
+            for part, at in zip(parts, starts, strict=True)
+        ]
+        flat = to_device([token for tokens in unread for token in tokens], self.target.device)
+        rows = list[torch.Tensor]()
+        for part, tokens in zip(parts, flat.split_with_sizes(list(map(len, unread))), strict=True):
+            rows.append(tokens)
+            if part.proposal is not None and part.proposal.length:
+                rows.append(part.proposal.tokens)
+        joint = torch.cat(rows) if len(rows) > 1 else flat
+        counts = [len(tokens) + part.proposed for part, tokens in zip(parts, unread, strict=True)]
+        each = zip(parts, starts, joint.split_with_sizes(counts), strict=True)
+        return [_input(*one) for one in each]
 
     def _verify(self, done: Pass) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
         """Apply each request's logits processors, then its acceptance rule; exact match for keyed noise.
@@ -175,3 +185,14 @@ class EngineCore(Lifecycle):
     def proposer(self, proposer: Proposer) -> None:
         self.proposing.close()
         self.proposing = Proposing(proposer, self.target)
+
+
+def _input(part: Part, start: int, tokens: torch.Tensor) -> ForwardInput:
+    """One sequence's input: its unread tokens from ``start`` on, then the proposed ones."""
+    sequence, proposal = part.sequence, part.proposal
+    if proposal is None or not proposal.length:
+        return ForwardInput(tokens, sequence.cache)
+    entered = proposal.entered
+    if entered is not None and not entered.fits(start, tokens.shape[0]):
+        entered = None
+    return ForwardInput(tokens, sequence.cache, 1 + proposal.length, proposal.tree, entered)

@@ -9,7 +9,7 @@ between passes is computed once. transformers' modules stay usable: their weight
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -18,13 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specstream.checks import first_line
 from specstream.config import Scheme
 from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
-from specstream.model.attention.pooled import PooledAttention
+from specstream.model.attention.pooled import PooledAttention, PooledPlan
 from specstream.model.entry import common_depth, entered_states
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
+from specstream.model.fused.layers import FusedLayers
 from specstream.model.kv.base import RowCache
 from specstream.model.layers import layer_of, select
 from specstream.model.native.chain import MOST_BYTES, NativeChain
@@ -52,6 +54,7 @@ class Decoder:
         attention: Default: `PooledAttention` on a GPU, `ContiguousAttention` elsewhere.
         quantize: Multiply by `quantised_products`; the layers' unquantised matrices are not kept.
         native: Native code, which runs every pass of a model that it can compute.
+        fuse: Let Triton's kernels do what lies between the products, with pooled attention.
 
     Attributes:
         layers: The layers in torch's operations, first to last; native passes share their matrices.
@@ -68,6 +71,7 @@ class Decoder:
         *,
         quantize: Scheme | None = None,
         native: Library | None = None,
+        fuse: bool = False,
     ) -> None:
         small = weights.nbytes <= _PACKED_BYTES and can_pack(weights.dtype, weights.device)
         self.packed = packed = native is None and quantize is None and small
@@ -79,6 +83,7 @@ class Decoder:
         norms = partial(rms_norm, eps=weights.eps)
         self.layers = [layer_of(weights, one, norms, multiply) for one in weights.layers]
         self._whole = NativeLayers.of(native, weights, self.layers)
+        self._fused = FusedLayers.of(weights, self.layers) if fuse else None
         self.logits, self.normed = head(weights.head, None), norms(weights.norm)
         if quantize is not None:
             weights = weights.without_matrices()
@@ -100,31 +105,43 @@ class Decoder:
         reproducible: bool = False,
         quantize: Scheme | None = None,
         native: Library | None = None,
+        pool_share: float = 0.5,
     ) -> Decoder | None:
         """Make the decoder of a Llama-family model; None for any other model.
 
         The decoder's logits of a few tokens are compared with the model's own. If they differ by more
-        than rounding, a warning is logged; the decoder is tried again without native code, and None is
-        returned if that differs, too. With ``quantize`` the comparison is made before the weights are
-        quantised. ``reproducible`` chooses attention over contiguous caches on every device, because
-        their capacity can be fixed.
+        than rounding, or a kernel breaks, a warning is logged; the decoder is tried again without native
+        code and fused kernels, and None is returned if that differs, too. With ``quantize`` the
+        comparison is made before the weights are quantised. ``reproducible`` chooses attention over
+        contiguous caches on every device, because their capacity can be fixed. On a GPU the key-value
+        pool takes ``pool_share`` of the free memory.
         """
         weights = DecoderWeights.of(model)
         if weights is None:
             return None
-        attention = ContiguousAttention(weights) if reproducible else None
+        attention: AttentionBackend
+        if reproducible or weights.device.type != "cuda":
+            attention = ContiguousAttention(weights)
+        else:
+            attention = PooledAttention(weights, share=pool_share)
         rotary = RotaryTable.of(model, weights.head_dim)
-        decoder = cls(weights, rotary, attention, native=native)
+        fuse = weights.device.type == "cuda" and not reproducible
+        decoder = cls(weights, rotary, attention, native=native, fuse=fuse)
         agrees = decoder._agrees(model)
-        if not agrees and native is not None:
+        if not agrees and decoder.special:
+            fuse = False
             decoder = cls(weights, rotary, attention)
             agrees = decoder._agrees(model)
         if not agrees:
             return None
         if quantize is None:
             return decoder
-        # A pool takes a share of the free memory, so it is made once.
-        return cls(weights, rotary, decoder.attention, quantize=quantize, native=native)
+        return cls(weights, rotary, attention, quantize=quantize, native=native, fuse=fuse)
+
+    @property
+    def special(self) -> bool:
+        """Whether native code or fused kernels run the layers, rather than torch's operations."""
+        return self.native is not None or self._fused is not None
 
     @torch.inference_mode()
     def _agrees(self, model: PreTrainedModel) -> bool:
@@ -137,21 +154,29 @@ class Decoder:
         wanted = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0].float()
         if bool(wanted.isnan().any()):
             return False  # damaged weights: reported by `check_decoding`
-        cache, found = self.new_cache(), list[Tensor]()
-        for part in (tokens[:5], tokens[5:]):
-            found += self([ForwardInput(part, cache, part.shape[0])]).logits
+        cache, found, name = self.new_cache(), list[Tensor](), type(model).__name__
+        own = "torch runs its passes" if self.special else "its own forward is used"
+        try:
+            for part in (tokens[:5], tokens[5:]):
+                found += self([ForwardInput(part, cache, part.shape[0])]).logits
+        except RuntimeError as error:
+            if self._fused is None or isinstance(error, torch.OutOfMemoryError):
+                raise
+            _log.warning("a fused kernel broke (%s); %s", first_line(error), own)
+            return False
         off = off_by(torch.cat(found), wanted)
         if off <= rounding(model.dtype):
             return True
-        words = "native code's logits of %s are off by %.3g of the largest; torch runs its passes"
-        if self.native is None:
-            words = "the decoder's logits of %s are off by %.3g of the largest; its own is used"
-        _log.warning(words, type(model).__name__, off)
+        whose = (
+            "native code's" if self.native else "fused kernels'" if self._fused else "the decoder's"
+        )
+        _log.warning("%s logits of %s are off by %.3g of the largest; %s", whose, name, off, own)
         return False
 
     def renewed(self) -> Decoder:
         """Make the decoder again after its weights have changed: packed matrices are copies."""
-        return Decoder(self.weights, self.rotary, self.attention, native=self.native)
+        fuse = self._fused is not None
+        return Decoder(self.weights, self.rotary, self.attention, native=self.native, fuse=fuse)
 
     def products(self, weight: Tensor, bias: Tensor | None = None) -> Product:
         """Return the product with a weight of a drafting head.
@@ -173,10 +198,16 @@ class Decoder:
         """An empty cache for one sequence."""
         return self.attention.new_cache(fixed_capacity)
 
-    def __call__(self, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
+    def __call__(
+        self,
+        inputs: Sequence[ForwardInput],
+        extras: Extras = PLAIN,
+        fit: Callable[[Tensor], Tensor] = lambda logits: logits,
+    ) -> ForwardOutput:
         """Append tokens to each sequence, in one pass; return logits and what ``extras`` asks for.
 
-        See `ModelRunner.forward`; here logits have the model's own width.
+        See `ModelRunner.forward`; here logits have the model's own width, unless ``fit``, which is
+        applied to all of them, changes that.
 
         Raises:
             ValueError: inputs are entered to different depths.
@@ -200,15 +231,15 @@ class Decoder:
         if self._whole is not None:
             x = self._native_run(self._whole, tokens, batch, taps, begun, stop)
         else:
-            cos, sin = self.rotary.at(batch.positions)
             plan = self.attention.plan(batch)
+            cos, sin = self.rotary.rows(plan.positions, batch.end)
             narrow = stop is None and sum(batch.keeps) < tokens.shape[0]
             x = self.run(tokens, cos, sin, plan, narrow=narrow, taps=taps, begun=begun, stop=stop)
         batch.append()
         states = [] if taps is None else taps.states
         if taps is not None and extras.rider is not None:
             extras.rider.run(taps.at(extras.rider.depth))
-        logits = self.logits(x).split_with_sizes(list(batch.keeps)) if extras.logits else ()
+        logits = fit(self.logits(x)).split_with_sizes(list(batch.keeps)) if extras.logits else ()
         return ForwardOutput(list(logits), states)
 
     def run(
@@ -240,10 +271,14 @@ class Decoder:
             stop: Run only this many layers, without the final norm. The other layers then lack rows of
                 these tokens: see `Extras.logits`.
         """
+        first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
+        if self._fused is not None and isinstance(plan, PooledPlan):
+            return self._fused.run(
+                x, cos, sin, plan, first=first, stop=stop, narrow=narrow, taps=taps
+            )
         end = len(self.layers) if stop is None else stop
         wanted = taps.depths if taps is not None else ()
         last = end - 1 if narrow and end not in wanted else None
-        first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
         for index in range(first, end):
             if taps is not None and index in wanted:
                 taps.take(index, x.clone())

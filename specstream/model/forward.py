@@ -178,7 +178,9 @@ class Taps:
     @property
     def states(self) -> list[Tensor]:
         """See `ForwardOutput.states`."""
-        if not self._extras.depths:
-            return []
-        each = torch.stack([self._found[depth] for depth in self._extras.depths], 1)
-        return list(each.split_with_sizes(self._counts))
+        return list(self.joint.split_with_sizes(self._counts)) if self._extras.depths else []
+
+    @property
+    def joint(self) -> Tensor:
+        """All tokens' states ``[N, depths, hidden]`` at `Extras.depths`; there must be a depth."""
+        return torch.stack([self._found[depth] for depth in self._extras.depths], 1)

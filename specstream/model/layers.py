@@ -75,14 +75,18 @@ class Layer:
         Returns ``[N, heads + 2 * kv_heads, head_dim]``. Rotary positions: Su et al. 2021.
         """
         joint = joint.view(-1, self.heads, self.head_dim)
+        self.norm_heads(joint)
         turned = joint[:, : self.rotated]
-        if self.query_norm is not None and self.key_norm is not None:
-            queries = self.split[0]
-            turned[:, :queries] = self.query_norm(turned[:, :queries])
-            turned[:, queries:] = self.key_norm(turned[:, queries:])
         swapped = turned.roll(self.head_dim // 2, -1)
         turned.mul_(cos).addcmul_(swapped, sin)
         return joint
+
+    def norm_heads(self, joint: Tensor) -> None:
+        """Norm the query and key heads of ``joint [N, heads, head_dim]`` in place, if the model does."""
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = joint[:, : self.split[0]], joint[:, self.split[0] : self.rotated]
+            queries.copy_(self.query_norm(queries))
+            keys.copy_(self.key_norm(keys))
 
 
 def layer_of(

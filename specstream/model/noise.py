@@ -14,9 +14,10 @@ from torch import Tensor
 
 from specstream.model.native.sampling import native_gumbel_max
 
-__all__ = ["gumbel", "gumbel_max"]
+__all__ = ["gumbel", "gumbel_max", "gumbel_max_of_rows", "gumbel_top", "noise_key"]
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed integer
+_WORD = 2**64 - 1
 _MIX = (-4658895280553007687, -7723592293110705685)  # SplitMix64 (Steele, Lea and Flood 2014)
 
 _KEPT = 16
@@ -34,12 +35,16 @@ def gumbel(seed: int, positions: Tensor, tokens: int | Tensor) -> Tensor:
     The generator is counter-based, in integer arithmetic: it gives the same bits on every device, in any
     order and for any subset of positions. Each value has 52 random bits.
     """
-    if isinstance(tokens, int):
-        tokens = torch.arange(tokens, device=positions.device)
     # The seed is mixed first, so that neighbouring seeds and positions share no structure.
     start = torch.full((), seed, dtype=torch.int64, device=positions.device)
-    key = _mix(_mix(start + _GOLDEN) + positions * _GOLDEN)
-    bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
+    return _from_keys(_mix(_mix(start + _GOLDEN) + positions * _GOLDEN), tokens)
+
+
+def _from_keys(keys: Tensor, tokens: int | Tensor) -> Tensor:
+    """Gumbel noise ``[N, n]`` float64 of positions with these ``keys [N]``; see `gumbel`."""
+    if isinstance(tokens, int):
+        tokens = torch.arange(tokens, device=keys.device)
+    bits = _mix(keys.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
     uniform = ((bits >> 12) & (2**52 - 1)).double().add_(0.5).mul_(2.0**-52)  # in (0, 1)
     return uniform.log_().neg_().log_().neg_()
 
@@ -58,6 +63,40 @@ def gumbel_max(probs: Tensor, seed: int, first: int, ids: Tensor | None = None) 
         return torch.tensor([index])
     noise = _row(seed, first, width if ids is None else ids, probs.device)
     return (probs.double().log() + noise).argmax(-1)
+
+
+def gumbel_max_of_rows(probs: Tensor, keys: Tensor) -> Tensor:
+    """As `gumbel_max` for ``probs [N, V]`` of several sequences: row i by the noise of ``keys[i]``.
+
+    ``keys [N]`` int64 are made by `noise_key`, on the host.
+    """
+    return (probs.double().log() + _from_keys(keys, probs.shape[-1])).argmax(-1)
+
+
+def gumbel_top(probs: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Draw ``count`` different tokens from each row of ``probs [N, V]``, in their order: ``[N, count]``.
+
+    Row i uses the noise of ``keys[i]``. The largest sums of log probability and Gumbel noise are draws
+    without replacement (Kool et al. 2019, arXiv 1903.06059).
+    """
+    return (probs.double().log() + _from_keys(keys, probs.shape[-1])).topk(count).indices
+
+
+def noise_key(seed: int, position: int) -> int:
+    """Return the key of a position's noise, as a signed 64-bit integer: what `gumbel` mixes first."""
+    return _signed(_mixed(_mixed(seed + _GOLDEN) + position * _GOLDEN))
+
+
+def _mixed(value: int) -> int:
+    """As `_mix`, for one number of any size on the host."""
+    value &= _WORD
+    value = ((value ^ value >> 30) * _MIX[0]) & _WORD
+    value = ((value ^ value >> 27) * _MIX[1]) & _WORD
+    return value ^ value >> 31
+
+
+def _signed(value: int) -> int:
+    return value - (value >> 63 << 64)
 
 
 @lru_cache(_KEPT)

@@ -1,7 +1,7 @@
 """Products with matrices of eight-bit or four-bit integers.
 
-On a CPU native code multiplies by them, see `NativeMatrix`; on a GPU torchao's weight-only schemes are
-used. With four bits per value in the layers, the output head has eight.
+On a CPU native code multiplies by them, see `NativeMatrix`: with four bits per value in the layers, the
+output head has eight. On a GPU torch's kernel for four bits is used, and the output head stays as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specstream.config import Scheme
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
-from specstream.model.products import Product
+from specstream.model.products import Product, product
 
 __all__ = ["Multiply", "check_scheme", "loaded_scheme", "named", "quantised_products"]
 
@@ -41,13 +41,18 @@ def named(setting: str) -> Iterator[None]:
 
 
 def check_scheme(scheme: Scheme, device: torch.device) -> None:
-    """Refuse a device that can't multiply by quantised matrices.
+    """Refuse a device that can't multiply by quantised matrices, or not faster than without.
 
     Raises:
-        ConfigError: another device than a CPU or a GPU, a CPU without native code, or a GPU without
-            torchao.
+        ConfigError: another device than a CPU or a GPU, a CPU without native code, a GPU without
+            torchao, or int8 on a GPU.
     """
     if device.type == "cuda":
+        if scheme == "int8":
+            raise ConfigError(
+                "int8 on a GPU is slower than bfloat16 here: torchao writes each matrix in bfloat16 to "
+                "memory before it multiplies; leave it off, or choose int4"
+            )
         if importlib.util.find_spec("torchao") is None:
             raise ConfigError(
                 f"{scheme} on a GPU takes the package torchao: "
@@ -71,8 +76,9 @@ def loaded_scheme(model: PreTrainedModel) -> str | None:
 
 def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, Multiply]:
     """Return two makers of products: for the layers' matrices and for the output head."""
-    make = _torchao_product if device.type == "cuda" else _native_product
-    return partial(make, scheme=scheme), partial(make, scheme="int8")
+    if device.type == "cuda":
+        return _four_bit_product, partial(product, packed=False)
+    return partial(_native_product, scheme=scheme), partial(_native_product, scheme="int8")
 
 
 def _native_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
@@ -91,18 +97,15 @@ def _native_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Schem
     return NativeMatrix(code, weight, bias, scheme)
 
 
-def _torchao_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
+def _four_bit_product(weight: Tensor, bias: Tensor | None = None) -> Product:
     """Make the product with torchao, which takes bfloat16 inputs and chooses the scales."""
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import Int4WeightOnlyConfig, quantize_
 
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         linear.bias = nn.Parameter(bias, requires_grad=False)
-    if scheme == "int4" and weight.device.type == "cuda":
-        # The layout of torch's own kernel; torchao's default takes a further package.
-        four = Int4WeightOnlyConfig(_GROUP, int4_packing_format="tile_packed_to_4d")
-        quantize_(linear, four)
-    else:
-        quantize_(linear, Int8WeightOnlyConfig())
+    # The layout of torch's own kernel; torchao's default takes a further package.
+    four = Int4WeightOnlyConfig(_GROUP, int4_packing_format="tile_packed_to_4d")
+    quantize_(linear, four)
     return linear

@@ -14,7 +14,7 @@ from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
-from specstream.model.graphs import CapturePlan, GraphedPasses, compile_passes
+from specstream.model.graphs import CapturePlan, Draws, Graphs, Written, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
@@ -47,11 +47,12 @@ class ModelRunner:
         native: Whether passes run in native code on a CPU; None: if native code is available.
         quantize: Scheme of the model's matrices; see `quantised_products`.
         setting: The name of the setting that ``quantize`` is from, for errors.
+        pool_share: On a GPU the key-value pool takes this share of the free memory.
 
     Attributes:
         model_vocab_size: Width of the model's own logits.
         quantised: Whether ``quantize`` named a scheme.
-        compiled: The captured passes; None: every pass is eager.
+        compiled: What was captured; None: every pass is eager.
         forwards: Number of inputs that passes have computed logits for.
 
     Raises:
@@ -60,6 +61,8 @@ class ModelRunner:
         ConfigError: the device can't multiply by quantised matrices, or ``native`` is True and native
             code is not available.
     """
+
+    compiled: Graphs | None = None
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class ModelRunner:
         quantize: Scheme | None = None,
         native: bool | None = None,
         setting: str = "quantize",
+        pool_share: float = 0.5,
     ) -> None:
         check_supported(model.config)
         on_cpu, one_width = model.device.type == "cpu", fixed_width is not None
@@ -83,7 +87,11 @@ class ModelRunner:
                 check_scheme(quantize, model.device)
             if lean:
                 self._decoder = Decoder.of(
-                    model, reproducible=one_width, quantize=quantize, native=code
+                    model,
+                    reproducible=one_width,
+                    quantize=quantize,
+                    native=code,
+                    pool_share=pool_share,
                 )
         if self._decoder is None and (quantize is not None or captured is not None or native):
             name, done = ("compile", "compiled") if quantize is None else (setting, "quantised")
@@ -105,39 +113,60 @@ class ModelRunner:
         self.fixed_width = fixed_width
         self.forwards = 0
         self._captured = None if on_cpu else captured
-        self.compiled: GraphedPasses | None = None
-        if self._captured is not None and quantize is not None:
-            raise ModelUnsupported(
-                "compile: passes captured on a GPU are unquantised; choose compile or quantize"
-            )
 
-    def compile(self, check: Callable[[], None] = lambda: None) -> None:
-        """Capture the passes of the plan, if there is one; see `compile_passes`."""
+    def compile(
+        self,
+        check: Callable[[], None] = lambda: None,
+        most: int = 1,
+        depths: Sequence[int] = (),
+    ) -> None:
+        """Capture the passes of the plan, if there is one; see `compile_passes`.
+
+        ``most`` is the greatest number of sequences in a pass; ``depths`` are those that hidden states
+        will be asked for at.
+        """
         if self._captured is not None and self._decoder is not None:
             self.compiled = compile_passes(
                 self._decoder,
                 self._captured,
                 context_length=self.context_length,
+                most=most,
                 vocab_size=self.vocab_size,
+                depths=depths,
                 check=check,
             )
 
     def chain(
         self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Append ``token_ids [n]``, then greedy choices; results as in `GraphedPasses.chain`.
+        """Append ``token_ids [n]``, then greedy choices, in one call of native code.
 
-        About ``most`` steps are made in one call; there may be fewer, and a captured chain may also have
-        more. ``stop`` says where the chain may end earlier; without it at most four steps are made, as
-        the caller may discard some. Captured chains ignore ``stop``. Returns None, with nothing done,
-        if several steps can't be made in one call.
+        About ``most`` steps are made; there may be fewer. ``stop`` says where the chain may end earlier;
+        without it at most four steps are made, as the caller may discard some. Returns
+        ``choices [steps]`` and ``confidences [steps]``, the probabilities of the choices; None, with
+        nothing done, if several steps can't be made in one call.
         """
-        if self.compiled is not None:
-            return self.compiled.chain(token_ids, cast(RowCache, cache))
         if self._decoder is None or self._decoder.chain is None:
             return None
         steps, stop = (min(most, _CHAINED), NEVER) if stop is None else (most, stop)
         return self._decoder.chain(token_ids, cast(RowCache, cache), steps, self.vocab_size, stop)
+
+    @property
+    def captured_steps(self) -> int:
+        """How many tokens `chains` drafts for each sequence; 0 if no chains are captured."""
+        chains = None if self.compiled is None else self.compiled.chains
+        return chains.steps if chains is not None and chains.captured else 0
+
+    def chains(
+        self, tokens: Sequence[Tensor], caches: Sequence[KVCache], draws: Draws | None = None
+    ) -> Written | None:
+        """Draft several tokens for several sequences in a captured chain; see `GraphedChains`.
+
+        Returns None, with nothing done, if no captured chain fits.
+        """
+        if self.compiled is None or self.compiled.chains is None:
+            return None
+        return self.compiled.chains(tokens, cast("Sequence[RowCache]", caches), draws)
 
     @property
     def invariant(self) -> bool:
@@ -260,13 +289,12 @@ class ModelRunner:
         self.forwards += len(inputs) if extras.logits else 0
         if self._decoder is None:
             return ForwardOutput([self._fit(own_forward(self.model, item)) for item in inputs])
-        chains = not any(item.entered or item.tree for item in inputs)
-        if self.compiled is not None and extras is PLAIN and chains:
-            found = self.compiled(inputs)
+        whole = extras.logits and extras.midway is None and extras.rider is None
+        if self.compiled is not None and whole and not any(item.entered for item in inputs):
+            found = self.compiled.passes(inputs, extras.depths, self._fit)
             if found is not None:
-                return ForwardOutput([self._fit(logits) for logits in found])
-        made = self._decoder(inputs, extras)
-        return ForwardOutput([self._fit(logits) for logits in made.logits], made.states)
+                return found
+        return self._decoder(inputs, extras, self._fit)
 
     def _fixed(self, item: ForwardInput, width: int) -> Tensor:
         """Run one input in a pass of exactly ``width`` tokens."""

@@ -11,7 +11,7 @@ __all__ = ["to_device"]
 
 
 def to_device(
-    values: Sequence[int] | Sequence[float] | Sequence[Sequence[int]],
+    values: Sequence[int] | Sequence[float] | Sequence[Sequence[int]] | Sequence[Sequence[float]],
     device: torch.device,
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:

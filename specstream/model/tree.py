@@ -47,6 +47,14 @@ class Tree:
         return found
 
     @property
+    def bits(self) -> list[int]:
+        """For each node a signed 64-bit number whose bit j is set if it sees node j; K is at most 64."""
+        found: list[int] = []
+        for node, parent in enumerate(self.parents):
+            found.append((found[parent] if parent >= 0 else 0) | 1 << node)
+        return [bits - (bits >> 63 << 64) for bits in found]
+
+    @property
     def paths(self) -> list[tuple[int, ...]]:
         """For each node its ancestors from the root down, and itself."""
         found: list[tuple[int, ...]] = []

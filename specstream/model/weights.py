@@ -150,9 +150,13 @@ class RotaryTable:
 
     def at(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return cosines and signed sines of these positions, ``[n, 1, head_dim]`` each."""
-        cos, sin = self.upto(max(positions) + 1)
-        rows = to_device(positions, cos.device)
-        return cos.index_select(0, rows).unsqueeze(1), sin.index_select(0, rows).unsqueeze(1)
+        return self.rows(to_device(positions, self._cos.device), max(positions) + 1)
+
+    def rows(self, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """As `at`, for ``positions [n]`` int64 on the device, which are below ``end``."""
+        cos, sin = self.upto(end)
+        chosen = cos.index_select(0, positions), sin.index_select(0, positions)
+        return chosen[0].unsqueeze(1), chosen[1].unsqueeze(1)
 
     def wide(self, end: int) -> tuple[Tensor, Tensor]:
         """As `upto`, in float32."""

@@ -59,7 +59,7 @@ def checked(
             raise ProposalError(f"probs must be a float32 tensor, not {_kind(probs)}")
         if tuple(probs.shape) != (count, vocab_size):
             raise ProposalError(f"probs must be {(count, vocab_size)}, not {tuple(probs.shape)}")
-        probs = probs.detach()
+        probs = probs.detach() if probs.requires_grad else probs
     for tensor in (tokens, probs):
         if tensor is not None and (tensor.device != device or tensor.layout != torch.strided):
             raise ProposalError(f"proposals must be dense and on {device}, not {_kind(tensor)}")
@@ -76,7 +76,10 @@ def checked(
     # A drawn tree that happens to be a chain keeps its parents and so the tree rule: whether a node got
     # a sibling may depend on its token, and which rule applies must not depend on drawn tokens.
     chain = tree is None and (probs is None or not trees)
-    return replace(proposal, probs=probs, parents=None if chain else proposal.parents)
+    parents = None if chain else proposal.parents
+    if probs is proposal.probs and parents is proposal.parents:
+        return proposal
+    return replace(proposal, probs=probs, parents=parents)
 
 
 def _shape(proposal: Proposal, trees: bool) -> Tree | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 from specstream.speculation.rules import Acceptance
 
@@ -97,15 +98,24 @@ def tree_rule(
     Tree(tuple(parents))  # checks the order
     reach = [torch.ones_like(target[..., 0, 0])] + [target.new_zeros(())] * count
     ends, following = [], []
+    # Children of one node side by side, by one index for the whole tree.
+    order = sorted(range(count), key=lambda node: (parents[node], node))
+    if order != list(range(count)):
+        index = to_device(order, tokens.device)
+        tokens = tokens.index_select(-1, index)
+        draft = None if draft is None else draft.index_select(-2, index)
+    first = 0
     for at in range(count + 1):
-        children = [node for node, parent in enumerate(parents) if parent == at - 1]
+        children = [node for node in order if parents[node] == at - 1]
         row = target[..., at, :]
         if not children:
             ends.append(reach[at])
             following.append(row)
             continue
-        rows = None if draft is None else draft[..., children, :]
-        siblings = sibling_rule(tokens[..., children], row, rows)
+        mine = slice(first, first + len(children))
+        first = mine.stop
+        rows = None if draft is None else draft[..., mine, :]
+        siblings = sibling_rule(tokens[..., mine], row, rows)
         for number, node in enumerate(children):
             reach[node + 1] = reach[at] * siblings.taken[..., number]
         ends.append(reach[at] * siblings.none)

@@ -1,4 +1,4 @@
-"""How an engine takes a draft that lacks tokens of the target."""
+"""How an engine takes drafts that lack tokens of the target, and heads that fail on the machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from transformers import LlamaForCausalLM
 
 from specstream.config import parse_config
 from specstream.engine import build
+from specstream.errors import ModelUnsupported
+from specstream.model.heads.eagle import EagleHead
+from specstream.model.runner import ModelRunner
+from specstream.speculation.proposers import auto_build
+from specstream.speculation.proposers.auto import AutoProposer
 from specstream.types import SamplingParams
 from tests.tiny import answered, ask, byte_tokenizer, save_pair
 
@@ -43,3 +48,38 @@ def test_a_draft_without_rows_for_the_targets_chat_tokens_drafts(
     assert inbox.token_ids == other.token_ids and not inbox.errors
     if proposer == "draft":
         assert request.stats.accepted > 0
+
+
+def fails(*args: object) -> None:
+    raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+
+@pytest.mark.parametrize("where", ["loading", "drafting"])
+@pytest.mark.parametrize("kind", ["eagle", "auto"])
+def test_a_head_that_fails_on_the_machine_is_left_out_with_one_warning(
+    kind: str, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine starts and answers; other methods still draft."""
+    if where == "loading":
+        monkeypatch.setattr(build, "load_head", fails)
+    else:
+        monkeypatch.setattr(EagleHead, "__call__", fails)
+    values = {"draft": "bundled-eagle", "proposer": {"kind": kind}, "threads": 1}
+    core = build.build_engine(parse_config(values))
+    _, inbox = answered(core, "I need a taxi.", SamplingParams(max_tokens=5))
+    assert len(inbox.token_ids) == 5 and not inbox.errors
+    told = [one.getMessage() for one in caplog.records if "no kernel image" in one.getMessage()]
+    assert len(told) == 1, told
+    assert ("eagle" in told[0]) and isinstance(core.proposer, AutoProposer) == (kind == "auto")
+
+
+def test_a_target_that_can_not_verify_trees_after_all_loses_them_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def differs(runner: ModelRunner) -> None:
+        raise ModelUnsupported("its masks work in another way")
+
+    monkeypatch.setattr(auto_build, "check_trees", differs)
+    core = build.build_engine(parse_config({"draft": "bundled-eagle", "threads": 1}))
+    assert not core.proposer.capabilities.trees
+    assert "auto drafts without eagle, which fails here: its masks" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -54,11 +55,11 @@ def test_counters_agree_with_a_count_of_the_passes(
     run = Decoder.__call__
 
     def count(
-        self: Decoder, inputs: Sequence[ForwardInput], extras: Extras = PLAIN
+        self: Decoder, inputs: Sequence[ForwardInput], extras: Extras = PLAIN, *fit: Any
     ) -> ForwardOutput:
         nonlocal passes
         passes += self is core.target._decoder and extras.logits
-        return run(self, inputs, extras)
+        return run(self, inputs, extras, *fit)
 
     monkeypatch.setattr(Decoder, "__call__", count)
     request, inbox = answered(core, PROMPTS[1], SamplingParams(max_tokens=50))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specstream.engine.output import Output
-from specstream.engine.preview import preview
+from specstream.engine.preview import preview, previews
 from specstream.engine.reasoning import Reasoning
 from specstream.engine.request import Request
 from specstream.engine.tools.calls import Calls
@@ -54,7 +54,7 @@ def test_it_says_what_the_tokens_will_say_if_they_stand(tools: bool) -> None:
         at = 0
         while at < len(ids) - 1 and not request.output.stopped:
             proposed = ids[at : at + rng.randint(1, 30)]
-            shown = preview(request, Proposal(torch.tensor(proposed)))
+            shown = preview(request, Proposal(torch.tensor(proposed)), proposed)
             texts = ""
             for token in proposed[: shown.tokens.length if shown else rng.randint(1, 4)]:
                 if token == EOS or request.output.stopped:
@@ -77,11 +77,12 @@ def test_it_says_what_the_tokens_will_say_if_they_stand(tools: bool) -> None:
 def test_of_a_tree_it_shows_the_first_children() -> None:
     request = request_of((), tools=False)
     a, b, c, d = TOKENIZER.encode("abcd", add_special_tokens=False)
-    shown = preview(request, Proposal(torch.tensor([a, d, b, d, c]), parents=(-1, -1, 0, 0, 2)))
+    ids = [a, d, b, d, c]
+    (shown,) = previews([(request, Proposal(torch.tensor(ids), parents=(-1, -1, 0, 0, 2)))])
     assert shown is not None
     assert (shown.text, shown.token_ids, shown.ends) == ("abc", (a, b, c), (1, 2, 3))
-    assert preview(request, Proposal.empty()) is None
-    assert preview(request, Proposal(torch.tensor([EOS, a]))) is None
+    assert previews([(request, Proposal.empty())]) == [None]
+    assert previews([(request, Proposal(torch.tensor([EOS, a])))]) == [None]
 
 
 def test_the_loop_sends_them_to_who_asked_and_only_the_reply() -> None:

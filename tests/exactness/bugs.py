@@ -19,9 +19,9 @@ from specstream.bench.exactness.gtest import GTest
 from specstream.engine import sequence
 from specstream.model.noise import gumbel_max
 from specstream.model.processors import Processed
-from specstream.model.sampling import draw, draw_at, probabilities
+from specstream.model.sampling import draw, draw_at, probabilities, uniforms
 from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
-from specstream.speculation.proposers.drafting import Drafting
+from specstream.speculation.proposers.drafting import Drafting, proposals
 from specstream.speculation.rules import Acceptance, block_rule, ratio_rule
 from specstream.speculation.verify import Case
 from specstream.types import SamplingParams
@@ -101,7 +101,7 @@ class SharedNoise(Meddling):
 
     def disguise(self, request: Any) -> Any:
         """A copy of the verifier's generator, at its present state."""
-        twin = torch.Generator().set_state(request.noise.verifier.get_state())
+        twin = request.noise.verifier.twin()
         return _Drawing(request, lambda probs, position: draw(probs, twin))
 
 
@@ -154,14 +154,14 @@ class KeyedByPosition(Meddling):
         )
 
 
-def _less_unsure(self: Drafting, device: torch.device) -> Proposal:
-    """What was written, but for a last token that was looked at and is unsure."""
-    if self.tokens and self.confidences[-1] <= SURE:
-        del self.tokens[-1], self.probs[-1]
-    return _HONEST(self, device)
+def _less_unsure(chains: Sequence[Drafting], device: torch.device) -> list[Proposal]:
+    """What was written, but for last tokens that were looked at and are unsure."""
+    for chain in chains:
+        if chain.tokens and chain.confidences[-1] <= SURE:
+            del chain.tokens[-1], chain.probs[-1]
+    return proposals(chains, device)
 
 
-_HONEST = Drafting.proposal
 _TAKE = Drafting.take
 
 
@@ -219,7 +219,7 @@ def _unwarped(part: str) -> Callable[..., list[Verdict]]:
         found = Acceptance.of(
             honest.accepted, torch.where(take.unsqueeze(-1), wrong.following, honest.following)
         )
-        noise = torch.rand(2, generator=case.generator, dtype=torch.float64)
+        noise = torch.tensor(uniforms(2, case.generator), dtype=torch.float64)
         accepted = int(draw_at(found.accepted.unsqueeze(0), noise[:1]))
         token = int(draw_at(found.following[accepted : accepted + 1], noise[1:]))
         emitted = (*proposal.tokens[:accepted].tolist(), token)
@@ -287,7 +287,7 @@ BUGS: Mapping[str, Bug] = {
     "auto drops its unsure last token": Bug(
         _AUTO,
         patch=lambda: _patched(
-            "specstream.speculation.proposers.drafting.Drafting.proposal", _less_unsure
+            "specstream.speculation.proposers.draft_model.proposals", _less_unsure
         ),
     ),
 }

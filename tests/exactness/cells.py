@@ -125,6 +125,7 @@ class Cell:
     k: str = "fixed"
     batch: str = "1"
     target: str = "table"
+    device: str = "cpu"
 
     def __str__(self) -> str:
         parts = [self.proposer, self.rule, self.warper, self.processor, f"K {self.k}"]
@@ -139,14 +140,17 @@ class Cell:
     def runner(self, *, draft: bool = False) -> ModelRunner:
         """The cell's target, or its draft."""
         if self.target == "tiny":
-            return TinyRunner(VOCAB, 1 if draft else 0)
+            return TinyRunner(VOCAB, 1 if draft else 0, self.device)
         if self.target == "coins":  # where a draft's reused noise shows most, by search
-            return PairRunner(_coin(0.35 if draft else 0.53))
+            return PairRunner(_coin(0.35 if draft else 0.53).to(self.device))
         table = random_logits(VOCAB, 0)
         if draft:
             other = random_logits(VOCAB, 1)
             table = table + 0.6 * other if self.proposer == "draft" else other * 1.5
-        return PairRunner(table)
+        return PairRunner(table.to(self.device))
+
+    def _suffix(self) -> SuffixProposer:
+        return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device(self.device))
 
     def proposer_object(self) -> Proposer:
         """The cell's proposer."""
@@ -156,10 +160,10 @@ class Cell:
             made = DraftModelProposer(config, self.runner(draft=True), _ENDS)
         elif self.proposer == "auto":
             draft = DraftModelProposer(DraftProposerConfig(), self.runner(draft=True), _ENDS)
-            lookup = SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+            lookup = self._suffix()
             made = AutoProposer(cast(Any, _Unsure(_K[self.k])), [lookup, draft])
         elif self.proposer == "suffix":
-            made = SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
+            made = self._suffix()
         return Varying(made) if self.k == "varying" else made
 
     def core(self, proposer: Proposer | None = None) -> EngineCore:

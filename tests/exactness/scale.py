@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
@@ -73,19 +74,22 @@ def make_job(number: int) -> Job:
 class Bench:
     """A target, its width, and drafts of several qualities, in one dtype."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, device: str = "cpu") -> None:
+        self.dtype, self._device = dtype, device
         self.model = self._make()
         self.width = find_fixed_width(self.model, EngineConfig())
 
     def _make(self) -> LlamaForCausalLM:
-        return tiny_llama(VOCAB, 0, layers=2, hidden=32, spread=4.0, dtype=self.dtype)
+        made: Any = tiny_llama(VOCAB, 0, layers=2, hidden=32, spread=4.0, dtype=self.dtype)
+        placed: LlamaForCausalLM = made.to(self._device)
+        return placed
 
     @cached_property
     def drafts(self) -> list[LlamaForCausalLM]:
         """From nearly the target itself to one that knows nothing of it."""
+        other: Any = tiny_llama(VOCAB, 9, layers=1, spread=4.0, dtype=self.dtype)
         near = [noisy_copy(self.model, noise, 1) for noise in (0.02, 0.1, 0.3)]
-        return [*near, tiny_llama(VOCAB, 9, layers=1, spread=4.0, dtype=self.dtype)]
+        return [*near, other.to(self._device)]
 
     def draft(self, quality: int, k: int) -> Proposer:
         """A draft model that proposes ``k`` tokens."""
@@ -143,7 +147,7 @@ WAYS: dict[str, Way] = {
     "draft, K 1 to 8": lambda b, j, i: b.reply(b.core(b.draft(i, 1 + i % 8)), j),
     "draft, K changing": lambda b, j, i: b.reply(b.core(Varying(b.draft(i, 8), 8)), j),
     "suffix lookup": lambda b, j, i: b.reply(
-        b.core(SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))), j
+        b.core(SuffixProposer(SuffixProposerConfig(min_score=0), b.model.device)), j
     ),
     "neighbours in the batch": lambda b, j, i: b.reply(
         b.core(b.draft(i, 1 + i % 8)), j, neighbours=1 + i % 3

@@ -109,7 +109,7 @@ class PairRunner(TableRunner):
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact distribution."""
         before = ids[-2] if len(ids) > 1 else ids[-1]
-        row: Row = self.table[before, ids[-1]].double().numpy()
+        row: Row = self.table[before, ids[-1]].double().cpu().numpy()
         return row
 
 
@@ -156,7 +156,7 @@ def noisy_copy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCaus
     with torch.no_grad():
         for parameter in other.parameters():
             if parameter.dim() > 1:
-                off = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+                off = torch.randn(parameter.shape, generator=generator).to(parameter)
                 parameter.add_(off * noise * parameter.std())
     return other
 
@@ -164,14 +164,14 @@ def noisy_copy(model: LlamaForCausalLM, noise: float, seed: int) -> LlamaForCaus
 class TinyRunner(ModelRunner):
     """A real transformer of one layer, small enough for its exact distribution to be computed."""
 
-    def __init__(self, vocab_size: int, seed: int) -> None:
-        super().__init__(tiny_llama(vocab_size, seed))
+    def __init__(self, vocab_size: int, seed: int, device: str = "cpu") -> None:
+        super().__init__(tiny_llama(vocab_size, seed).to(device))  # type: ignore[arg-type]
 
     @torch.inference_mode()
     def logits_after(self, ids: Sequence[int]) -> Row:
         """The row after some tokens, for the exact distribution: one plain pass, no cache."""
-        logits = self.model(input_ids=torch.tensor([list(ids)])).logits[0, -1]
-        return np.asarray(logits.double().numpy(), dtype=np.float64)
+        logits = self.model(input_ids=torch.tensor([list(ids)], device=self.device)).logits[0, -1]
+        return np.asarray(logits.double().cpu().numpy(), dtype=np.float64)
 
 
 def make_core(

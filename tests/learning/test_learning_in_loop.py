@@ -57,7 +57,7 @@ def rest(core: EngineCore, limit: int = 20_000) -> int:
     return next(n for n in range(limit) if not core.learn())
 
 
-def accepted(core: EngineCore, count: int = 6) -> float:
+def accepted(core: EngineCore, count: int = 12) -> float:
     """Of drafted tokens, in replies that are not learnt from."""
     learner, core.learner = core.learner, None
     made = [ask(core, f"topic {n} again", SAMPLED, noise=900 + n)[0] for n in range(count)]

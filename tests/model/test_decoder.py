@@ -166,4 +166,4 @@ def test_a_model_that_does_something_else_is_found_out(caplog: pytest.LogCapture
     own = model.model.norm.forward
     model.model.norm.forward = lambda x: own(x) * 1.5
     assert Decoder.of(model) is None
-    assert "its own is used" in caplog.text
+    assert "its own forward is used" in caplog.text

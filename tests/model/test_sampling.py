@@ -174,7 +174,7 @@ def test_one_row_is_drawn_as_several_are() -> None:
         torch.rand(400, 7, generator=generator) > 0.4
     )
     weights[:, 3] += 1e-30
-    uniform = uniforms(400, generator)
+    uniform = torch.tensor(uniforms(400, generator), dtype=torch.float64)
     shares = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)
     uniform[:100] = shares[:100, 2].clamp_max(1 - 2**-53)  # on a border, or as near as it gets
     uniform[100:110], uniform[110:120] = 0.0, 1 - 2**-53

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -179,12 +180,14 @@ def test_looking_and_at_once_give_the_same_verdicts(
     at_once(monkeypatch)
     assert looking == verify_batch(twins, rule=rule)
     for number, (case, twin) in enumerate(zip(cases, twins)):
-        apart = mixed(number).generator
+        apart: Any = mixed(number).generator
+        mine: Any = case.generator
+        theirs: Any = twin.generator
         if not case.params.greedy:
             torch.rand(2, generator=apart, dtype=torch.float64)
         left = torch.rand(1, generator=apart)
-        assert torch.rand(1, generator=case.generator) == left
-        assert torch.rand(1, generator=twin.generator) == left
+        assert torch.rand(1, generator=mine) == left
+        assert torch.rand(1, generator=theirs) == left
 
 
 @pytest.mark.usefixtures("way")

@@ -45,4 +45,4 @@ def dishonest(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafte
 def test_a_wrong_q_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block, "take_chain", dishonest)
     proposer = block_proposer(CELLS[0].runner().model, num_tokens=3)
-    assert run_cell(CELLS[0], N, proposer=proposer).p_value < ALPHA
+    assert run_cell(CELLS[0], 3 * N, proposer=proposer).p_value < ALPHA

@@ -41,6 +41,12 @@ class Batch:
             found += positions_of(cache.length, count, tree)
         return found
 
+    @property
+    def end(self) -> int:
+        """Upper bound of the positions: the longest sequence after the pass."""
+        each = zip(self.caches, self.counts, strict=True)
+        return max(cache.length + count for cache, count in each)
+
     def append(self) -> None:
         """Declare the rows that the finished pass has written valid in their caches."""
         for cache, count in zip(self.caches, self.counts, strict=True):
@@ -62,7 +68,13 @@ def kept_rows(counts: Sequence[int], keeps: Sequence[int]) -> list[int]:
 
 
 class AttentionPlan(ABC):
-    """The attention of one pass: its indices, masks and views."""
+    """The attention of one pass: its indices, masks and views.
+
+    Attributes:
+        positions: ``[tokens]`` int64, each token's position.
+    """
+
+    positions: Tensor
 
     @abstractmethod
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:

@@ -56,6 +56,7 @@ class _Plan(AttentionPlan):
         self._fresh = list(zip(*(fresh for fresh, _ in views), strict=True))
         self._shown = list(zip(*(shown for _, shown in views), strict=True))
         self._like: Tensor = self._shown[0][0]
+        self.positions = to_device(batch.positions, self._like.device)
         self._prepare(self._counts)
 
     def _prepare(self, queries: list[int]) -> None:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "Ragged", "choose_kernel", "flash", "padded"]
+from specstream.checks import first_line
+from specstream.model import fused
+from specstream.model.agreement import rounding
+from specstream.model.transfer import to_device
+
+__all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded"]
+
+_log = logging.getLogger("specstream.model")
+
+_FEW = 64  # most queries of a sequence for the kernel of rounds; prompts are read by another
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """The places of N sequences' queries and keys; int32 tensors on the device.
+    """The places of N sequences' T queries and their keys; tensors on the device.
 
     Attributes:
-        query_starts: ``[N + 1]``, cumulative numbers of queries.
-        key_starts: ``[N + 1]``, each sequence's first row in the pool; the last entry is unused.
-        key_counts: ``[N]``, number of rows to attend to; 0 is allowed.
+        query_starts: ``[N + 1]`` int32, cumulative numbers of queries.
+        key_starts: ``[N + 1]`` int32, each sequence's first row in the pool; the last entry is unused.
+        key_counts: ``[N]`` int32, rows of each sequence, those of this pass included.
+        limits: ``[T]`` int32: a query sees the rows of its sequence before this one.
+        nodes: ``[T]`` int64: a query also sees row ``limits + j`` of its sequence if bit j is set, the
+            nodes of a token tree on the query's path. None: all sequences are chains, and the last
+            query of a sequence sees all its rows, the query before it one less, and so on.
         max_queries: Upper bound of the number of a sequence's queries.
         max_keys: Upper bound of ``key_counts``.
     """
@@ -26,27 +40,57 @@ class Ragged:
     query_starts: Tensor
     key_starts: Tensor
     key_counts: Tensor
+    limits: Tensor
+    nodes: Tensor | None
     max_queries: int
     max_keys: int
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Ragged, bool], tuple[Tensor, Tensor]]
-"""``(queries [T, heads, dim], keys [rows, kv_heads, dim], values, ragged, causal)`` to the output
-``[T, heads, dim]`` and its log-sum-exp ``[heads, T]`` in float32. Causal: a sequence's last query sees
-all its keys, the query before it one less, and so on. Without keys the log-sum-exp is unspecified."""
+Kernel = Callable[[Tensor, Tensor, Tensor, Ragged], Tensor]
+"""``(queries [T, heads, dim], keys [rows, kv_heads, dim], values, ragged)`` to ``[T, heads, dim]``.
+
+Every query sees at least one row. Rows behind ``key_counts`` may hold anything, NaN included.
+"""
 
 
-def flash(
-    queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Run torch's FlashAttention for variable lengths; see `Kernel`.
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of one device, by the kind of pass.
 
-    The kernel uses only a sequence's first row and its number of keys. So slots may be in any order and
-    have gaps between them.
+    Attributes:
+        rounds: For chains of up to `_FEW` tokens a sequence.
+        trees: For passes with a token tree.
+        prompts: For longer chains.
     """
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-    found = varlen_attn(
+    rounds: Kernel
+    trees: Kernel
+    prompts: Kernel
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
+        """Run the kernel for this kind of pass; see `Kernel`."""
+        if ragged.nodes is not None:
+            return self.trees(queries, keys, values, ragged)
+        many = ragged.max_queries > _FEW
+        return (self.prompts if many else self.rounds)(queries, keys, values, ragged)
+
+    @property
+    def names(self) -> str:
+        """The kernels' names, for reports."""
+        each = dict.fromkeys(one.__name__ for one in (self.rounds, self.trees, self.prompts))
+        return ", ".join(each)
+
+
+def flash(queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
+    """Run torch's FlashAttention-2 for variable lengths; see `Kernel`. Chains only.
+
+    The operation is called by its name in ``torch.ops``: the public function for it got grouped heads
+    and numbers of used keys only after torch 2.11. It uses a sequence's first row and its number of
+    keys, so that slots may be in any order and have gaps between them.
+    """
+    # A single query sees all keys anyway, and without a mask the kernel packs a group's heads.
+    causal = ragged.max_queries > 1
+    found = torch.ops.aten._flash_attention_forward(
         queries,
         keys,
         values,
@@ -54,19 +98,20 @@ def flash(
         ragged.key_starts,
         ragged.max_queries,
         ragged.max_keys,
-        return_aux=AuxRequest(lse=True),
-        # A single query sees all keys anyway, and without a mask the kernel packs a group's heads.
-        window_size=(-1, 0) if causal and ragged.max_queries > 1 else (-1, -1),
-        enable_gqa=queries.shape[1] != keys.shape[1],
+        0.0,
+        causal,
+        False,
+        scale=None,
+        window_size_left=-1,
+        window_size_right=0 if causal else -1,
         seqused_k=ragged.key_counts,
     )
-    return found[0], found[1]  # `return_aux` makes the result a pair
+    out: Tensor = found[0]
+    return out
 
 
-def padded(
-    queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """As `flash`, in plain torch operations padded to the longest sequence: for any device and dtype."""
+def padded(queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged) -> Tensor:
+    """See `Kernel`; plain torch operations in float32, padded to the longest sequence, on any device."""
     heads, kv_heads, dim = queries.shape[1], keys.shape[1], queries.shape[2]
     starts, counts = ragged.query_starts.long(), ragged.key_counts.long()
     columns = torch.arange(ragged.max_keys, device=queries.device)
@@ -78,25 +123,94 @@ def padded(
     v = values[rows].masked_fill(~valid[..., None, None], 0.0).float()
     places = (starts[:-1, None] + steps).clamp_max(queries.shape[0] - 1)
     q = queries[places].view(*places.shape, kv_heads, heads // kv_heads, dim).float()
-    seen = valid[:, None]
-    if causal:
-        limits = (counts - starts.diff())[:, None] + steps
-        seen = seen & (columns <= limits[..., None])
+    behind = columns - ragged.limits.long()[places][..., None]
+    seen = behind < 0
+    if ragged.nodes is not None:
+        bits = ragged.nodes[places][..., None] >> behind.clamp(0, 63)
+        seen = seen | ((bits & 1 != 0) & (behind < 64))
+    seen = seen & valid[:, None]
     scores = torch.einsum("nqkgd,nmkd->nkgqm", q, k) * dim**-0.5
     scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
-    lse = scores.logsumexp(-1)
     mixed = torch.einsum("nkgqm,nmkd->nqkgd", scores.softmax(-1).nan_to_num(0.0), v)
     # Back from [sequence, step] to tokens.
     tokens = torch.arange(queries.shape[0], device=queries.device)
     which = torch.searchsorted(starts[1:].contiguous(), tokens, right=True)
     step = tokens - starts[which]
-    out = mixed[which, step].reshape(-1, heads, dim).to(queries.dtype)
-    return out, lse.permute(0, 3, 1, 2)[which, step].reshape(-1, heads).T
+    return mixed[which, step].reshape(-1, heads, dim).to(queries.dtype)
 
 
-def choose_kernel(dtype: torch.dtype, head_dim: int, device: torch.device) -> Kernel:
-    """Return `flash` if it supports this device, dtype and head size, else `padded`."""
-    fits = dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
-    if device.type != "cuda" or not fits or torch.cuda.get_device_capability(device) < (8, 0):
-        return padded
-    return flash
+def choose_kernels(
+    dtype: torch.dtype, head_dim: int, heads: int, kv_heads: int, device: torch.device
+) -> Kernels:
+    """Return the fastest kernels that work on this device; each is tried on a few tokens first.
+
+    The order is our Triton kernel for rounds and trees, torch's FlashAttention for chains, then
+    `padded`. A kernel that raises or computes something else is left out with a warning.
+    """
+    slow = Kernels(padded, padded, padded)
+    if device.type != "cuda":
+        return slow
+    why = ""
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        why = "the card is older than compute capability 8.0"
+    elif head_dim % 8 or head_dim > 256:
+        why = f"heads have {head_dim} values, and fast kernels take multiples of 8 up to 256"
+    if why:
+        _log.warning("attention runs in plain torch operations, which is slow: %s", why)
+    if why or dtype not in (torch.float16, torch.bfloat16):
+        return slow  # in float32 what counts is agreement with other devices
+    shapes = (8, heads, head_dim), (160, kv_heads, head_dim)
+    quick = flash if _works(flash, *shapes, dtype, device) else None
+    if fused.installed():
+        from specstream.model.fused.attention import attend
+
+        if _works(attend, *shapes, dtype, device, trees=True):
+            return Kernels(attend, attend, quick or attend)
+    return slow if quick is None else Kernels(quick, padded, quick)
+
+
+@torch.inference_mode()
+def _works(
+    kernel: Kernel,
+    queries: tuple[int, int, int],
+    keys: tuple[int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    trees: bool = False,
+) -> bool:
+    """Whether a kernel runs and agrees with `padded` on two sequences in slots out of order.
+
+    ``queries`` and ``keys`` are the shapes of 8 queries and 160 rows of a pool.
+    """
+    try:
+        noise = torch.Generator(device).manual_seed(1)
+        q, k, v = (
+            torch.randn(shape, generator=noise, device=device).to(dtype)
+            for shape in (queries, keys, keys)
+        )
+        off = max(_off(kernel, q, k, v, case) for case in _trial_cases(device, trees))
+        why = f"its results are off by {off:.2g}" if off > rounding(dtype) else ""
+    except Exception as error:  # whatever a kernel's compiler or driver raises
+        why = first_line(error)
+    if why:
+        _log.warning("attention by %s is left out: %s", kernel.__name__, why)
+    return not why
+
+
+def _trial_cases(device: torch.device, trees: bool) -> list[Ragged]:
+    """Sequences of 3 and 5 queries with 6 and 65 rows before them, as chains and as trees."""
+
+    def ints(*values: int) -> Tensor:
+        return to_device(values, device, torch.int32)
+
+    places = ints(0, 3, 8), ints(100, 0, 0), ints(9, 70)
+    cases = [Ragged(*places, ints(7, 8, 9, *range(66, 71)), None, 5, 70)]
+    if trees:  # the first token of each sequence, then nodes that all follow it
+        nodes = to_device([0, 1, 2, 0, 1, 2, 4, 8], device)
+        cases.append(Ragged(*places, ints(7, 7, 7, *[66] * 5), nodes, 5, 70))
+    return cases
+
+
+def _off(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, case: Ragged) -> float:
+    found, wanted = kernel(q, k, v, case).float(), padded(q, k, v, case).float()
+    return float(((found - wanted).norm() / wanted.norm()).nan_to_num(torch.inf))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
-from specstream.model.attention.kernels import Kernel, Ragged, choose_kernel
+from specstream.model.attention.kernels import Kernels, Ragged, choose_kernels, padded
 from specstream.model.kv.pooled import KVPool, PooledCache, rows_in_free_memory
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["PooledAttention", "PooledPlan", "padded_rows"]
+__all__ = ["Layout", "PooledAttention", "PooledPlan"]
 
 
 class PooledAttention(AttentionBackend):
@@ -25,14 +25,20 @@ class PooledAttention(AttentionBackend):
     Args:
         weights: The model's sizes, dtype and device.
         rows: Size of the pool. Default: as fits into a share of the GPU's free memory.
-        kernel: The attention kernel. Default: that of `choose_kernel`.
+        kernels: The attention kernels. Default: those of `choose_kernels`.
+        share: That share; the rest is for what is loaded later, graphs and activations.
     """
 
     def __init__(
-        self, weights: DecoderWeights, rows: int | None = None, kernel: Kernel | None = None
+        self,
+        weights: DecoderWeights,
+        rows: int | None = None,
+        kernels: Kernels | None = None,
+        share: float = 0.5,
     ) -> None:
-        self.kernel = kernel or choose_kernel(weights.dtype, weights.head_dim, weights.device)
-        self.pool = KVPool(weights, rows_in_free_memory(weights) if rows is None else rows)
+        w = weights
+        self.kernels = kernels or choose_kernels(w.dtype, w.head_dim, w.heads, w.kv_heads, w.device)
+        self.pool = KVPool(weights, rows_in_free_memory(weights, share) if rows is None else rows)
 
     def new_cache(self, fixed_capacity: int | None = None) -> PooledCache:
         """See `AttentionBackend.new_cache`; a fixed capacity is refused with ValueError."""
@@ -41,151 +47,192 @@ class PooledAttention(AttentionBackend):
         return PooledCache(self.pool)
 
     @property
+    def trees_with_chains(self) -> bool:
+        """Whether one kernel takes trees and chains of rounds, in one pass."""
+        return self.kernels.trees is self.kernels.rounds
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the time of a pass depends on sequences' true lengths, not on an upper bound."""
+        return self.kernels.rounds is not padded
+
+    @property
     def free_bytes(self) -> int:
         """See `AttentionBackend.free_bytes`."""
         return self.pool.free_rows * self.pool.row_bytes
 
     def plan(self, batch: Batch) -> AttentionPlan:
-        """See `AttentionBackend.plan`."""
-        caches = cast("Sequence[PooledCache]", batch.caches)
-        for cache, count in zip(caches, batch.counts, strict=True):
-            cache.reserve(cache.length + count)
-        rows = [
-            cache.slot.start + row
-            for cache, count in zip(caches, batch.counts, strict=True)
-            for row in range(cache.length, cache.length + count)
-        ]
-        written = to_device(rows, self.pool.kv.device)
-        if batch.trees is None:
-            return _ChainBatch(self, written, batch)
-        return _TreeBatch(self, written, batch)
+        """See `AttentionBackend.plan`; everything goes to the device in one transfer."""
+        layout, trees = Layout(), batch.trees or [None] * len(batch.counts)
+        for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True):
+            pooled = cast(PooledCache, cache)
+            pooled.reserve(pooled.length + count)
+            layout.append(pooled.slot.start, pooled.length, count, tree)
+        narrow = sum(batch.keeps) < layout.tokens
+        kept = kept_rows(batch.counts, batch.keeps) if narrow else []
+        starts = [*accumulate(batch.keeps, initial=0)] if narrow else []
+        sizes = *layout.sizes, len(kept), len(starts)
+        packed = to_device([*layout.packed, *kept, *starts], self.pool.kv.device)
+        *parts, rows, query_starts = packed.split_with_sizes(sizes)
+        placed = layout.placed(parts, max(layout.key_counts), nodes=layout.trees)
+        if not narrow:
+            return PooledPlan(self, placed)
+        return PooledPlan(self, placed, (rows, query_starts.int(), max(batch.keeps)))
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where the tokens of a pass lie in the pool and what they see, collected on the host.
+
+    Attributes:
+        rows: Each token's row in the pool.
+        positions: Each token's position.
+        limits: See `Ragged`; so are the following ones.
+        nodes: 0 for a token of a chain.
+        query_starts: See `Ragged`.
+        key_starts: See `Ragged`.
+        key_counts: See `Ragged`.
+        trees: Whether any sequence has a tree.
+        longest: The most tokens of a sequence.
+    """
+
+    rows: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    query_starts: list[int] = field(default_factory=lambda: [0])
+    key_starts: list[int] = field(default_factory=list)
+    key_counts: list[int] = field(default_factory=list)
+    trees: bool = False
+    longest: int = 0
+
+    def append(
+        self, start: int, before: int, count: int, tree: Tree | None, width: int = 0
+    ) -> None:
+        """Add a sequence.
+
+        Args:
+            start: Its first row in the pool.
+            before: Its rows before the pass.
+            count: Its new tokens.
+            tree: The tree that the last of them form.
+            width: Fill the sequence up to so many tokens, with junk behind the others.
+        """
+        end = before + max(count, width)
+        self.rows += range(start + before, start + end)
+        if tree is None:
+            self.positions += range(before, end)
+            self.limits += range(before + 1, end + 1)
+            self.nodes += [0] * (end - before)
+        else:
+            self.trees = True
+            root, size = before + count - len(tree.parents), len(tree.parents)
+            junk = end - before - count
+            self.positions += [*range(before, root), *(root + depth for depth in tree.depths)]
+            self.positions += [root] * junk
+            self.limits += [*range(before + 1, root + 1), *[root] * (size + junk)]
+            self.nodes += [*[0] * (root - before), *tree.bits, *[1] * junk]  # junk sees a node, too
+        self.query_starts.append(self.query_starts[-1] + end - before)
+        self.key_starts.append(start)
+        self.key_counts.append(end)
+        self.longest = max(self.longest, end - before)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the pass, junk included."""
+        return len(self.rows)
+
+    @property
+    def packed(self) -> list[int]:
+        """All numbers in a row, for one transfer to the device."""
+        lists = self.rows, self.positions, self.limits, self.nodes
+        return [*(one for each in lists for one in each), *self._of_sequences]
+
+    @property
+    def _of_sequences(self) -> list[int]:
+        return [*self.query_starts, *self.key_starts, 0, *self.key_counts]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The lengths of the parts of `packed`: four by tokens, and that of all sequences."""
+        return *[self.tokens] * 4, len(self._of_sequences)
+
+    def placed(self, parts: Sequence[Tensor], most_keys: int, *, nodes: bool) -> Placed:
+        """Return the pass's places.
+
+        Args:
+            parts: The parts of `packed` on the device, int64 ``[sizes[i]]`` each.
+            most_keys: Upper bound of the rows of a sequence.
+            nodes: Whether any sequence is, or may become, a tree.
+        """
+        rows, positions, limits, bits, sequences = parts
+        n = len(self.key_counts)
+        starts, keys, counts = sequences.int().split_with_sizes([n + 1, n + 1, n])
+        shown = bits if nodes else None
+        ragged = Ragged(starts, keys, counts, limits.int(), shown, self.longest, most_keys)
+        return Placed(rows, positions, ragged)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A `Layout` on the device.
+
+    Attributes:
+        rows: ``[T]`` int64, each token's row in the pool.
+        positions: ``[T]`` int64.
+        ragged: The attention's places.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    ragged: Ragged
 
 
 class PooledPlan(AttentionPlan):
-    """Attention of chains: one causal kernel call per layer.
+    """Attention of chains and trees: one kernel call per layer.
 
     Args:
-        backend: Pool and kernel.
-        written: ``[tokens]`` int64, the pool's row of each new token.
-        ragged: Where each sequence's queries and keys are.
+        backend: Pool and kernels.
+        placed: Where the tokens are and what they see.
+        kept: For `narrow` the kept tokens' numbers ``[n]``, their cumulative numbers ``[N + 1]`` int32,
+            and the most that a sequence keeps; None: all are kept.
+
+    Attributes:
+        rows: ``[T]`` int64, the pool's row of each new token.
     """
 
-    def __init__(self, backend: PooledAttention, written: Tensor, ragged: Ragged) -> None:
-        self._layers, self._kernel = backend.pool.layers, backend.kernel
-        self._written, self._ragged = written, ragged
+    def __init__(
+        self,
+        backend: PooledAttention,
+        placed: Placed,
+        kept: tuple[Tensor, Tensor, int] | None = None,
+    ) -> None:
+        self._layers, self._kernels = backend.pool.layers, backend.kernels
+        self.rows, self.positions, self._ragged = placed.rows, placed.positions, placed.ragged
+        self._kept = kept
 
     def narrow(self) -> slice | Tensor:
-        """See `AttentionPlan.narrow`; here all tokens are kept."""
-        return slice(None)
-
-    def write(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values of a layer; return the pool's keys and values of that layer."""
-        both, keys, values = self._layers[layer]
-        both.index_copy_(1, self._written, kv.view(kv.shape[0], 2, -1, kv.shape[2]).transpose(0, 1))
-        return keys, values
-
-    def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
-        """See `AttentionPlan.forward`."""
-        keys, values = self.write(layer, kv)
-        found, _ = self._kernel(queries, keys, values, self._ragged, True)
-        return found.reshape(queries.shape[0], -1)
-
-
-class _ChainBatch(PooledPlan):
-    """Attention of a `Batch` of chains, whose last layer may compute the kept tokens only."""
-
-    def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
-        self._batch = batch
-        super().__init__(backend, written, self._prepare(batch.counts, written.device))
-
-    def _prepare(self, queries: Sequence[int], device: torch.device) -> Ragged:
-        """Make indices for the last ``queries`` tokens of each sequence."""
-        each = zip(self._batch.caches, self._batch.counts, strict=True)
-        return _ragged(self._batch, queries, [cache.length + n for cache, n in each], device)
-
-    def narrow(self) -> Tensor:
         """See `AttentionPlan.narrow`."""
-        device = self._written.device
-        self._ragged = self._prepare(self._batch.keeps, device)
-        return to_device(kept_rows(self._batch.counts, self._batch.keeps), device)
+        if self._kept is None:
+            return slice(None)
+        (rows, starts, most), r = self._kept, self._ragged
+        limits, nodes = r.limits.index_select(0, rows), r.nodes
+        nodes = None if nodes is None else nodes.index_select(0, rows)
+        self._ragged = Ragged(starts, r.key_starts, r.key_counts, limits, nodes, most, r.max_keys)
+        return rows
 
+    def pool(self, layer: int) -> Tensor:
+        """The pool's keys and values of a layer: ``[2, rows, kv_heads, head_dim]``."""
+        both: Tensor = self._layers[layer][0]
+        return both
 
-class _TreeBatch(_ChainBatch):
-    """Attention of a batch with trees, for kernels that take no mask.
-
-    One kernel call without a causal mask attends to the rows before the pass. A small masked product,
-    padded to the longest sequence, attends to the pass's own tokens. The two results are merged by
-    their log-sum-exp.
-    """
-
-    def __init__(self, backend: PooledAttention, written: Tensor, batch: Batch) -> None:
-        super().__init__(backend, written, batch)
-        self._own = to_device(padded_rows(batch.counts, max(batch.counts)), written.device)
-
-    def _prepare(self, keeps: Sequence[int], device: torch.device) -> Ragged:
-        """As in `_ChainBatch`, and make the mask."""
-        counts, trees = self._batch.counts, self._batch.trees or ()
-        lengths = [cache.length for cache in self._batch.caches]
-        width = max(keeps)
-        seen = torch.zeros((len(counts), width, max(counts)), dtype=torch.bool)
-        host = torch.device("cpu")
-        for i, (count, keep, tree) in enumerate(zip(counts, keeps, trees, strict=True)):
-            shape = tree or Tree(())
-            seen[i, :keep] = shape.seen_behind(count - keep, keep, max(counts), host)
-            seen[i, keep:, 0] = True  # padding attends to some key, so that its softmax is not NaN
-        self._seen = seen.to(device, non_blocking=True)[:, None, None]
-        self._asked = to_device(padded_rows(keeps, width), device)
-        flat = [i * width + step for i, keep in enumerate(keeps) for step in range(keep)]
-        self._flat = to_device(flat, device)
-        no_rows = [
-            not length for length, keep in zip(lengths, keeps, strict=True) for _ in range(keep)
-        ]
-        self._no_rows = to_device(no_rows, device, torch.bool)
-        return _ragged(self._batch, keeps, lengths, device)
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """Let the queries see the rows that are written; arguments and result as in `forward`."""
+        _, keys, values = self._layers[layer]
+        return self._kernels(queries, keys, values, self._ragged).reshape(queries.shape[0], -1)
 
     def forward(self, layer: int, queries: Tensor, kv: Tensor) -> Tensor:
         """See `AttentionPlan.forward`."""
-        keys, values = self.write(layer, kv)
-        before, before_lse = self._kernel(queries, keys, values, self._ragged, False)
-        own, own_lse = self._attend_to_pass(queries, kv)
-        before_lse = before_lse.masked_fill(self._no_rows, -torch.inf)
-        share = (before_lse - torch.logaddexp(before_lse, own_lse)).exp().T.unsqueeze(-1)
-        # The kernel's output for a sequence without keys is unspecified and might be NaN.
-        before = before.float().masked_fill(self._no_rows[:, None, None], 0.0)
-        mixed = own + (before - own) * share
-        return mixed.to(queries.dtype).reshape(queries.shape[0], -1)
-
-    def _attend_to_pass(self, queries: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Output ``[n, heads, head_dim]`` over the pass's own tokens, log-sum-exp ``[heads, n]``."""
-        heads, dim = queries.shape[1:]
-        keys, values = kv[self._own].float().chunk(2, 2)
-        grouped = queries[self._asked].float()
-        grouped = grouped.view(*grouped.shape[:2], keys.shape[2], -1, dim)
-        scores = torch.einsum("nqkgd,nmkd->nkgqm", grouped, keys) * dim**-0.5
-        scores = scores.masked_fill(~self._seen, -torch.inf)
-        mixed = torch.einsum("nkgqm,nmkd->nqkgd", scores.softmax(-1), values)
-        lse = scores.logsumexp(-1).permute(1, 2, 0, 3).reshape(heads, -1)
-        flat = mixed.reshape(-1, heads, dim)
-        return flat.index_select(0, self._flat), lse.index_select(1, self._flat)
-
-
-def _ragged(
-    batch: Batch, queries: Sequence[int], keys: Sequence[int], device: torch.device
-) -> Ragged:
-    """Make the kernel's indices, with one transfer to the device for all of them."""
-    caches = cast("Sequence[PooledCache]", batch.caches)
-    starts = accumulate(queries, initial=0)
-    rows = [cache.slot.start for cache in caches]
-    n = len(rows)
-    packed = to_device([*starts, *rows, 0, *keys], device, torch.int32)
-    parts = packed.split_with_sizes([n + 1, n + 1, n])
-    return Ragged(parts[0], parts[1], parts[2], max(queries), max(keys))
-
-
-def padded_rows(counts: Sequence[int], width: int) -> list[list[int]]:
-    """Return ``width`` rows of a pass for each sequence: its own, the last of which is repeated."""
-    first, places = 0, list[list[int]]()
-    for count in counts:
-        places.append([first + min(step, count - 1) for step in range(width)])
-        first += count
-    return places
+        new = kv.view(kv.shape[0], 2, -1, kv.shape[2]).transpose(0, 1)
+        self.pool(layer).index_copy_(1, self.rows, new)
+        return self.attend(layer, queries)

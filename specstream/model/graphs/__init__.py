@@ -3,29 +3,61 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specstream.errors import ConfigError
-from specstream.model.agreement import off_by, rounding
 from specstream.model.decoder import Decoder
-from specstream.model.forward import ForwardInput
-from specstream.model.graphs.cudagraphs import (
+from specstream.model.graphs.agreement import drop_what_differs
+from specstream.model.graphs.capture import (
     DRAFT,
     TARGET,
     CapturePlan,
-    GraphedPasses,
+    batches_up_to,
     capture_on_gpu,
 )
-from specstream.model.kv.base import RowCache
+from specstream.model.graphs.chains import Draws, GraphedChains, Written
+from specstream.model.graphs.passes import GraphedPasses
 
-__all__ = ["DRAFT", "TARGET", "CapturePlan", "GraphedPasses", "compile_passes"]
+__all__ = [
+    "DRAFT",
+    "TARGET",
+    "CapturePlan",
+    "Draws",
+    "Graphs",
+    "Written",
+    "compile_passes",
+]
 
 _log = logging.getLogger("specstream.model")
 
-_BEFORE = 6  # tokens in the cache before a trial pass
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """A model's captured passes and, for a draft, its captured chains.
+
+    Attributes:
+        passes: The passes.
+        chains: The chains; None: the plan has none.
+        nbytes: Memory that the captures took.
+    """
+
+    passes: GraphedPasses
+    chains: GraphedChains | None
+    nbytes: int
+
+    @property
+    def summary(self) -> str:
+        """One line about what was captured, and what was left out and why."""
+        count = len(self.passes.captured)
+        words = f"{count} captured passes"
+        if self.chains is not None:
+            words += f" and {len(self.chains.captured)} chains"
+        words += f", {self.nbytes / 2**20:.0f} MiB"
+        missing = self.passes.missing or (self.chains.missing if self.chains else "")
+        return words + (f"; the others run eagerly: {missing}" if missing else "")
 
 
 def compile_passes(
@@ -33,18 +65,22 @@ def compile_passes(
     plan: CapturePlan,
     *,
     context_length: int,
+    most: int,
     vocab_size: int | None = None,
+    depths: Sequence[int] = (),
     check: Callable[[], None] = lambda: None,
-) -> GraphedPasses:
+) -> Graphs:
     """Capture passes of a model on a GPU, and compare each with the eager pass.
 
-    A captured pass that differs by more than rounding is dropped, with a warning.
+    What can't be captured, and what differs by more than rounding, is left out with one warning.
 
     Args:
         decoder: The model.
         plan: Widths and chains to capture.
         context_length: Rows that a sequence may have.
+        most: The most sequences that share a pass.
         vocab_size: A chain chooses from this many first tokens of the vocabulary. Default: all.
+        depths: Depths whose hidden states the captured passes return, too.
         check: Called before each capture; an exception that it raises ends the capturing.
 
     Raises:
@@ -53,65 +89,18 @@ def compile_passes(
     device, vocab = decoder.weights.device, vocab_size or decoder.weights.vocab_size
     if device.type != "cuda":
         raise ConfigError(f"compile: passes can be recorded on a GPU, not on {device.type}")
-    made = GraphedPasses(decoder, plan, vocab, capture_on_gpu(device), context_length)
-    made.record_all(check)  # now, not during a request
-    _drop_what_differs(decoder, made, vocab)
+    capture, batches = capture_on_gpu(device), batches_up_to(most)
+    before, _ = torch.cuda.mem_get_info(device)
+    passes = GraphedPasses(decoder, plan, capture, context_length, batches, depths)
+    passes.record_all(check)  # now, not during a request
+    chains = None
+    # With a kernel that reads as many rows as the longest sequence may have, each step would.
+    if plan.steps and passes.by_length:
+        chains = GraphedChains(decoder, plan, vocab, capture, context_length, batches)
+        chains.record_all(check)
+    drop_what_differs(decoder, passes, chains)
+    after, _ = torch.cuda.mem_get_info(device)
+    made = Graphs(passes, chains, max(0, before - after))
+    missing = passes.missing or (chains is not None and chains.missing)
+    (_log.warning if missing else _log.info)("%s", made.summary)
     return made
-
-
-def _drop_what_differs(decoder: Decoder, made: GraphedPasses, vocab: int) -> None:
-    """Compare every captured pass with the eager one, and drop those that differ."""
-    allowed = rounding(decoder.weights.dtype)
-    for width in made.widths:
-        off = max(_pass_is_off(decoder, made, width, batch) for batch in made.batches)
-        if off > allowed:
-            _log.warning("the compiled pass of %d tokens is off by %.3g: not used", width, off)
-            made.drop(width)
-    for width in made.chains:
-        off = _chain_is_off(decoder, made, width, vocab)
-        if off > allowed:
-            _log.warning("the compiled chain from %d tokens is off by %.3g: not used", width, off)
-            made.drop_chain(width)
-
-
-@torch.inference_mode()
-def _pass_is_off(decoder: Decoder, made: GraphedPasses, width: int, batch: int) -> float:
-    """The largest difference of logits, relative to the largest logit (at least 1)."""
-    tokens, caches = _begun(decoder, width, 1 + batch)
-    found = made([ForwardInput(tokens, cache, width) for cache in caches[1:]])
-    if found is None:
-        return torch.inf
-    (wanted,) = decoder([ForwardInput(tokens, caches[0], width)]).logits
-    # A second pass reads the cache rows that the first one wrote.
-    more = [decoder([ForwardInput(tokens[:1], cache)]).logits[0] for cache in caches]
-    later = [off_by(logits, more[0]) for logits in more[1:]]
-    return max([off_by(logits, wanted) for logits in found] + later)
-
-
-@torch.inference_mode()
-def _chain_is_off(decoder: Decoder, made: GraphedPasses, width: int, vocab: int) -> float:
-    """As `_pass_is_off` for a chain: checks its choices, their probabilities and the rows it wrote."""
-    tokens, caches = _begun(decoder, width, 2)
-    chained = made.chain(tokens, caches[1])
-    if chained is None:
-        return torch.inf
-    choices, confidences = chained
-    read = torch.cat([tokens, choices[:-1]])
-    (logits,) = decoder([ForwardInput(read, caches[0], choices.shape[0])]).logits
-    logits = logits[:, :vocab].float()
-    chosen = logits.gather(1, choices.unsqueeze(1))
-    # The logit that each confidence implies: log p plus the log-sum-exp of the eager logits.
-    implied = confidences.log().unsqueeze(1) + logits.logsumexp(-1, keepdim=True)
-    more = [decoder([ForwardInput(choices[-1:], cache)]).logits[0] for cache in caches]
-    best = logits.amax(-1, keepdim=True)
-    return max(off_by(chosen, best), off_by(implied, best), off_by(more[1], more[0]))
-
-
-def _begun(decoder: Decoder, width: int, count: int) -> tuple[Tensor, list[RowCache]]:
-    """``width`` tokens for a trial pass, and ``count`` caches with the same few tokens before them."""
-    tokens = torch.arange(1, _BEFORE + width + 1, device=decoder.weights.device)
-    tokens %= decoder.weights.vocab_size
-    caches = [decoder.new_cache() for _ in range(count)]
-    for cache in caches:
-        decoder([ForwardInput(tokens[:_BEFORE], cache)])
-    return tokens[_BEFORE:], caches

@@ -23,11 +23,13 @@ class Head(Protocol):
         parameters: Number of trained parameters, without weights that are shared with the target.
         nbytes: Bytes of the weights that the head adds, in the target's dtype. Native code keeps
             bfloat16 matrices as eight bits, in half of that.
+        depths: After how many of the target's layers it reads hidden states.
     """
 
     kind: str
     parameters: int
     nbytes: int
+    depths: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -73,7 +75,6 @@ class FeatureHead(Head, Protocol):
         title: Its name in explanations.
         device: Device of its tensors.
         dtype: Dtype of its features.
-        depths: After how many of the target's layers it reads hidden states.
         width: Size of a feature.
         ids: ``[draft vocabulary]``: each draft token's id in the target; None: the ids are the same.
     """
@@ -81,7 +82,6 @@ class FeatureHead(Head, Protocol):
     title: str
     device: torch.device
     dtype: torch.dtype
-    depths: tuple[int, ...]
     width: int
     ids: Tensor | None
 

@@ -55,6 +55,7 @@ class EarlyExit:
     """
 
     kind = "early-exit"
+    depths: tuple[int, ...] = ()  # its own passes return the states
 
     def __init__(
         self, target: ModelRunner, layers: int, weights: ExitWeights | None = None

@@ -150,7 +150,7 @@ class FeatureLayer:
         else:
             plan = self._attention.plan(batch)
             kept = plan.narrow() if sum(batch.keeps) < x.shape[0] else None
-            cos, sin = self.rotary.at(batch.positions)
+            cos, sin = self.rotary.rows(plan.positions, batch.end)
             x = self._layer(x, cos, sin, plan, 0, kept, entry)
         batch.append()
         return x

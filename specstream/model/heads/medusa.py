@@ -43,8 +43,8 @@ class MedusaHead:
 
     def __init__(self, shape: MedusaShape, tensors: Tensors, target: ModelRunner) -> None:
         sizes = target.decoder.weights
-        self.depth = len(sizes.layers)
-        target.check_states((self.depth,))
+        self.depths: tuple[int, ...] = (len(sizes.layers),)
+        target.check_states(self.depths)
         self.shape, self._decoder = shape, target.decoder
         self.device, self.dtype = target.device, sizes.dtype
         take = Placed(tensors, sizes.embedding)

@@ -50,6 +50,7 @@ class StreamingHead:
     """
 
     kind = "streaming"
+    depths: tuple[int, ...] = ()  # its streams follow the pass themselves
 
     def __init__(self, shape: StreamingShape, tensors: Tensors, target: ModelRunner) -> None:
         _check(shape, target)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
+from specstream.checks import first_line
+from specstream.errors import ModelUnsupported
 from specstream.methods import (
     AutoProposerConfig,
     BlockProposerConfig,
@@ -18,6 +21,8 @@ from specstream.methods import (
     ProposerConfig,
     SuffixProposerConfig,
 )
+from specstream.model.runner import ModelRunner
+from specstream.model.tree_check import check_trees
 from specstream.speculation.calibration import calibrate
 from specstream.speculation.policy.policy import Policy
 from specstream.speculation.proposers import build_proposer
@@ -27,18 +32,35 @@ from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build"]
 
+_log = logging.getLogger("specstream.engine")
+
 _MAX_DEPTH = 8  # levels of an EAGLE draft: deeper ones are seldom accepted
 
 
 def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
     """Build the adaptive proposer over lookup, the draft model if there is one, and every head."""
-    made = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
+    every = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
+    made = [one for one in every if _runs(one, parts.target)]
     passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
     costs = calibrate(parts.target, parts.draft, passes)
     candidates = [one.candidate for one in made]
     told = [replace(one, acceptance=parts.acceptance.get(one.name, ())) for one in candidates]
     policy = Policy(told, costs, max_tokens=config.max_tokens)
     return AutoProposer(policy, made)
+
+
+def _runs(proposer: CandidateProposer, target: ModelRunner) -> bool:
+    """Whether a candidate works on this machine; one that doesn't is left out with a warning."""
+    try:
+        if isinstance(proposer, Rehearsed):
+            proposer.rehearse()
+        if proposer.capabilities.trees:
+            check_trees(target)
+    except (RuntimeError, ModelUnsupported) as error:
+        name = proposer.candidate.name
+        _log.warning("auto drafts without %s, which fails here: %s", name, first_line(error))
+        return False
+    return True
 
 
 def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfig]:

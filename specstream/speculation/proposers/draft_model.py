@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from specstream.methods import DraftProposerConfig
@@ -12,11 +13,17 @@ from specstream.model.kv.base import common_prefix
 from specstream.model.runner import ModelRunner
 from specstream.model.stop import Stop
 from specstream.model.transfer import to_device
+from specstream.speculation.noise import draws_of
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.policy.stopping import stop_of
 from specstream.speculation.proposal import Capabilities, SpecRequest, Verdict
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
-from specstream.speculation.proposers.drafting import Drafting, DraftSequence
+from specstream.speculation.proposers.drafting import (
+    Drafting,
+    DraftSequence,
+    choose_rows,
+    proposals,
+)
 from specstream.speculation.proposers.intersection import IntersectionRunner
 
 __all__ = ["DraftModelProposer"]
@@ -70,6 +77,7 @@ class DraftModelProposer(TaskProposer):
         self._prefill_chunk = max(prefill_chunk, _MIN_CHUNK)
         self._sequences: dict[int, DraftSequence] = {}
         self._looks = runner.device.type == "cpu"
+        self._fewer = runner.model_vocab_size < runner.vocab_size
         self.candidate = Candidate("draft", "the draft model", stops=self._looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
@@ -82,37 +90,103 @@ class DraftModelProposer(TaskProposer):
     def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
         """Draft the tasks' chains in lockstep."""
         chains = [Drafting(task.request, task.count, task.go_on) for task in tasks]
-        passes, device = self.write(chains), self._runner.device
-        return [Drafted(c.proposal(device), c.confidences, passes, c.read) for c in chains]
+        passes = self.write(chains)
+        each = zip(chains, proposals(chains, self._runner.device), strict=True)
+        return [Drafted(made, chain.confidences, passes, chain.read) for chain, made in each]
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains in lockstep; return the number of draft passes."""
         left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED_CHUNK)
+        begun = list[tuple[Drafting, list[int]]]()
         for chain in chains:
-            self._begin(chain, left)
+            behind = self._begin(chain, left)
             left = max(0, left - chain.read)
+            if behind:
+                begun.append((chain, behind))
+        if begun:  # one upload for all
+            whole = self._ids([token for _, behind in begun for token in behind])
+            parts = whole.split_with_sizes([len(behind) for _, behind in begun])
+            for (chain, _), part in zip(begun, parts, strict=True):
+                chain.unread = part
         passes = 0
         while active := [chain for chain in chains if chain.unread is not None]:
-            if len(active) == 1 and (steps := self._write_at_once(active[0])):
-                passes += steps
-                continue
-            inputs = [
-                ForwardInput(chain.unread, chain.state.cache)
-                for chain in active
-                if chain.unread is not None and chain.state is not None
-            ]
-            passes += 1
-            for chain, row in zip(active, self._runner.forward(inputs).logits, strict=True):
-                self._choose(chain, row)
+            steps, served = self._write_at_once(active)
+            passes += steps
+            if rest := [chain for chain in active if id(chain) not in served]:
+                passes += 1
+                self._write_one(rest)
         return passes
 
-    def _write_at_once(self, chain: Drafting) -> int:
-        """Take several greedy steps in one call of the runner; return their number, 0 if it can't.
+    def _write_one(self, chains: Sequence[Drafting]) -> None:
+        """Run one pass, and choose one token of each chain."""
+        inputs = [
+            ForwardInput(chain.unread, chain.state.cache)
+            for chain in chains
+            if chain.unread is not None and chain.state is not None
+        ]
+        rows = self._runner.forward(inputs).logits
+        # Processors may choose a token that the draft has no row for: the chain ends with that one.
+        risky = [self._fewer and not chain.params.plain_logits for chain in chains]
+        usual = [i for i, one in enumerate(risky) if not one]
+        choose_rows([chains[i] for i in usual], [rows[i] for i in usual], looks=self._looks)
+        for index, chain in enumerate(chains):
+            if risky[index]:
+                chain.choose(rows[index], looks=True)
+                if not self._reads(chain.drafted[-1:]):
+                    chain.unread = None
+
+    def _write_at_once(self, active: Sequence[Drafting]) -> tuple[int, set[int]]:
+        """Take several steps in one call of the runner, where it can.
 
         Each token still passes through `Drafting.take`. Steps after the one that ends the chain leave
         rows in the cache behind the valid ones, which `observe` rolls back.
+
+        Returns:
+            The number of steps, and the chains (by `id`) that took them.
         """
-        params, room = chain.request.params, chain.count - len(chain.tokens)
+        if not self._runner.captured_steps:
+            steps = self._write_natively(active[0]) if len(active) == 1 else 0
+            return steps, {id(active[0])} if steps else set()
+        groups = dict[tuple[bool, bool], list[Drafting]]()
+        for chain in active:
+            if chain.count - chain.size > 1 and chain.params.plain_logits:
+                noise = getattr(chain.request, "noise", None)
+                kind = chain.params.greedy, getattr(noise, "keyed", False)
+                groups.setdefault(kind, []).append(chain)
+        steps, served = 0, set[int]()
+        for (greedy, _), chains in groups.items():
+            if made := self._write_captured(chains, greedy):
+                steps += made
+                served.update(id(chain) for chain in chains)
+        return steps, served
+
+    def _write_captured(self, chains: Sequence[Drafting], greedy: bool) -> int:
+        """Replay a captured chain of steps for all chains; return its steps, 0 if there is none."""
+        captured, draws = self._runner.captured_steps, None
+        if not greedy:
+            places = [len(chain.request.token_ids) + chain.size for chain in chains]
+            params = [chain.params for chain in chains]
+            draws = draws_of([chain.request for chain in chains], params, places, captured)
+            if draws is None:
+                return 0
+        tokens = [chain.unread for chain in chains if chain.unread is not None]
+        caches = [chain.state.cache for chain in chains if chain.state is not None]
+        found = self._runner.chains(tokens, caches, draws)
+        if found is None:
+            return 0
+        told = None
+        if self._looks or any(chain.go_on is not None for chain in chains):
+            both = torch.stack([found.tokens.double(), found.confidences.double()])
+            told = both.transpose(1, 2).tolist()  # one transfer for all
+        for number, chain in enumerate(chains):
+            mine = None if told is None else ([int(i) for i in told[0][number]], told[1][number])
+            probs = None if found.probs is None else found.probs[:, number]
+            chain.take_all(found.tokens[:, number], mine, probs)
+        return captured
+
+    def _write_natively(self, chain: Drafting) -> int:
+        """Take several greedy steps in native code; return their number, 0 if it can't."""
+        params, room = chain.request.params, chain.count - chain.size
         if room < 2 or not (params.greedy and params.plain_logits):
             return 0
         assert chain.unread is not None and chain.state is not None
@@ -135,8 +209,8 @@ class DraftModelProposer(TaskProposer):
         """Whether the draft has a row for each of the tokens."""
         return max(tokens, default=0) < self._runner.model_vocab_size
 
-    def _begin(self, chain: Drafting, most: int) -> None:
-        """Prepare the slot's cache, and set the committed tokens that the first draft pass reads.
+    def _begin(self, chain: Drafting, most: int) -> list[int]:
+        """Prepare the slot's cache, and return the committed tokens that the first draft pass reads.
 
         If more than ``most`` tokens have to be read first, ``most`` of them are read now and nothing is
         drafted in this round. A request with little to read (less than `_MIN_CHUNK`) drafts even if
@@ -144,7 +218,7 @@ class DraftModelProposer(TaskProposer):
         """
         request = chain.request
         if chain.count < 1:
-            return
+            return []
         chain.state, chain.ends = self._synchronised(request), self._eos_ids
         state = chain.state
         if not chain.params.greedy:
@@ -152,11 +226,11 @@ class DraftModelProposer(TaskProposer):
         length = len(request.token_ids) - state.start
         chain.count = min(chain.count, self._runner.context_length - length)
         if chain.count < 1:
-            return
+            return []
         behind = request.token_ids[state.end :]
         if not self._reads(behind):
             chain.count = 0
-            return
+            return []
         chain.read = max(0, len(behind) - 2)
         if chain.read > most and chain.read >= min(_MIN_CHUNK, self._prefill_chunk):
             # Read one chunk a round, as the target does, so that other requests needn't wait for it.
@@ -164,17 +238,9 @@ class DraftModelProposer(TaskProposer):
             if part := behind[:most]:
                 self._runner.forward([ForwardInput(self._ids(part), state.cache)])
                 state.rows.extend(part)
-            return
+            return []
         state.rows.extend(behind)
-        chain.unread = self._ids(behind)
-
-    def _choose(self, chain: Drafting, row: Tensor) -> None:
-        # Processors may choose a token that the draft has no row for: the chain ends with that one.
-        fewer = self._runner.model_vocab_size < self._runner.vocab_size
-        risky = fewer and not chain.params.plain_logits
-        chain.choose(row, looks=self._looks or risky)
-        if risky and not self._reads(chain.drafted[-1:]):
-            chain.unread = None
+        return behind
 
     def _sequence(self, request: SpecRequest) -> DraftSequence | None:
         """The slot's cache, if any, rolled back to its common prefix with the request's tokens.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from specstream.model.kv import KVCache
-from specstream.model.sampling import probabilities
+from specstream.model.sampling import free_to_look, probabilities, probabilities_of_rows
+from specstream.speculation.noise import draw_rows
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
 
-__all__ = ["DraftSequence", "Drafting", "Widened"]
+__all__ = ["DraftSequence", "Drafting", "Widened", "choose_rows", "proposals"]
 
 Widened = Callable[[Tensor, float], Tensor]
 """Spreads ``[b, draft vocabulary]`` to ``[b, V]``, with a value for tokens that can't be drafted."""
@@ -75,8 +76,9 @@ class Drafting:
             all tokens that can't be drafted. None: rows have the target's width.
         confidences: The probabilities that ``go_on`` was called with.
         read: Committed tokens that the draft had to read first, beyond the one or two of any round.
-        tokens: The drafted tokens, ``[1]`` each.
-        probs: For sampled requests the row ``[1, V]`` that each token was drawn from.
+        tokens: The drafted tokens, ``[1]`` each, or several that were written at once and not read.
+        probs: For sampled requests the rows ``[1, V]`` that these were drawn from, of the same lengths.
+        size: The number of drafted tokens.
         drafted: The tokens on the host, as far as they were read from the device.
         state: A draft model's cache for the slot; None: another method writes the chain.
         unread: The tokens that the next draft pass reads; None: the chain is complete.
@@ -92,6 +94,7 @@ class Drafting:
     read: int = 0
     tokens: list[Tensor] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
+    size: int = 0
     drafted: list[int] = field(default_factory=list)
     state: DraftSequence | None = None
     unread: Tensor | None = None
@@ -118,7 +121,7 @@ class Drafting:
             probs = probabilities(row, params)
             if plain and widened is not None:
                 probs = widened(probs, 0.0)
-            token = request.draw(probs, len(request.token_ids) + len(self.tokens))
+            token = request.draw(probs, len(request.token_ids) + self.size)
         elif self.go_on is None:
             top, token = row.max(-1)
         else:
@@ -148,7 +151,8 @@ class Drafting:
         if confidence != confidence:
             return False  # NaN, from damaged weights or overflow: there is no distribution to draw from
         self.tokens.append(token)
-        ended = len(self.tokens) >= self.count
+        self.size += 1
+        ended = self.size >= self.count
         if probs is not None:
             self.probs.append(probs)
         if drawn is not None:
@@ -167,15 +171,98 @@ class Drafting:
         """
         told = None
         if looks or self.go_on is not None:
-            told = zip(tokens.tolist(), confidences.tolist(), strict=True)
-        for token in tokens.unsqueeze(1).unbind():
-            drawn, confidence = next(told) if told is not None else (None, None)
-            if not self.take(token, drawn, confidence):
+            told = tokens.tolist(), confidences.tolist()
+        self.take_all(tokens, told)
+
+    def take_all(
+        self,
+        tokens: Tensor,
+        told: tuple[Sequence[int], Sequence[float]] | None,
+        probs: Tensor | None = None,
+    ) -> None:
+        """As `take` for the tokens ``[n]`` of n positions, up to the one after which the chain ends.
+
+        Args:
+            tokens: The tokens on the device.
+            told: The same tokens on the host, and the draft's probabilities of them.
+            probs: The rows ``[n, V]`` that they were drawn from.
+        """
+        if told is None:
+            self._take_unread(tokens, probs)
+            return
+        rows = None if probs is None else torch.split(probs, 1)
+        for step, token in enumerate(torch.split(tokens, 1)):
+            row = None if rows is None else rows[step]
+            if not self.take(token, told[0][step], told[1][step], row):
                 return
+
+    def _take_unread(self, tokens: Tensor, probs: Tensor | None) -> None:
+        """Append as many of the tokens as there is room for."""
+        count = min(tokens.shape[0], self.count - self.size)
+        self.tokens.append(tokens[:count])
+        if probs is not None:
+            self.probs.append(probs[:count])
+        self.size += count
+        self.unread = tokens[count - 1 : count] if self.size < self.count else None
 
     def proposal(self, device: torch.device, source: str = "draft") -> Proposal:
         """The chain as a proposal, with the rows that its tokens were drawn from, if any."""
-        if not self.tokens:
-            return Proposal.empty(device)
-        probs = torch.cat(self.probs) if self.probs else None
-        return Proposal(torch.cat(self.tokens), probs, source=source)
+        return proposals([self], device, source)[0]
+
+
+def proposals(
+    chains: Sequence[Drafting], device: torch.device, source: str = "draft"
+) -> list[Proposal]:
+    """The chains as proposals, see `Drafting.proposal`; all of them take one copy."""
+    tokens = _parts([chain.tokens for chain in chains])
+    probs = _parts([chain.probs for chain in chains])
+    each = zip(tokens, probs, strict=True)
+    return [
+        Proposal.empty(device) if some is None else Proposal(some, rows, source=source)
+        for some, rows in each
+    ]
+
+
+def _parts(lists: Sequence[Sequence[Tensor]]) -> list[Tensor | None]:
+    """Each list of rows as one tensor; None for an empty list."""
+    flat = [row for rows in lists for row in rows]
+    if not flat:
+        return [None] * len(lists)
+    joint = flat[0] if len(flat) == 1 else torch.cat(flat)
+    parts = joint.split_with_sizes([sum(row.shape[0] for row in rows) for rows in lists])
+    return [part if rows else None for part, rows in zip(parts, lists, strict=True)]
+
+
+def choose_rows(chains: Sequence[Drafting], rows: Sequence[Tensor], *, looks: bool) -> None:
+    """As `Drafting.choose` for several chains, each with its row ``[1, V]``.
+
+    On a device other than a CPU, chains without processors share all operations, and one transfer if
+    the host reads their tokens.
+    """
+    alike: dict[bool, list[int]] = {True: [], False: []}
+    for index, chain in enumerate(chains):
+        if free_to_look(rows[index]) or not chain.params.plain_logits or chain.widened is not None:
+            chain.choose(rows[index], looks=looks)
+        else:
+            alike[chain.params.greedy].append(index)
+    for greedy, group in alike.items():
+        if not group:
+            continue
+        some, probs = [chains[index] for index in group], None
+        joint = torch.cat([rows[index] for index in group])
+        read = looks or any(chain.go_on is not None for chain in some)
+        if not greedy:
+            probs = probabilities_of_rows(joint, [chain.params for chain in some])
+            places = [len(chain.request.token_ids) + chain.size for chain in some]
+            tokens = draw_rows([chain.request for chain in some], probs, places)
+            tops = probs.gather(1, tokens.unsqueeze(1)).squeeze(1) if read else probs[:, 0]
+        else:
+            tops, tokens = (joint.float().softmax(-1) if read else joint).max(-1)
+        told = torch.stack([tokens.double(), tops.double()], 1).tolist() if read else None
+        drawn_from = [None] * len(some) if probs is None else torch.split(probs, 1)
+        each = zip(some, torch.split(tokens, 1), drawn_from, strict=True)
+        for number, (chain, token, row) in enumerate(each):
+            if told is None:
+                chain.take(token, None, None, row)
+            else:
+                chain.take(token, int(told[number][0]), told[number][1], row)

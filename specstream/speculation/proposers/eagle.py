@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice, pairwise
 from typing import cast
 
 import torch
@@ -13,13 +14,14 @@ from specstream.model.attention.base import Batch
 from specstream.model.heads.base import FeatureHead, Level, spread
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.kv.base import RowCache
+from specstream.model.sampling import free_to_look
 from specstream.model.transfer import to_device
 from specstream.speculation.calibration import CONTEXT
 from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
-from specstream.speculation.proposers.eagle_growth import Chain, TreeGrowth
+from specstream.speculation.proposers.eagle_growth import Chain, Told, TreeGrowth
 from specstream.speculation.proposers.parts import Parts
 from specstream.speculation.proposers.state_rows import RowProposer, StateRows
 
@@ -132,15 +134,13 @@ class EagleProposer(RowProposer):
         batch = Batch(caches, counts, keeps, trees if any(trees) else None)
         most = max(growth.choices for growth in active)
         level = self._head(torch.cat(tokens), torch.cat(features), batch, most)
-        told = None
+        parts = zip(*(rows.split_with_sizes(keeps) for rows in level), strict=True)
+        levels = [Level(*part) for part in parts]
+        told: Sequence[Told | None] = [None] * len(levels)
         if self._looks or any(one.go_on is not None for one in active):
-            told = level.chances.tolist(), level.choices.tolist()
-        row = 0
-        for growth, keep in zip(active, keeps, strict=True):
-            part = slice(row, row + keep)
-            mine = None if told is None else (told[0][part], told[1][part])
-            growth.grow(Level(*(rows[part] for rows in level)), mine)
-            row += keep
+            told = _read(active, level, levels)
+        for growth, part, mine in zip(active, levels, told, strict=True):
+            growth.grow(part, mine)
 
     def _begin(self, growths: Sequence[Chain | TreeGrowth]) -> list[RowCache]:
         """Set the tokens that the first pass reads; return the caches of the growths that draft.
@@ -199,6 +199,22 @@ class EagleProposer(RowProposer):
         """Trim to the window, but seldom, because that copies states."""
         if kept.unread > 2 * self._config.window:
             kept.trim(self._config.window)
+
+
+def _read(
+    growths: Sequence[Chain | TreeGrowth], level: Level, levels: Sequence[Level]
+) -> list[Told]:
+    """What each growth has to know of its part of a level; on a device with one transfer for all."""
+    if free_to_look(level.logits):
+        both, stops = (level.chances.tolist(), level.choices.tolist()), [0]
+        for part in levels:
+            stops.append(stops[-1] + part.logits.shape[0])
+        return [(both[0][a:b], both[1][a:b]) for a, b in pairwise(stops)]
+    asked = [one for growth, part in zip(growths, levels, strict=True) for one in growth.ask(part)]
+    flat = iter(torch.cat([one.double().reshape(-1) for one in asked]).tolist())
+    lists = [[list(islice(flat, one.shape[1])) for _ in range(one.shape[0])] for one in asked]
+    pairs = zip(lists[::2], lists[1::2], strict=True)
+    return [(numbers, [list(map(int, row)) for row in ids]) for numbers, ids in pairs]
 
 
 def build(config: EagleProposerConfig, parts: Parts) -> EagleProposer:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specstream.model.heads.base import Level
+from specstream.model.noise import gumbel_top
 from specstream.model.sampling import free_to_look, probabilities, without
+from specstream.model.transfer import to_device
+from specstream.speculation.noise import sibling_keys
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.eagle_growth import Told, TreeGrowth
 
@@ -29,6 +33,73 @@ fit to these figures, because with a fit trees get more nodes than pay.
 _MIN_REST = 1e-5  # of a row's mass: from less no further child is drawn
 
 
+class _Source(Protocol):
+    """Where the next child of a node is drawn from."""
+
+    def draw(self) -> tuple[int, int, float]:
+        """Draw an index into the distribution; return it, its token id and its probability."""
+        ...
+
+    def without(self, index: int) -> _Source:
+        """The source of the next sibling: the same distribution without the drawn index."""
+        ...
+
+
+@dataclass(slots=True)
+class _Drawing:
+    """Draws a child when it is asked for: on a CPU, where looking at the draw is free.
+
+    Attributes:
+        tree: The tree that draws.
+        probs: ``[n]``, over the draft's vocabulary or the target's; 0 for earlier siblings.
+    """
+
+    tree: DrawnTree
+    probs: Tensor
+
+    def draw(self) -> tuple[int, int, float]:
+        tree, ids = self.tree, self.tree.drawn_ids
+        drawn = tree.request.draw(self.probs.unsqueeze(0), tree.position, ids)
+        index = int(drawn)
+        tree.drawn_from.append(self.probs)
+        return index, index if ids is None else int(ids[index]), float(self.probs[index])
+
+    def without(self, index: int) -> _Drawing:
+        return _Drawing(self.tree, without(self.probs, index))
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """Reveals children that were drawn on the device, in their order.
+
+    Whether another one is revealed is decided as if it were drawn only then: what isn't revealed has no
+    influence.
+
+    Attributes:
+        tree: The tree that draws.
+        row: The parent's row among all rows of the tree.
+        chances: The probabilities of the drawn indices in the parent's distribution.
+        indices: The indices, in the order in which they were drawn.
+        ids: Their token ids.
+        rank: How many were revealed.
+    """
+
+    tree: DrawnTree
+    row: int
+    chances: Sequence[float]
+    indices: Sequence[int]
+    ids: Sequence[int]
+    rank: int = 0
+
+    def draw(self) -> tuple[int, int, float]:
+        at, left = self.rank, 1.0 - math.fsum(self.chances[: self.rank])
+        self.tree.rows_drawn.append((self.row, self.indices[:at]))
+        return self.indices[at], self.ids[at], min(1.0, self.chances[at] / max(left, _MIN_REST))
+
+    def without(self, index: int) -> _Drawn:
+        return replace(self, rank=self.rank + 1)
+
+
 @dataclass(slots=True, eq=False)
 class _Place:
     """A place where the tree can get a node: the next child of one parent.
@@ -37,9 +108,8 @@ class _Place:
         row: The parent's row in the level's results.
         node: The parent.
         reached: Estimated probability that verification gets to this child.
-        probs: ``[n]``, the distribution that the child is drawn from, over the draft's vocabulary or the
-            target's; 0 for children that were drawn before.
-        square: Sum of the squares of ``probs``, which is the mean of q over the draw.
+        source: Where the child is drawn from.
+        square: Sum of the squares of its probabilities, which is the mean of q over the draw.
         law: (base, slope) of the child's acceptance; see `_FIRST`.
         hope: Estimated probability that the child is accepted, averaged over all tokens that may be
             drawn; NaN from damaged weights.
@@ -48,7 +118,7 @@ class _Place:
     row: int
     node: int
     reached: float
-    probs: Tensor
+    source: _Source
     square: float
     law: tuple[float, float] = _FIRST
     hope: float = field(init=False)
@@ -68,9 +138,8 @@ class _Place:
         if left > _MIN_REST:
             square = max(self.square - q * q, 0.0) / (left * left)
             reached = self.reached * (1.0 - accepted)
-            following = _Place(
-                self.row, self.node, reached, without(self.probs, index), min(square, 1.0), _LATER
-            )
+            rest = self.source.without(index)
+            following = _Place(self.row, self.node, reached, rest, min(square, 1.0), _LATER)
         return self.reached * accepted, following
 
 
@@ -87,16 +156,29 @@ class DrawnTree(TreeGrowth):
     would bias the text. A tree that happens to be a chain is verified by the tree rule, too (see
     `checked`).
 
+    On a CPU a child is drawn when its turn has come. On a device as many children as a level may have
+    are drawn for each row at once, by the largest sums of log probability and Gumbel noise, which is
+    drawing without replacement (Kool et al. 2019); so the host waits once a level for all requests.
+
     Attributes:
-        drawn_from: For each node the distribution ``[n]`` that it was drawn from.
+        drawn_from: For each node the distribution ``[n]`` that it was drawn from, on a CPU.
+        rows_drawn: On a device, for each node its parent's row in ``levels`` and its earlier siblings.
+        levels: On a device, the distributions ``[b, n]`` of each level's rows.
     """
 
     drawn_from: list[Tensor] = field(default_factory=list)
+    rows_drawn: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    levels: list[Tensor] = field(default_factory=list)
 
     @property
     def choices(self) -> int:
         """0: tokens are drawn from the logits, so a head pass needn't return the likeliest ones."""
         return 0
+
+    @property
+    def position(self) -> int:
+        """The position of the children that are added next."""
+        return len(self.request.token_ids) + self.level
 
     def grow(self, level: Level, told: Told | None) -> None:
         """As `TreeGrowth.grow`; the draft is complete once it has ``size`` nodes."""
@@ -106,60 +188,104 @@ class DrawnTree(TreeGrowth):
 
     def add(self, level: Level, told: Told | None) -> list[int]:
         """See `TreeGrowth.add`."""
-        places, source = list(self._places(level)), list[int]()
-        position = len(self.request.token_ids) + self.level
+        if free_to_look(level.logits):
+            places = list(self._places(self._distributions(level)))
+        else:
+            assert told is not None
+            places = list(self._places_told(*told))
+        source = list[int]()
         while places and len(source) < self.top_k and len(self.tokens) < self.size:
             place = max(places, key=attrgetter("hope"))
             if self.tokens and place.hope < self.least:
                 break
-            index, token, q = self._draw(place.probs, position)
+            index, token, q = place.source.draw()
             chance, following = place.after(index, q)
             self.append(token, place.node, math.log(chance))
-            self.drawn_from.append(place.probs)
             source.append(place.row)
             places.remove(place)
             if following is not None:
                 places.append(following)
         return source
 
-    def _draw(self, probs: Tensor, position: int) -> tuple[int, int, float]:
-        """Draw an index into ``probs [n]``; return it, its token id and its probability."""
-        ids = self._drawn_ids
-        drawn = self.request.draw(probs.unsqueeze(0), position, ids)
-        if free_to_look(probs):
-            index = int(drawn)
-            return index, index if ids is None else int(ids[index]), float(probs[index])
-        told = drawn, drawn if ids is None else ids[drawn], probs[drawn]
-        at, token, q = torch.cat([one.double() for one in told]).tolist()  # one transfer a node
-        return int(at), int(token), q
-
     @property
-    def _drawn_ids(self) -> Tensor | None:
+    def drawn_ids(self) -> Tensor | None:
         """``[n]`` token ids that the rows' columns stand for; None: the target's vocabulary."""
         return self.ids if self.request.params.plain_logits else None
 
-    def _places(self, level: Level) -> Iterator[_Place]:
-        """The first child's place of each node of the beam."""
+    def _distributions(self, level: Level) -> Tensor:
+        """``[b, n]``: what children of the beam's nodes are drawn from."""
         rows, params = level.logits, self.request.params
         if not params.plain_logits:
             wide = zip(self.widened(rows, -math.inf), self.beam, strict=True)
             rows = torch.stack([self.request.process(row, self.path(node)) for row, node in wide])
         elif self.ids is None:
             rows = self.widened(rows, -math.inf)
-        probs = probabilities(rows, params)
+        return probabilities(rows, params)
+
+    def _places(self, probs: Tensor) -> Iterator[_Place]:
+        """The first child's place of each node of the beam."""
         norms = torch.linalg.vector_norm(probs, dim=-1).tolist()
         for row, (node, norm) in enumerate(zip(self.beam, norms, strict=True)):
-            reached = math.exp(self.scores[node]) if node >= 0 else 1.0
-            place = _Place(row, node, reached, probs[row], norm * norm)
-            if place.hope > 0.0:
-                yield place
+            yield from self._place(row, node, _Drawing(self, probs[row]), norm * norm)
+
+    def _place(self, row: int, node: int, source: _Source, square: float) -> Iterator[_Place]:
+        reached = math.exp(self.scores[node]) if node >= 0 else 1.0
+        place = _Place(row, node, reached, source, square)
+        if place.hope > 0.0:
+            yield place
+
+    def ask(self, level: Level) -> tuple[Tensor, Tensor]:
+        """Draw on the device; see `TreeGrowth.ask`.
+
+        Returns:
+            Sums of squares of the distributions and probabilities of the drawn indices ``[b, 1 + k]``;
+            these indices and their token ids ``[b, 2 * k]``.
+        """
+        probs = self._distributions(level)
+        self.levels.append(probs)
+        keys = sibling_keys(self.request, self.position, probs.shape[0])
+        drawn = gumbel_top(probs, to_device(keys, probs.device), min(self.top_k, probs.shape[1]))
+        ids = drawn if self.drawn_ids is None else self.drawn_ids[drawn]
+        chances = torch.cat([probs.square().sum(-1, keepdim=True), probs.gather(1, drawn)], 1)
+        return chances, torch.cat([drawn, ids], 1)
+
+    def _places_told(
+        self, chances: Sequence[Sequence[float]], drawn: Sequence[Sequence[int]]
+    ) -> Iterator[_Place]:
+        first = sum(probs.shape[0] for probs in self.levels[:-1])
+        each = zip(self.beam, chances, drawn, strict=True)
+        for row, (node, (square, *likely), both) in enumerate(each):
+            count = len(likely)
+            # A child of probability 0 can't be drawn: more were wanted than there are tokens.
+            real = next((rank for rank, chance in enumerate(likely) if not chance > 0.0), count)
+            if real:
+                source = _Drawn(self, first + row, likely[:real], both[:real], both[count:])
+                yield from self._place(row, node, source, square)
 
     def proposal(self, device: torch.device, source: str) -> Proposal:
         """All drawn nodes, with the distributions that they were drawn from."""
         if not self.tokens:
             return Proposal.empty(device)
-        tokens = torch.tensor(self.tokens, device=device)
-        probs = torch.stack(self.drawn_from)
-        if self._drawn_ids is not None:
+        tokens = to_device(self.tokens, device)
+        probs = torch.stack(self.drawn_from) if self.drawn_from else self._drawn_rows()
+        if self.drawn_ids is not None:
             probs = self.widened(probs, 0.0)
         return Proposal(tokens, probs, tuple(self.parents), source=source)
+
+    def _drawn_rows(self) -> Tensor:
+        """``[nodes, n]``: each node's distribution, without its earlier siblings."""
+        joint = torch.cat(self.levels)
+        width, taken = joint.shape[1], [row for row, _ in self.rows_drawn]
+        gone = [
+            node * width + index
+            for node, (_, earlier) in enumerate(self.rows_drawn)
+            for index in earlier
+        ]
+        rows, holes = to_device([*taken, *gone], joint.device).split_with_sizes(
+            [len(taken), len(gone)]
+        )
+        probs = joint.index_select(0, rows)
+        if gone:
+            probs.view(-1).index_fill_(0, holes, 0.0)
+            probs /= probs.sum(-1, keepdim=True)
+        return probs

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from specstream.model.heads.base import Level, likeliest
+from specstream.model.sampling import free_to_look
+from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
 from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.speculation.proposers.drafting import Drafting, Widened
@@ -36,6 +38,10 @@ class Chain(Drafting):
     choices: ClassVar[int] = 1  # as in `TreeGrowth`
     tree: ClassVar[None] = None
     features: Tensor | None = None
+
+    def ask(self, level: Level) -> tuple[Tensor, Tensor]:
+        """See `TreeGrowth.ask`."""
+        return level.chances, level.choices
 
     def grow(self, level: Level, told: Told | None) -> None:
         """As `TreeGrowth.grow`, by one token; None: tokens were not read on the host."""
@@ -109,6 +115,14 @@ class TreeGrowth:
         """How many of each row's likeliest tokens a head pass has to return."""
         return self.top_k
 
+    def ask(self, level: Level) -> tuple[Tensor, Tensor]:
+        """Return what the host has to read of a level: numbers and token ids, ``[b, k]`` each."""
+        if self.request.params.plain_logits:
+            return level.chances, level.choices
+        wide = zip(self.widened(level.logits, -math.inf), self.beam, strict=True)
+        rows = torch.stack([self.request.process(row, self.path(node)) for row, node in wide])
+        return likeliest(rows, self.top_k)
+
     def grow(self, level: Level, told: Told | None) -> None:
         """Add the children of the nodes that were read; choose those that the next pass reads.
 
@@ -130,9 +144,8 @@ class TreeGrowth:
         for node in beam:
             self._row_of[node] = len(self._rows)
             self._rows.append(self._row_of[self.parents[node]])
-        device = level.features.device
-        rows = torch.tensor([source[node - first] for node in beam], device=device)
-        self.unread = torch.tensor([self.tokens[node] for node in beam], device=device)
+        both = [source[node - first] for node in beam], [self.tokens[node] for node in beam]
+        rows, self.unread = to_device(both, level.features.device).unbind()
         self.features, self.tree = level.features.index_select(0, rows), Tree(tuple(self._rows))
 
     def add(self, level: Level, told: Told | None) -> list[int]:
@@ -170,7 +183,7 @@ class TreeGrowth:
 
     def _children(self, level: Level, told: Told | None) -> Iterator[list[tuple[float, int]]]:
         """For each node of the beam, log probabilities and ids of the likeliest tokens after it."""
-        if self.request.params.plain_logits:
+        if self.request.params.plain_logits or not free_to_look(level.logits):
             assert told is not None  # a tree is decided on the host
             for chances, ids in zip(*told, strict=True):
                 yield list(zip(chances, ids, strict=True))[: self.top_k]
@@ -187,5 +200,5 @@ class TreeGrowth:
             return Proposal.empty(device)
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         parents = tuple(place[self.parents[node]] for node in kept)
-        tokens = torch.tensor([self.tokens[node] for node in kept], device=device)
+        tokens = to_device([self.tokens[node] for node in kept], device)
         return Proposal(tokens, None, parents, source=source)

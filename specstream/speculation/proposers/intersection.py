@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.graphs import Draws
 from specstream.model.heads.base import spread
 from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
@@ -61,6 +62,17 @@ class IntersectionRunner:
         self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """None: a chain in one call would choose among all of the draft's tokens."""
+        return None
+
+    @property
+    def captured_steps(self) -> int:
+        """0, for the same reason."""
+        return 0
+
+    def chains(
+        self, tokens: Sequence[Tensor], caches: Sequence[KVCache], draws: Draws | None = None
+    ) -> None:
+        """None, for the same reason."""
         return None
 
     def _common(self, logits: Tensor) -> Tensor:

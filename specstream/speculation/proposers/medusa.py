@@ -16,7 +16,7 @@ from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.marginals import draft_ready, take_chain
-from specstream.speculation.proposers.medusa_tree import grow
+from specstream.speculation.proposers.medusa_tree import Shape, grow_all
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["MedusaProposer", "build"]
@@ -45,7 +45,7 @@ class MedusaProposer(TaskProposer):
         # By slot the state from which the last token was predicted, ``[hidden]``, before the target's
         # final norm, and the number of tokens before that last token.
         self._lasts: dict[int, tuple[Tensor, int]] = {}
-        self.capabilities = Capabilities((head.depth,), trees=self._tree)
+        self.capabilities = Capabilities(head.depths, trees=self._tree)
         self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
@@ -64,19 +64,18 @@ class MedusaProposer(TaskProposer):
     def _chains_or_trees(self, known: Sequence[tuple[Task, Tensor]]) -> list[Drafted]:
         deepest = min(self.most, max(task.count for task, _ in known))
         normed = self._head.normed(torch.stack([state for _, state in known]))
-        each = self._head(normed, deepest).unbind(1)
-        return [
-            self._chosen(task, rows[: task.count])
-            for (task, _), rows in zip(known, each, strict=True)
+        each = [
+            (task, rows[: task.count])
+            for (task, _), rows in zip(known, self._head(normed, deepest).unbind(1), strict=True)
         ]
-
-    def _chosen(self, task: Task, rows: Tensor) -> Drafted:
         if not self._tree:
-            whole = self._head.whole(rows)
-            return take_chain(task, whole, looks=self._looks, source=self.name)
-        size = self._size(rows.shape[0])
-        found = grow(task.request, rows, self._head, self._config.top_k, size, self._eos_ids)
-        return Drafted(found, (), 1)
+            return [
+                take_chain(task, self._head.whole(rows), looks=self._looks, source=self.name)
+                for task, rows in each
+            ]
+        shape = Shape(self._config.top_k, self._size, self._eos_ids)
+        requests = [(task.request, rows) for task, rows in each]
+        return [Drafted(tree, (), 1) for tree in grow_all(requests, self._head, shape)]
 
     def _state(self, request: SpecRequest) -> Tensor | None:
         state, end = self._lasts.get(request.slot, (None, 0))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specstream.model.attention import contiguous, pooled
-from specstream.model.attention.kernels import padded
+from specstream.model.attention.kernels import Kernels, Ragged, padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
@@ -238,18 +238,16 @@ def test_a_pool_tells_how_much_of_it_is_free() -> None:
 
 @torch.inference_mode()
 def test_all_sequences_share_one_kernel_call_a_layer() -> None:
-    """And a tree's log-sum-exp is not spoiled by what a kernel returns for an empty prefix."""
+    """Chains and trees alike, also without a row before the pass."""
     model, calls = build("llama"), list[bool]()
     weights = DecoderWeights.of(model)
     assert weights is not None
 
-    def counted(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        calls.append(args[-1])
-        out, lse = padded(*args)
-        empty = lse == -torch.inf
-        return out.masked_fill(empty.T[..., None], torch.nan), lse.masked_fill(empty, torch.inf)
+    def counted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: Ragged) -> torch.Tensor:
+        calls.append(places.nodes is None)
+        return padded(q, k, v, places)
 
-    attention = PooledAttention(weights, 4096, counted)
+    attention = PooledAttention(weights, 4096, Kernels(counted, counted, counted))
     decoder = Decoder(weights, RotaryTable.of(model, weights.head_dim), attention)
     plain = decoder_of(model, "contiguous")
     parts = text(9).split_with_sizes([3, 4, 2])

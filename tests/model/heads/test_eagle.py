@@ -131,7 +131,7 @@ def drafted(head: EagleHead, text: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_where_a_config_names_no_layers_the_usual_three_are_tapped(tmp_path: Path) -> None:
-    assert load_head(original(tmp_path), RUNNER).depths == (2, LAYERS // 2, LAYERS - 3)  # type: ignore[attr-defined]
+    assert load_head(original(tmp_path), RUNNER).depths == (2, LAYERS // 2, LAYERS - 3)
 
 
 def test_what_is_no_eagle_head_is_not_taken_for_one() -> None:

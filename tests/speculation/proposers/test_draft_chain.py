@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model.graphs import CapturePlan
-from specstream.model.graphs.cudagraphs import GraphedPasses
+from specstream.model.graphs import CapturePlan, Graphs
+from specstream.model.graphs.chains import GraphedChains, Written
+from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.speculation.proposers.drafting import Drafting
@@ -19,7 +20,7 @@ from tests.model.families import decoder_of
 
 pytestmark = pytest.mark.usefixtures("inference")
 
-PLAN = CapturePlan((1, 2), chain_widths=(1, 2), chain_steps=3)
+PLAN = CapturePlan((), (), steps=3)
 
 
 def captured(**options: int) -> DraftModelProposer:
@@ -32,14 +33,17 @@ def captured(**options: int) -> DraftModelProposer:
     decoder = decoder_of(MODEL, "pooled")
     runner: Any = proposer._runner
     runner._decoder = decoder
-    runner.compiled = GraphedPasses(decoder, PLAN, V, replayed, longest=256)
+    passes = GraphedPasses(decoder, CapturePlan((1,)), replayed, 256, ())
+    chains = GraphedChains(decoder, PLAN, V, replayed, 256, (1, 2))
+    chains.record_all(lambda: None)
+    runner.compiled = Graphs(passes, chains, 0)
     return proposer
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count the chains and the single passes that drafts run from here on."""
     calls = {"chain": 0, "forward": 0}
-    chain, forward = ModelRunner.chain, ModelRunner.forward
+    chain, forward = ModelRunner.chains, ModelRunner.forward
 
     def counted_chain(self: ModelRunner, *args: object) -> object:
         found = chain(self, *args)  # type: ignore[arg-type]
@@ -50,7 +54,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         calls["forward"] += 1
         return forward(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ModelRunner, "chain", counted_chain)
+    monkeypatch.setattr(ModelRunner, "chains", counted_chain)
     monkeypatch.setattr(ModelRunner, "forward", counted_forward)
     return calls
 
@@ -98,9 +102,9 @@ def test_as_many_steps_as_one_as_there_is_room_for(monkeypatch: pytest.MonkeyPat
     proposer.write([Drafting(text, 1)])  # one token is a single step
     assert calls == {"chain": 2, "forward": 1}
     proposer.write([Drafting(text, 3), Drafting(Text([1, 2], slot=1), 3)])  # in step
-    assert calls == {"chain": 2, "forward": 4}
-    proposer.write([Drafting(Text([1, 2], slot=2, params=SAMPLED), 3)])  # drawn
-    assert calls == {"chain": 2, "forward": 7}
+    assert calls == {"chain": 3, "forward": 1}
+    proposer.write([Drafting(Text([1, 2], slot=2, params=SAMPLED), 3)])  # draws by itself
+    assert calls == {"chain": 3, "forward": 4}
 
 
 def test_an_end_of_sequence_ends_the_chain() -> None:
@@ -117,13 +121,15 @@ def test_an_end_of_sequence_ends_the_chain() -> None:
 
 def test_what_is_no_number_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = captured()
-    right = GraphedPasses.chain
+    right = GraphedChains.__call__
 
-    def broken(self: GraphedPasses, *args: object) -> object:
-        tokens, confidences = right(self, *args)  # type: ignore[arg-type, misc]
-        return tokens, confidences.index_fill(0, torch.tensor([1]), torch.nan)
+    def broken(self: GraphedChains, *args: Any) -> Written | None:
+        found = right(self, *args)
+        assert found is not None
+        spoiled = found.confidences.index_fill(0, torch.tensor([1]), torch.nan)
+        return found._replace(confidences=spoiled)
 
-    monkeypatch.setattr(GraphedPasses, "chain", broken)
+    monkeypatch.setattr(GraphedChains, "__call__", broken)
     chain = Drafting(Text([3, 4]), 6)
     proposer.write([chain])
     assert len(chain.drafted) == 1

@@ -24,7 +24,7 @@ from specstream.speculation.policy.records import Offer
 from specstream.speculation.proposal import Proposal
 from specstream.speculation.proposers.candidate import Task
 from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.eagle_drawn import _Place
+from specstream.speculation.proposers.eagle_drawn import _Drawing, _Place
 from tests.drafts import GREEDY, SAMPLED, Text
 from tests.heads import eagle_head, random_eagle
 from tests.tiny import tiny_model
@@ -210,15 +210,17 @@ def test_a_sampled_tree_draws_no_child_that_does_not_pay_but_the_very_first() ->
 
 def test_an_open_place_hopes_for_what_is_left() -> None:
     probs = torch.tensor([0.5, 0.3, 0.2, 0.0])
-    place = _Place(0, -1, 0.8, probs, float(probs.square().sum()))
+    tree: Any = None
+    place = _Place(0, -1, 0.8, _Drawing(tree, probs), float(probs.square().sum()))
     assert place.hope == pytest.approx(0.8 * (0.2 + 0.75 * 0.38))
     accepted, later = place.after(1, 0.3)
     assert accepted == pytest.approx(0.8 * (0.2 + 0.75 * 0.3)) and later is not None
     left = torch.tensor([0.5, 0.0, 0.2, 0.0]) / 0.7
     assert later.reached == pytest.approx(0.8 - accepted)
     assert later.hope == pytest.approx(later.reached * (0.05 + 0.5 * float(left.square().sum())))
-    torch.testing.assert_close(later.probs, left)
-    certain = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    assert isinstance(later.source, _Drawing)
+    torch.testing.assert_close(later.source.probs, left)
+    certain = _Drawing(tree, torch.tensor([1.0, 0.0, 0.0, 0.0]))
     assert _Place(0, -1, 1.0, certain, 1.0).after(0, 1.0)[1] is None
 
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from specstream.bench.exactness.gtest import g_test
 from specstream.model.heads.base import Level
 from specstream.model.sampling import draw
 from specstream.speculation.checking import checked
 from specstream.speculation.proposal import Proposal
+from specstream.speculation.proposers import eagle_drawn as module
 from specstream.speculation.proposers.eagle_drawn import DrawnTree
 from specstream.speculation.sequential import Rule
 from specstream.speculation.verify import Case, verify_batch
@@ -34,6 +37,15 @@ TARGET_ROOT = torch.tensor([0.45, 0.35, 0.2])
 TARGET = torch.tensor([[0.95, 0.03, 0.02], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]])
 
 
+def looking(rows: Tensor) -> bool:
+    """In the place of `free_to_look`: as on a device."""
+    return False
+
+
+def on_device() -> bool:
+    return vars(module)["free_to_look"] is looking
+
+
 def tree(request: Text, least: float) -> Proposal:
     """Two levels of two nodes, without those that don't pay."""
     grown = DrawnTree(
@@ -46,9 +58,17 @@ def tree(request: Text, least: float) -> Proposal:
         size=4,
         least=least,
     )
-    grown.grow(Level(ROOT.log().unsqueeze(0), torch.zeros(1, 1), NOTHING, NOTHING), None)
+
+    def level(rows: Tensor) -> None:
+        made, told = Level(rows.log(), torch.zeros(len(rows), 1), NOTHING, NOTHING), None
+        if on_device():
+            chances, ids = grown.ask(made)
+            told = chances.tolist(), ids.tolist()
+        grown.grow(made, told)
+
+    level(ROOT.unsqueeze(0))
     if (read := grown.unread) is not None:
-        grown.grow(Level(AFTER[read].log(), torch.zeros(len(read), 1), NOTHING, NOTHING), None)
+        level(AFTER[read])
     return grown.proposal(CPU, "eagle")
 
 
@@ -75,6 +95,15 @@ def pairs(least: float, rule: Rule) -> tuple[float, set[tuple[int, ...] | None]]
         second = others[0] if others else int(draw(TARGET[first].unsqueeze(0), noise))
         counts[first, second] += 1
     return g_test(counts, EXACT).p_value, shapes
+
+
+@pytest.fixture(params=["when its turn has come", "on the device"], autouse=True)
+def drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are drawn one by one, or all at once on a device and revealed one by one."""
+    if request.param == "on the device":
+        source = Random(5)
+        monkeypatch.setattr(module, "free_to_look", looking)
+        monkeypatch.setattr("secrets.randbits", source.getrandbits)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from specstream.speculation.proposal import Capabilities, Proposal
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto_build import build as build_auto
 from specstream.speculation.proposers.medusa import MedusaProposer
-from specstream.speculation.proposers.medusa_tree import grow
+from specstream.speculation.proposers.medusa_tree import Shape, grow_all
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy
@@ -51,7 +52,9 @@ def head(seed: int = 0) -> tuple[MedusaHead, Tensor]:
 def grown(
     rows: Tensor, made: MedusaHead, asked: Asked, ends: frozenset[int] = frozenset()
 ) -> Proposal:
-    return grow(asked, rows, made, 3, 9, ends)  # type: ignore[arg-type]
+    request: Any = asked
+    (found,) = grow_all([(request, rows)], made, Shape(3, lambda levels: 9, ends))
+    return found
 
 
 def chosen(proposal: Proposal) -> list[tuple[int, ...]]:
@@ -159,7 +162,7 @@ def test_it_is_built_from_heads_that_were_loaded_and_auto_takes_them() -> None:
     made = medusa_head(trained_medusa(MODEL), runner)
     parts = Parts(runner, frozenset(), TOKENIZER, heads={"medusa": made})
     proposer = build_proposer(MedusaProposerConfig(), parts)
-    assert proposer.capabilities == Capabilities((made.depth,), trees=True)
+    assert proposer.capabilities == Capabilities(made.depths, trees=True)
     with pytest.raises(ConfigError, match="--draft"):
         build_proposer(MedusaProposerConfig(), Parts(runner, frozenset(), TOKENIZER))
     auto = build_auto(AutoProposerConfig(), parts)

@@ -1,0 +1,61 @@
+"""What the engine would use of a GPU, for `specstream doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import torch
+
+from specstream.checks import first_line
+from specstream.model import fused
+from specstream.model.attention.kernels import choose_kernels
+
+__all__ = ["card_facts"]
+
+_HEADS = (32, 8, 128)  # query heads, key heads, size: of usual models with 8 billion parameters
+
+
+def card_facts() -> dict[str, str]:
+    """Describe the GPU that ``device="auto"`` takes: one line about each part.
+
+    Attention kernels are tried as they are when a model is loaded, which takes seconds where Triton
+    compiles. Nothing is raised: what doesn't work is described.
+    """
+    if not torch.cuda.is_available():
+        return {"gpu": _why_none()}
+    device = torch.device("cuda", 0)
+    try:
+        found = {"gpu": _describe(device)}
+        heads, kv_heads, size = _HEADS
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        kernels = choose_kernels(dtype, size, heads, kv_heads, device)
+        found["gpu_attention"] = kernels.names
+    except RuntimeError as error:
+        return {"gpu": f"not usable: {first_line(error)}"}
+    found["gpu_layers"] = "torch's operations: Triton isn't installed"
+    if fused.installed():
+        found["gpu_layers"] = f"fused kernels (Triton {importlib.metadata.version('triton')})"
+    found["gpu_passes"] = "eager; --compile captures short passes as CUDA graphs"
+    return found
+
+
+def _why_none() -> str:
+    if torch.version.cuda is None:
+        return "none (the CPU is used): this torch was built without CUDA"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return f"none (the CPU is used): {first_line(error)}"
+    return "none (the CPU is used): torch sees no GPU"
+
+
+def _describe(device: torch.device) -> str:
+    free, total = torch.cuda.mem_get_info(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    words = f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
+    words += f", {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+    if (count := torch.cuda.device_count()) > 1:
+        words += f"; one of {count}, --device cuda:1 chooses another"
+    if (major, minor) < (8, 0):
+        words += "; older than 8.0: attention in plain torch operations, which is slow"
+    return words
