@@ -1,0 +1,83 @@
+"""The table of the GPU figures and its files."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.gpu.running import Outcome
+
+__all__ = ["LINES", "WIDTH", "table", "write_files"]
+
+LINES, WIDTH = 60, 150
+_COLUMNS = (13, 49, 78, 6)  # part, what, value, bar; with spaces between
+
+
+def table(outcomes: Sequence[Outcome], head: str) -> list[str]:
+    """At most `LINES` lines of at most `WIDTH` characters; rows without a bar are cut first."""
+    ends = [_end(outcome) for outcome in outcomes]
+    shown = [_chosen(outcome, LINES) for outcome in outcomes]
+    room = LINES - 2 - sum(end is not None for end in ends)
+    while sum(map(len, shown)) > room:
+        longest = max(range(len(shown)), key=lambda i: len(shown[i]))
+        shown[longest] = _chosen(outcomes[longest], len(shown[longest]) - 1)
+    lines = [head[:WIDTH], _line("part", "what", "found", "bar")]
+    for outcome, rows, end in zip(outcomes, shown, ends, strict=True):
+        name = f"{outcome.part} {outcome.seconds:.0f}s"
+        for what, value, bar in rows:
+            lines.append(_line(name, what, value, bar))
+            name = ""
+        if end is not None:
+            lines.append(_line(name or outcome.part, outcome.state, end, "-"))
+    return lines
+
+
+def _end(outcome: Outcome) -> str | None:
+    """What the last line of a part says; None: there is none, as it ended well."""
+    if outcome.state != "done":
+        return outcome.why or "-"
+    return None if outcome.rows else "nothing was found"
+
+
+def _chosen(outcome: Outcome, most: int) -> list[tuple[str, str, str]]:
+    """The rows of a part for so many lines: those with a verdict first, in the order they came."""
+    each = list(enumerate(outcome.rows))
+    order = {"missed": 0, "met": 2}
+    # What was left out and why is as important as what was met.
+    first = sorted(
+        each,
+        key=lambda pair: 1 if pair[1].get("left_out") else order.get(pair[1].get("bar", "-"), 3),
+    )
+    if len(each) <= most:
+        kept, rest = each, 0
+    else:
+        kept = sorted(first[: max(most - 1, 0)])
+        rest = len(each) - len(kept)
+    rows = [(str(row["what"]), str(row["value"]), str(row.get("bar", "-"))) for _, row in kept]
+    return rows + ([("", f"and {rest} more in results.tar.gz", "-")] if rest else [])
+
+
+def _line(*cells: str) -> str:
+    made = (
+        (cell if len(cell) <= width else cell[: width - 1] + "…").ljust(width)
+        for cell, width in zip(cells, _COLUMNS, strict=True)
+    )
+    return " ".join(" ".join(made).split("\n"))[:WIDTH].rstrip()
+
+
+def write_files(folder: Path, lines: Sequence[str]) -> None:
+    """Write ``report.md``, and pack all other files of the folder into ``results.tar.gz``.
+
+    Few files come back from a lent machine. ``log.txt`` stays: the caller is still writing it.
+    """
+    (folder / "report.md").write_text("```\n" + "\n".join(lines) + "\n```\n", encoding="utf-8")
+    kept = {"report.md", "results.tar.gz", "log.txt"}
+    others = [path for path in sorted(folder.iterdir()) if path.name not in kept]
+    with tarfile.open(folder / "results.tar.gz", "w:gz", compresslevel=5) as archive:
+        archive.add(folder / "report.md", "report.md")
+        for path in others:
+            archive.add(path, path.name)
+    for path in others:
+        if path.is_file():
+            path.unlink()
