@@ -57,7 +57,7 @@ def standing_in(mode: Mode, number: float = 0.5) -> Iterator[None]:
         if mode == "fake":
             for target, name, value in _unequal_numbers():
                 stack.enter_context(mock.patch.object(target, name, value))
-            stack.enter_context(fake_cuda(number, _BYTES))
+            stack.enter_context(fake_cuda(number, free_bytes=_BYTES))
         yield
 
 
