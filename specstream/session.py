@@ -165,6 +165,12 @@ class Engine:
             generation.cancel()
 
     @property
+    def places(self) -> int:
+        """How many requests share each pass of the target; 0 while the engine isn't running."""
+        worker = self._host.worker
+        return worker.places if worker is not None else 0
+
+    @property
     def no_tools(self) -> str | None:
         """Why the target can't call tools; None if it can. Known once the engine is entered."""
         worker = self._host.worker

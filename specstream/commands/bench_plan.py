@@ -139,7 +139,7 @@ def bench_config(args: argparse.Namespace) -> EngineConfig:
     """The engine's config, in bfloat16 unless another dtype was asked for."""
     config = engine_of(args).config
     changed: dict[str, Any] = config.model_dump()
-    changed["max_running"] = max(config.max_running, args.concurrency or 1)
+    changed["max_running"] = max(config.places, args.concurrency or 1)
     if args.dtype is None and config.dtype == "auto":
         changed["dtype"] = "bfloat16"  # the fastest, on a CPU too
     return parse_config(changed)

@@ -68,6 +68,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
         action=argparse.BooleanOptionalAction,
         default=None,
     )
+    add(
+        "--max-running N",
+        "requests decoded side by side, the others wait (default: 16 where that pays, else 4)",
+        type=int,
+    )
     add("--config FILE", "TOML file with tables [engine], [sampling] and, for serve, [server]")
     add("--json", "one JSON object as the last line of stdout", action="store_true")
 
@@ -119,7 +124,7 @@ def _template_kwargs(text: str) -> dict[str, Any]:
 
 _TABLES = ("engine", "sampling", "server")
 _AS_GIVEN = ("target", "draft", "device", "dtype", "quantize", "allow_width_dependent", "compile",
-             "threads")  # fmt: skip
+             "threads", "max_running")  # fmt: skip
 """Options that are keys of `EngineConfig` as they are."""
 
 

@@ -57,6 +57,7 @@ async def run_server(args: argparse.Namespace) -> int:
             tls=tls,
             bundled=engine.config.target == DEFAULT_TARGET,
         )
+        note(f"{engine.places} replies are written side by side (--max-running sets it)")
         line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
         return await _serve(server, config, line)
 

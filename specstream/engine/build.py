@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
+from specstream.engine.places import choose_places
 from specstream.engine.prompt import check_template
 from specstream.engine.step import EngineCore
 from specstream.errors import (
@@ -69,6 +70,8 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
+    if config.max_running is None:
+        config = config.model_copy(update={"max_running": choose_places(target)})
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
@@ -79,7 +82,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     depths = sorted({depth for head in heads.values() for depth in head.depths})
     for runner in runners:
         check()
-        runner.compile(check, config.max_running, depths if runner is target else ())
+        runner.compile(check, config.places, depths if runner is target else ())
         warm_up(runner)
     # An end token without an output row is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)

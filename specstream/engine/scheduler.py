@@ -14,7 +14,7 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """First come, first served, with at most ``max_running`` requests at once.
+    """First come, first served, with at most `EngineConfig.places` requests at once.
 
     A parked request (back-pressure: its consumer has too many unread chunks) takes no part in steps and
     doesn't count as running; at most ``max_parked`` requests exceed ``max_running``. If a parked request
@@ -77,8 +77,8 @@ class Scheduler:
 
     def _free(self) -> int:
         active = sum(not request.delivery.parked for request in self.running)
-        bound = self._config.max_running + self._config.max_parked - len(self.running)
-        return 0 if self.short else min(self._config.max_running - active, bound)
+        bound = self._config.places + self._config.max_parked - len(self.running)
+        return 0 if self.short else min(self._config.places - active, bound)
 
     def _watch(self) -> None:
         """Record for each parked request since when its consumer has read nothing."""
@@ -96,7 +96,7 @@ class Scheduler:
         if not wanted or not self._parked:
             return None
         active = len(self.running) - len(self._parked)
-        full = self._free() <= 0 and active < self._config.max_running  # by parked ones
+        full = self._free() <= 0 and active < self._config.places  # by parked ones
         busy = {request.session for request in self.running}
         placeless = full and bool(wanted - busy or None in wanted)
         wanted.discard(None)

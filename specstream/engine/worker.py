@@ -56,6 +56,7 @@ class EngineWorker:
         self._thread = threading.Thread(target=self._run, name="specstream-engine", daemon=True)
         self._process = os.getpid()
         self.no_tools: str | None = "the engine is being loaded"
+        self.places = 0
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
@@ -151,6 +152,7 @@ class EngineWorker:
             self._on_closed()
             return None
         self.no_tools = core.admission.no_tools
+        self.places = core.config.places
         self._on_ready(None)
         return core
 

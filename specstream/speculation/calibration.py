@@ -6,14 +6,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 
 from specstream.model.forward import ForwardInput
+from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
 from specstream.speculation.policy.costs import Costs, DraftCosts
 
-__all__ = ["CONTEXT", "calibrate"]
+__all__ = ["CONTEXT", "calibrate", "pass_ms"]
 
 CONTEXT = 128
 """Cached rows behind which passes are timed, those of drafting heads as well."""
@@ -59,6 +61,30 @@ def calibrate(
         (step_ms,) = _least_ms([work], before=lambda: main.run(1))
         costs.drafts[name] = DraftCosts(step_ms)
     return costs
+
+
+def pass_ms(runner: ModelRunner, counts: Sequence[int]) -> list[float]:
+    """Milliseconds of passes over one token of each of so many sequences, behind `CONTEXT` rows.
+
+    Timed in turn; the rows are not computed, since their values don't change the time.
+    """
+    caches = [cast(RowCache, runner.new_cache()) for _ in range(max(counts))]
+    context = min(CONTEXT, runner.context_length - 1)
+    for cache in caches:
+        cache.reserve(context + 1)
+        cache.append_to(context)
+    token = torch.zeros(1, dtype=torch.int64, device=runner.device)
+
+    @torch.inference_mode()
+    def run(count: int) -> None:
+        inputs = [ForwardInput(token, cache) for cache in caches[:count]]
+        runner.forward(inputs).logits[0][0, 0].item()  # wait for the device
+        for cache in caches[:count]:
+            cache.rollback_to(context)
+
+    found = _least_ms([partial(run, count) for count in counts])
+    runner.forwards = 0
+    return found
 
 
 class _Bench:

@@ -1,0 +1,64 @@
+"""How many requests share a pass unless the config says it: as many as costs and memory allow."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from specstream.config import USUAL_PLACES
+from specstream.model.runner import ModelRunner
+from specstream.speculation.calibration import pass_ms
+
+__all__ = ["choose_places"]
+
+_log = logging.getLogger("specstream.engine")
+
+_MANY = 16
+_TOKENS = 2048  # of a conversation, for which each place must have memory
+_SHARE = 0.5  # of the free memory that the places may take
+
+
+def choose_places(target: ModelRunner) -> int:
+    """Return the number of requests that share a pass: `_MANY`, or `USUAL_PLACES`.
+
+    Many, if a pass over one token of each of sixteen sequences takes less time than four passes of four,
+    and if half of the free memory holds their keys and values. Models whose sequences take a pass each
+    gain nothing by more.
+    """
+    if not target.lean or target.fixed_width is not None:
+        return USUAL_PLACES
+    free = _free_bytes(target)
+    if free is not None and _MANY * target.cache_bytes(_tokens(target)) > _SHARE * free:
+        fit = int(_SHARE * free) // target.cache_bytes(_tokens(target))
+        _log.info("%d requests share a pass: memory has room for %d", USUAL_PLACES, fit)
+        return USUAL_PLACES
+    few_ms, many_ms = pass_ms(target, (USUAL_PLACES, _MANY))
+    ratio = many_ms / few_ms
+    found = _MANY if ratio < _MANY / USUAL_PLACES else USUAL_PLACES
+    words = "%d requests share a pass: one of %d takes %.1f times as long as one of %d"
+    _log.info(words, found, _MANY, ratio, USUAL_PLACES)
+    return found
+
+
+def _tokens(target: ModelRunner) -> int:
+    return min(_TOKENS, target.context_length)
+
+
+def _free_bytes(target: ModelRunner) -> int | None:
+    """Free memory for caches; None where the system doesn't tell."""
+    pooled = target.free_cache_bytes
+    if pooled is not None:
+        return pooled
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return _pages()
+
+
+def _pages() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
