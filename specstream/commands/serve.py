@@ -57,9 +57,9 @@ async def run_server(args: argparse.Namespace) -> int:
             tls=tls,
             bundled=engine.config.target == DEFAULT_TARGET,
         )
-        note(f"{engine.places} replies are written side by side (--max-running sets it)")
         line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
-        return await _serve(server, config, line)
+        places = f"{engine.places} replies are written side by side (--max-running sets it)"
+        return await _serve(server, config, line, places)
 
 
 async def run_adapter(args: argparse.Namespace) -> int:
@@ -81,11 +81,21 @@ async def run_adapter(args: argparse.Namespace) -> int:
     return await serve(partial(stage_or_adapter, args.kind, name))
 
 
-async def _serve(server: RealtimeServer | AdapterServer, config: ServerConfig, line: str) -> int:
-    """Serve until SIGTERM; ``line`` tells where, with fields ``s`` ("s" with TLS) and ``place``."""
+async def _serve(
+    server: RealtimeServer | AdapterServer, config: ServerConfig, line: str, *more: str
+) -> int:
+    """Serve until SIGTERM; ``line`` tells where, with fields ``s`` ("s" with TLS) and ``place``.
+
+    Lines of ``more`` follow it.
+    """
     async with server.start() as port:
         told = line.format(s="s" if config.tls_cert else "", place=location(config.host, port))
-        return await until_stopped(server.drain, config.drain, lambda: note(told))
+        return await until_stopped(server.drain, config.drain, lambda: _note_all(told, *more))
+
+
+def _note_all(*lines: str) -> None:
+    for line in lines:
+        note(line)
 
 
 def load_ears(name: str) -> Ears | None:

@@ -136,6 +136,7 @@ class ScriptedEngine:
     ) -> None:
         self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
+        self.places = 1
         self.tools: list[Tools | None] = []
         self._replies = list(replies)
         self._gate = gate

@@ -30,7 +30,8 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
 
     def note(text: str) -> None:
         said.append(text)
-        tasks.append(asyncio.create_task(connect(text)))
+        if text.startswith("ready"):
+            tasks.append(asyncio.create_task(connect(text)))
 
     async def connect(text: str) -> None:
         async with RealtimeClient.connect(text.partition("realtime: ")[2]):
@@ -40,7 +41,8 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("specstream.commands.common.Engine", Loaded)
     monkeypatch.setattr("specstream.commands.serve.note", note)
     assert main(["serve", "--port", "0", "--voice", "reference", "--ears", "off"]) == 130
-    ready, connected = said
+    ready, places, connected = said
+    assert places == "0 replies are written side by side (--max-running sets it)"  # none is loaded
     page, _, realtime = ready.removeprefix("ready – page: ").partition("   realtime: ")
     assert page.removeprefix("http") + "v1/realtime" == realtime.removeprefix("ws")
     assert connected == "connected"
