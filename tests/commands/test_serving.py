@@ -221,7 +221,8 @@ async def test_a_server_that_says_it_is_ready_can_be_stopped(
     def note(text: str = "") -> None:
         notes.append(text)
         assert signal.getsignal(signal.SIGTERM) is not before, "a SIGTERM now would end the process"
-        signal.raise_signal(signal.SIGTERM)
+        if len(notes) == 1:
+            signal.raise_signal(signal.SIGTERM)
 
     @asynccontextmanager
     async def scripted(args: object) -> AsyncGenerator[ScriptedEngine, None]:
@@ -234,7 +235,7 @@ async def test_a_server_that_says_it_is_ready_can_be_stopped(
     monkeypatch.setattr(serve, "note", note)
     before = signal.getsignal(signal.SIGTERM)
     assert await run(parsed(*argv)) == 0
-    assert [text.split(" ")[0] for text in notes] == ["ready"]
+    assert notes[0].startswith("ready")
 
 
 async def test_a_second_sigterm_does_not_wait() -> None:
