@@ -13,7 +13,7 @@ from torch import Tensor
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree, positions_of
 
-__all__ = ["AttentionBackend", "AttentionPlan", "Batch", "kept_rows"]
+__all__ = ["AttentionBackend", "AttentionPlan", "Batch", "Ragged", "kept_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,31 @@ def kept_rows(counts: Sequence[int], keeps: Sequence[int]) -> list[int]:
     """Return the rows of the kept tokens in a pass: the last ``keeps[i]`` of each ``counts[i]``."""
     stops = zip(accumulate(counts), keeps, strict=True)
     return [row for stop, keep in stops for row in range(stop - keep, stop)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """The places of N sequences' T queries and their keys; tensors on the device.
+
+    Attributes:
+        query_starts: ``[N + 1]`` int32, cumulative numbers of queries.
+        key_starts: ``[N + 1]`` int32, each sequence's first row in the pool; the last entry is unused.
+        key_counts: ``[N]`` int32, rows of each sequence, those of this pass included.
+        limits: ``[T]`` int32: a query sees the rows of its sequence before this one.
+        nodes: ``[T]`` int64: a query also sees row ``limits + j`` of its sequence if bit j is set, the
+            nodes of a token tree on the query's path. None: all sequences are chains, and the last
+            query of a sequence sees all its rows, the query before it one less, and so on.
+        max_queries: Upper bound of the number of a sequence's queries.
+        max_keys: Upper bound of ``key_counts``.
+    """
+
+    query_starts: Tensor
+    key_starts: Tensor
+    key_counts: Tensor
+    limits: Tensor
+    nodes: Tensor | None
+    max_queries: int
+    max_keys: int
 
 
 class AttentionPlan(ABC):

@@ -12,6 +12,7 @@ from torch import Tensor
 from specstream.checks import first_line
 from specstream.model import fused
 from specstream.model.agreement import rounding
+from specstream.model.attention.base import Ragged
 from specstream.model.transfer import to_device
 
 __all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded"]
@@ -19,31 +20,6 @@ __all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded"]
 _log = logging.getLogger("specstream.model")
 
 _FEW = 64  # most queries of a sequence for the kernel of rounds; prompts are read by another
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """The places of N sequences' T queries and their keys; tensors on the device.
-
-    Attributes:
-        query_starts: ``[N + 1]`` int32, cumulative numbers of queries.
-        key_starts: ``[N + 1]`` int32, each sequence's first row in the pool; the last entry is unused.
-        key_counts: ``[N]`` int32, rows of each sequence, those of this pass included.
-        limits: ``[T]`` int32: a query sees the rows of its sequence before this one.
-        nodes: ``[T]`` int64: a query also sees row ``limits + j`` of its sequence if bit j is set, the
-            nodes of a token tree on the query's path. None: all sequences are chains, and the last
-            query of a sequence sees all its rows, the query before it one less, and so on.
-        max_queries: Upper bound of the number of a sequence's queries.
-        max_keys: Upper bound of ``key_counts``.
-    """
-
-    query_starts: Tensor
-    key_starts: Tensor
-    key_counts: Tensor
-    limits: Tensor
-    nodes: Tensor | None
-    max_queries: int
-    max_keys: int
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Ragged], Tensor]

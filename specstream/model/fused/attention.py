@@ -11,54 +11,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from specstream.model.attention.base import Ragged
 from specstream.model.fused import attention_kernels, launch
 
-__all__ = ["Places", "Tile", "attend", "choose_splits", "choose_tile"]
+__all__ = ["Tile", "attend", "choose_splits", "choose_tile"]
 
 _PROCESSORS = 132  # of an H100
 _PER_PROCESSOR = 2  # programs
 _MOST_SPLITS = 64
 _LEAST_KEYS = 64  # of a split
-
-
-class Places(Protocol):
-    """The places of N sequences' queries and keys: tensors on the device."""
-
-    @property
-    def query_starts(self) -> Tensor:
-        """``[N + 1]`` int32, cumulative numbers of queries."""
-
-    @property
-    def key_starts(self) -> Tensor:
-        """``[N + 1]`` int32, each sequence's first row in the pool; the last entry is unused."""
-
-    @property
-    def key_counts(self) -> Tensor:
-        """``[N]`` int32, number of a sequence's rows, those of the pass included; at least 1."""
-
-    @property
-    def limits(self) -> Tensor:
-        """``[T]`` int32: a query sees its sequence's first ``limits[t]`` rows."""
-
-    @property
-    def nodes(self) -> Tensor | None:
-        """``[T]`` int64: if bit j is set, the query also sees row ``limits[t] + j``.
-
-        None if all sequences are chains.
-        """
-
-    @property
-    def max_queries(self) -> int:
-        """Upper bound of the number of a sequence's queries."""
-
-    @property
-    def max_keys(self) -> int:
-        """Upper bound of ``key_counts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +64,7 @@ def choose_splits(programs: int, max_keys: int, processors: int) -> int:
 
 
 def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, ragged: Places, splits: int | None = None
+    queries: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, splits: int | None = None
 ) -> Tensor:
     """Let queries attend to their sequences' rows; the scale is 1 / sqrt(head_dim).
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from specstream.model.attention.base import Ragged
 from specstream.model.fused import attention, elementwise, launch
-from tests.model.fused.cases import Places
 
 TYPES = {
     torch.bfloat16: "bf16",
@@ -112,7 +112,7 @@ def attend(
     pool = torch.zeros(2, 16, kv_heads, dim, dtype=dtype)
     indices = torch.zeros(1 << 10, dtype=torch.int32)
     nodes = torch.zeros(queries, dtype=torch.int64) if trees else None
-    places = Places(indices[:2], indices[2:4], indices[4:5], indices[5:], nodes, queries, 8192)
+    places = Ragged(indices[:2], indices[2:4], indices[4:5], indices[5:], nodes, queries, 8192)
     splits = 1 if queries > 64 else None
     attention.attend(joint[:, :heads], pool[0], pool[1], places, splits=splits)
 

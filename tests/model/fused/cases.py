@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.model.attention.base import Ragged
+
 pytest.importorskip("triton", reason="fused kernels need Triton")
 
 _TOO_NEW = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 4)
@@ -25,19 +27,6 @@ looping = [
     *interpreted,
     pytest.mark.skipif(_TOO_NEW, reason="Triton's interpreter needs numpy < 2.4 to run a loop"),
 ]
-
-
-@dataclass(frozen=True)
-class Places:
-    """See `specstream.model.fused.attention.Places`."""
-
-    query_starts: Tensor
-    key_starts: Tensor
-    key_counts: Tensor
-    limits: Tensor
-    nodes: Tensor | None
-    max_queries: int
-    max_keys: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,7 @@ class Pass:
     queries: Tensor
     keys: Tensor
     values: Tensor
-    places: Places
+    places: Ragged
 
 
 def tree(size: int, seed: int = 0) -> list[int]:
@@ -103,7 +92,7 @@ def make_pass(
 
     counts = [each.count for each in sequences]
     nodes = [word for each in sequences for word in each.nodes]
-    places = Places(
+    places = Ragged(
         torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32),
         made([*starts, 0]),
         made(ends),

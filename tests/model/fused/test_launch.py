@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from specstream.model import fused
+from specstream.model.attention.base import Ragged
 from specstream.model.fused import launch
-from tests.model.fused.cases import Appended, Places, make_pass, tree
+from tests.model.fused.cases import Appended, make_pass, tree
 
 # `cases` skips this module where Triton is missing.
 from specstream.model.fused import attention, elementwise  # isort: skip
@@ -51,7 +52,7 @@ def test_the_grid_does_not_follow_the_lengths(grids: list[tuple[int, ...]]) -> N
     for before in (3, 700):
         made = make_pass([Appended(before, 5)], 8, 2, 64, torch.bfloat16)
         p = made.places
-        places = Places(p.query_starts, p.key_starts, p.key_counts, p.limits, None, 5, 32768)
+        places = Ragged(p.query_starts, p.key_starts, p.key_counts, p.limits, None, 5, 32768)
         attention.attend(made.queries, made.keys, made.values, places)
     assert grids[:2] == grids[2:]
     assert grids[0] == (1, 2, 64)
