@@ -17,6 +17,7 @@ from specstream.pipeline.listening_interfaces import (
     TurnCapabilities,
     VoiceActivity,
 )
+from specstream_adapters.onnx import without_telemetry
 
 __all__ = ["SileroDetector"]
 
@@ -60,7 +61,7 @@ def _network() -> Any:
     # The package's own module imports torch; only its file is needed.
     package = find_spec("silero_vad")
     try:
-        import onnxruntime
+        onnxruntime = without_telemetry()
     except ImportError:
         package = None
     if package is None or not package.submodule_search_locations:

@@ -21,6 +21,7 @@ from specstream.pipeline.listening_interfaces import (
     RecognizerCapabilities,
     Transcript,
 )
+from specstream_adapters.onnx import without_telemetry
 
 __all__ = ["WhisperRecognizer"]
 
@@ -200,12 +201,12 @@ def _repeats(text: str) -> bool:
 
 def _load(model: str | Path | None, *, threads: int, device: str, compute_type: str) -> Any:
     try:
-        from faster_whisper import WhisperModel
+        whisper_model: Any = without_telemetry("faster_whisper").WhisperModel
     except ImportError as error:
         message = "faster-whisper is needed: pip install 'specstream-sdk[ears]'"
         raise AdapterUnavailable(message) from error
 
-    class ShortWindow(WhisperModel):  # type: ignore[misc, unused-ignore]
+    class ShortWindow(whisper_model):  # type: ignore[misc, unused-ignore]
         """Encodes the first ``frames`` frames of a window only."""
 
         frames = _WINDOW

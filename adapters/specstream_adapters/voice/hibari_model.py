@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from specstream.errors import AdapterUnavailable
+from specstream_adapters.onnx import without_telemetry
 from specstream_adapters.voice.hibari_marks import Wave
 from specstream_adapters.voice.hibari_text import Reader
 from specstream_adapters.voice.shared import once
@@ -59,7 +60,7 @@ def shared_model() -> HibariModel:
         AdapterUnavailable: hibari-tts or onnxruntime is missing, or is a release that differs.
     """
     try:
-        import onnxruntime
+        onnxruntime = without_telemetry()
         from hibari import dsp, g2p, tts
     except ImportError as error:
         raise AdapterUnavailable(
