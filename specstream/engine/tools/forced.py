@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from specstream.engine.reasoning import Tag
+from specstream.engine.tools.closed import closed
 from specstream.engine.tools.formats import CallFormat
 from specstream.errors import SamplingError
 from specstream.model.grammar import COMPACT, check_grammar
@@ -64,7 +65,7 @@ def _lark(tools: Tools, form: CallFormat, asked: str) -> str:
     names = [f"call_{number}" for number in range(len(tools.forced))]
     lines = [f"start: {around}", f"calls: call {more}", f"call: {' | '.join(names)}"]
     for name, tool in zip(names, tools.forced, strict=True):
-        schema = {**tool.parameters, "type": "object", "x-guidance": COMPACT}
+        schema = {**closed(tool.parameters), "type": "object", "x-guidance": COMPACT}
         lines.append(f"{name}: {before} {_call(form, tool, key, f'{name}_arguments')} {after}")
         lines.append(f"{name}_arguments: %json {json.dumps(schema)}")
     return "\n".join(lines)
