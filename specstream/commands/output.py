@@ -25,7 +25,8 @@ __all__ = [
     "write_json",
 ]
 
-_SHADES = ("\033[0m", "\033[48;5;236m")  # plain, and a slightly lifted background
+# Plain, and light letters on dark grey: both colours are said, so that it is read on any background.
+_SHADES = ("\033[0m", "\033[38;5;252;48;5;236m")
 _RESET = "\033[0m"
 
 
