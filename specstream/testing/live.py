@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -43,7 +43,8 @@ async def run_live(
         url: ``ws://host:port/v1/realtime``.
         speak: Returns a text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
         api_key: Sent as a bearer token.
-        progress: Called after each reply with the number of replies so far and of all turns.
+        progress: Called after each reply with the number of turns that were answered and of all; an
+            interrupted turn may have several replies.
 
     Raises:
         ConnectionFailed: nobody answers, or the connection broke.
@@ -51,13 +52,17 @@ async def run_live(
         EngineError: a response failed, never ended, or had nothing audible.
     """
     turns: list[TurnLatency] = []
-    replies, total = itertools.count(1), len(scenario.turns) * scenario.repeat
-    for _ in range(scenario.repeat):
+    each, total = len(scenario.turns), len(scenario.turns) * scenario.repeat
+    for repeat in range(scenario.repeat):
+        tell = partial(_tell, progress, repeat * each, total)
         async with RealtimeClient.connect(url, api_key=api_key, events=()) as client:
             await client.update(output_modalities=["audio"], **_hearing(scenario))
-            tell = lambda: progress(next(replies), total)  # noqa: E731
             turns += await _ServerTalk(scenario, client.exchange, speak, tell).hold()
     return LatencyReport(scenario.name, "wall", tuple(turns))
+
+
+def _tell(progress: Callable[[int, int], object], before: int, total: int, done: int) -> None:
+    progress(before + done, total)
 
 
 def _hearing(scenario: Scenario) -> dict[str, Any]:
@@ -77,7 +82,7 @@ class _ServerTalk(Talk):
         scenario: Scenario,
         exchange: Exchange,
         speak: Callable[[str], Awaitable[bytes]],
-        progress: Callable[[], object],
+        progress: Callable[[int], object],
     ) -> None:
         super().__init__(scenario, Ear())
         self._exchange = exchange
@@ -118,7 +123,7 @@ class _ServerTalk(Talk):
                 if response.status == "failed":
                     failure = details.error if details is not None else None
                     raise EngineError(failure.message if failure is not None else "it failed")
-                self._progress()
+                self._progress(self.answering + 1)
                 if not self._cut:
                     self.reply_over(complete=response.status != "cancelled")
 

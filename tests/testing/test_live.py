@@ -74,6 +74,8 @@ async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None
     told: list[tuple[int, int]] = []
     report = await held(tmp_path, told=told)
     assert report.clock == "wall"
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (len(report.turns), len(report.turns))
     first, second, third = report.turns
     assert [turn.reply for turn in report.turns[1:]] == REPLIES[1:]
     assert first.stages["turn_end"] == pytest.approx(310, abs=35)
