@@ -196,6 +196,7 @@ def test_bad_input_is_one_clear_line(
         (["serve", "--port", "http"], "a port is a number from 0 to 65535"),
         (["generate", "x", "--top", "1"], "--top could match --top-p, --top-k"),
         (["generate", "x", "--proposer", "magic"], "invalid choice: 'magic'"),
+        (["trace", "x", "--at", "-1s"], "a value that begins with - is written --at=VALUE"),
         (["adapter"], "required: kind; see `specstream adapter --help`\n"),
     ],
 )

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from specstream.commands.output import note
+from specstream.errors import AdapterUnavailable
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Pipeline, Stage
@@ -41,6 +42,9 @@ def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None)
     """
     if name.startswith(("ws://", "wss://")):
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
+    if "://" in name:
+        rest = name.partition("://")[2]
+        raise AdapterUnavailable(f"{name}: a {kind} stage speaks WebSocket; write ws://{rest}")
     if kind == "voice":
         return load_voice(name)
     options: dict[str, Any] = {"generator": engine} if (kind, name) == ("prompt", "model") else {}

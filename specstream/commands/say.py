@@ -16,6 +16,7 @@ from specstream.commands.output import RunPrinter, note, print_json, shades, tel
 from specstream.commands.progress import loaded
 from specstream.commands.recorder import Recorder
 from specstream.commands.timed_turn import Turn, run_turn
+from specstream.errors import ConfigError
 from specstream.wording import counted
 
 __all__ = ["run"]
@@ -25,6 +26,8 @@ _REPEATS = 3  # compared turns with and without speculation, in alternation
 
 async def run(args: argparse.Namespace) -> None:
     """Speak one reply; with ``--compare``, also measure it without speculation."""
+    if not args.out.strip():
+        raise ConfigError("--out must name a folder")
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns

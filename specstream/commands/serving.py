@@ -35,7 +35,7 @@ class ServerConfig(BaseModel):
     api_key_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    drain: float = Field(default=10.0, ge=0, description="seconds")
+    drain: float = Field(default=10.0, ge=0, allow_inf_nan=False, description="seconds")
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     max_sessions: int = Field(default=32, ge=1)

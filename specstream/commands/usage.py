@@ -14,11 +14,16 @@ from specstream.checks import meant
 __all__ = ["Parser", "adding_to", "read_arguments"]
 
 
+_NO_VALUE = re.compile(r"(--[a-z-]+): expected one argument$")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: no usage text before them."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and how to get help; exit with code 2."""
+        if found := _NO_VALUE.search(message):
+            message += f": a value that begins with - is written {found[1]}=VALUE"
         more = "" if message.endswith("?") else f"; see `{self.prog} --help`"
         self.exit(2, f"specstream: {message}{more}\n")
 

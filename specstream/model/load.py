@@ -255,5 +255,8 @@ def _reading(name: str, what: str) -> Iterator[str]:
         raise ModelError(f"{name} doesn't fit into the device's memory") from error
     except Exception as error:
         if Path(name).exists():
-            raise ModelBroken(f"{name}: the {what} can't be read: {first_line(error)}") from error
+            why = f"{name}: the {what} can't be read: {first_line(error)}"
+            if gguf_file(name) is not None:
+                why += " (was the file copied as a whole?)"
+            raise ModelBroken(why) from error
         raise not_found(name, error) from error

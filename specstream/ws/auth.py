@@ -108,10 +108,13 @@ def check_key(host: str, api_key: str | None) -> None:
     """Require a key where other machines can connect.
 
     Raises:
-        ConfigError: the key is empty, or ``host`` needs one and there is none.
+        ConfigError: ``host`` can't be a host's name, the key is empty, or ``host`` needs one and there
+            is none.
     """
     if api_key is not None and not api_key:
         raise ConfigError("the api key is empty; leave it out, or give one")
+    if literal_address(host) is None and _name_in(host) != host.lower():
+        raise ConfigError(f"{host!r} is no host name or address to listen on")
     if api_key is None and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines: set an api key (for a command, "
@@ -151,6 +154,7 @@ def _as_sent(origin: str) -> str:
 
 def _name_in(host: str) -> str:
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+    return "" if any(map(str.isspace, name)) else name

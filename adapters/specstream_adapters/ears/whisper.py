@@ -215,6 +215,9 @@ def _load(model: str | Path | None, *, threads: int, device: str, compute_type: 
             return super().encode(np.ascontiguousarray(features[..., : self.frames]))
 
     place = str(model) if model is not None else _bundled()
+    # faster-whisper would take the path for the name of a model on the Hub.
+    if place.startswith(("/", "./", "../", "~")) and not Path(place).is_dir():
+        raise AdapterUnavailable(f"whisper: no such folder: {place}")
     try:
         return ShortWindow(place, device=device, compute_type=compute_type, cpu_threads=threads)
     except Exception as error:
