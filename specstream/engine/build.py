@@ -113,9 +113,10 @@ def _proposer(config: EngineConfig, parts: Parts, lost: Sequence[str]) -> Propos
         kind = config.proposer.kind
         _log.warning("%s fails here (%s): nothing is drafted", kind, first_line(error))
         return OffProposer()
-    except ConfigError:
+    except ConfigError as error:
         if not lost:
             raise
+        _log.warning("nothing is drafted: %s", first_line(error))
         return OffProposer()
     return made
 
@@ -124,9 +125,8 @@ def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mo
     dtype = target_dtype(config)
     model = load_model(config.target, config, dtype)
     if model.device.type == "cuda":
-        torch.cuda.set_device(
-            model.device
-        )  # of this thread; our kernels, streams and graphs use it
+        # A setting of this thread, which our kernels, streams and graphs use.
+        torch.cuda.set_device(model.device)
     target = _target_runner(model, config)
     if dtype != config.dtype and not target.invariant:
         # Native code doesn't take the model; torch's bfloat16 passes round differently at each width.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from specstream.config import USUAL_PLACES
 from specstream.model.runner import ModelRunner
@@ -45,7 +44,7 @@ def _tokens(target: ModelRunner) -> int:
 
 
 def _free_bytes(target: ModelRunner) -> int | None:
-    """Free memory for caches; None where the system doesn't tell."""
+    """Free memory for caches; None where there is neither a pool nor Linux to ask."""
     pooled = target.free_cache_bytes
     if pooled is not None:
         return pooled
@@ -54,11 +53,4 @@ def _free_bytes(target: ModelRunner) -> int | None:
             lines = dict(line.split(":", 1) for line in file)
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return _pages()
-
-
-def _pages() -> int | None:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
         return None

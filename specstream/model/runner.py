@@ -14,7 +14,7 @@ from specstream.config import Scheme
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
-from specstream.model.graphs import CapturePlan, Draws, Graphs, Written, compile_passes
+from specstream.model.graphs import CapturePlan, DraftedChain, Draws, Graphs, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library
@@ -159,7 +159,7 @@ class ModelRunner:
 
     def chains(
         self, tokens: Sequence[Tensor], caches: Sequence[KVCache], draws: Draws | None = None
-    ) -> Written | None:
+    ) -> DraftedChain | None:
         """Draft several tokens for several sequences in a captured chain; see `GraphedChains`.
 
         Returns None, with nothing done, if no captured chain fits.

@@ -99,10 +99,8 @@ def draws_of(
     noise = _sources(requests)
     if noise is None or not all(map(only_nucleus, params)):
         return None
-    temperatures, masses = (
-        [one.temperature for one in params],
-        [usable_mass(one.top_p) for one in params],
-    )
+    temperatures = [one.temperature for one in params]
+    masses = [usable_mass(one.top_p) for one in params]
     if noise[0].keyed:
         each = list(zip(noise, positions, strict=True))
         keys = [[noise_key(one.seed, at + step) for one, at in each] for step in range(steps)]

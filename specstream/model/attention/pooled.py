@@ -157,7 +157,7 @@ class Layout:
         """The lengths of the parts of `packed`: four by tokens, and that of all sequences."""
         return *[self.tokens] * 4, len(self._of_sequences)
 
-    def placed(self, parts: Sequence[Tensor], most_keys: int, *, nodes: bool) -> Placed:
+    def placed(self, parts: Sequence[Tensor], most_keys: int, *, nodes: bool) -> PlacedTokens:
         """Return the pass's places.
 
         Args:
@@ -170,11 +170,11 @@ class Layout:
         starts, keys, counts = sequences.int().split_with_sizes([n + 1, n + 1, n])
         shown = bits if nodes else None
         ragged = Ragged(starts, keys, counts, limits.int(), shown, self.longest, most_keys)
-        return Placed(rows, positions, ragged)
+        return PlacedTokens(rows, positions, ragged)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTokens:
     """A `Layout` on the device.
 
     Attributes:
@@ -204,7 +204,7 @@ class PooledPlan(AttentionPlan):
     def __init__(
         self,
         backend: PooledAttention,
-        placed: Placed,
+        placed: PlacedTokens,
         kept: tuple[Tensor, Tensor, int] | None = None,
     ) -> None:
         self._layers, self._kernels = backend.pool.layers, backend.kernels

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from specstream.model.fused.jit import jit
+from specstream.model.fused.launch import jit
 
 __all__ = ["attend", "merge"]
 

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specstream.model.fused import launch
-from specstream.model.fused.jit import jit
+from specstream.model.fused.launch import jit
 
 __all__ = ["add_norm", "rotate_and_store", "silu_mul"]
 

@@ -18,16 +18,16 @@ from specstream.model.graphs.capture import (
     batches_up_to,
     capture_on_gpu,
 )
-from specstream.model.graphs.chains import Draws, GraphedChains, Written
+from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 
 __all__ = [
     "DRAFT",
     "TARGET",
     "CapturePlan",
+    "DraftedChain",
     "Draws",
     "Graphs",
-    "Written",
     "compile_passes",
 ]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.checks import first_line
-from specstream.model.attention.pooled import Layout, Placed, PooledAttention
+from specstream.model.attention.pooled import Layout, PlacedTokens, PooledAttention
 from specstream.model.kv.pooled import PooledCache
 from specstream.model.transfer import to_device
 from specstream.model.tree import Tree
@@ -102,7 +102,7 @@ class FixedInputs:
         self.tokens = torch.zeros(batch * width, dtype=torch.int64, device=device)
         self._packed = to_device(layout.packed, device)
 
-    def placed(self) -> Placed:
+    def placed(self) -> PlacedTokens:
         """The places of the tokens, computed from the fixed memory; part of the captured work."""
         parts = self._packed.split_with_sizes(self._layout.sizes)
         return self._layout.placed(parts, self.longest, nodes=self._trees)

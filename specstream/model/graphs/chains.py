@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.attention.kernels import Ragged
-from specstream.model.attention.pooled import Placed, PooledAttention, PooledPlan
+from specstream.model.attention.pooled import PlacedTokens, PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
 from specstream.model.graphs.capture import Capture, CapturePlan, FixedInputs, capture_all
 from specstream.model.kv.base import RowCache
@@ -20,13 +20,13 @@ from specstream.model.noise import gumbel_max_of_rows
 from specstream.model.sampling import draw_at, nucleus
 from specstream.model.transfer import to_device
 
-__all__ = ["Draws", "GraphedChains", "Written"]
+__all__ = ["DraftedChain", "Draws", "GraphedChains"]
 
 Kind = Literal["greedy", "drawn", "drawn by top-p", "keyed", "keyed by top-p"]
 _KINDS: tuple[Kind, ...] = ("greedy", "drawn", "drawn by top-p", "keyed", "keyed by top-p")
 
 
-class Written(NamedTuple):
+class DraftedChain(NamedTuple):
     """What a chain of steps chose for n sequences.
 
     Attributes:
@@ -130,7 +130,7 @@ class GraphedChains:
 
     def __call__(
         self, tokens: Sequence[Tensor], caches: Sequence[RowCache], draws: Draws | None = None
-    ) -> Written | None:
+    ) -> DraftedChain | None:
         """Append ``tokens[i] [1 or 2]`` to each sequence, then the tokens that are chosen.
 
         Each cache grows by its tokens and one row for each chosen token but the last. ``draws`` None:
@@ -158,7 +158,7 @@ class GraphedChains:
         for cache, end in zip(pooled, ends, strict=True):
             cache.append_to(end + self.steps - 1)
         probs = torch.stack(graph.probs)[:, :n] if graph.probs else None
-        return Written(
+        return DraftedChain(
             torch.stack(graph.tokens)[:, :n], torch.stack(graph.confidences)[:, :n], probs
         )
 
@@ -178,7 +178,7 @@ class GraphedChains:
         cos, sin = decoder.rotary.upto(self._longest)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
 
-        def states(tokens: Tensor, placed: Placed) -> Tensor:
+        def states(tokens: Tensor, placed: PlacedTokens) -> Tensor:
             turn, turned = (one.index_select(0, placed.positions)[:, None] for one in (cos, sin))
             return decoder.run(tokens, turn, turned, PooledPlan(self._attention, placed))
 
@@ -192,7 +192,7 @@ class GraphedChains:
                     at, keys = ends + step, first.ragged.key_starts
                     seen = (at + 1).int()
                     ragged = Ragged(starts, keys, seen, seen, None, 1, self._longest)
-                    placed = Placed(keys[:-1].long() + at, at, ragged)
+                    placed = PlacedTokens(keys[:-1].long() + at, at, ragged)
                     hidden = states(made.tokens[-1], placed)
 
         made.work = work

@@ -16,7 +16,7 @@ from specstream.speculation.policy.records import Candidate, Offer
 from specstream.speculation.proposal import Capabilities, SpecRequest
 from specstream.speculation.proposers.candidate import Drafted, Task, TaskProposer
 from specstream.speculation.proposers.marginals import draft_ready, take_chain
-from specstream.speculation.proposers.medusa_tree import Shape, grow_all
+from specstream.speculation.proposers.medusa_tree import TreeShape, grow_all
 from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["MedusaProposer", "build"]
@@ -73,7 +73,7 @@ class MedusaProposer(TaskProposer):
                 take_chain(task, self._head.whole(rows), looks=self._looks, source=self.name)
                 for task, rows in each
             ]
-        shape = Shape(self._config.top_k, self._size, self._eos_ids)
+        shape = TreeShape(self._config.top_k, self._size, self._eos_ids)
         requests = [(task.request, rows) for task, rows in each]
         return [Drafted(tree, (), 1) for tree in grow_all(requests, self._head, shape)]
 

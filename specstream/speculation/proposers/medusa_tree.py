@@ -17,13 +17,13 @@ from specstream.model.sampling import free_to_look
 from specstream.model.transfer import to_device
 from specstream.speculation.proposal import Proposal, SpecRequest
 
-__all__ = ["Shape", "grow_all"]
+__all__ = ["TreeShape", "grow_all"]
 
 _Choices = Sequence[tuple[float, int]]  # log probability and id, likeliest first
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TreeShape:
     """The limits of a tree.
 
     Attributes:
@@ -38,7 +38,7 @@ class Shape:
 
 
 def grow_all(
-    asked: Sequence[tuple[SpecRequest, Tensor]], head: MedusaHead, shape: Shape
+    asked: Sequence[tuple[SpecRequest, Tensor]], head: MedusaHead, shape: TreeShape
 ) -> list[Proposal]:
     """Grow a tree for each request from its heads' logits ``[levels, draft vocabulary]``.
 
@@ -62,7 +62,7 @@ def grow_all(
 
 
 def _best_on_device(
-    request: SpecRequest, rows: Tensor, head: MedusaHead, shape: Shape
+    request: SpecRequest, rows: Tensor, head: MedusaHead, shape: TreeShape
 ) -> tuple[Tensor, Tensor]:
     """Log probabilities and ids of each level's likeliest tokens, ``[levels, top_k]``."""
     found = likeliest(rows, shape.top_k, head.ids)
@@ -77,7 +77,7 @@ def _grow(
     request: SpecRequest,
     rows: Tensor,
     head: MedusaHead,
-    shape: Shape,
+    shape: TreeShape,
     known_levels: Sequence[_Choices] | None,
 ) -> Proposal:
     """Grow the tree of the likeliest nodes.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specstream.model.forward import ForwardInput
 from specstream.model.graphs import CapturePlan, agreement
-from specstream.model.graphs.chains import Draws, GraphedChains, Written
+from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv.base import RowCache
 from specstream.model.noise import gumbel, noise_key
@@ -148,7 +148,7 @@ def test_chains_that_differ_are_dropped(
     assert len(both.chains.captured) == 3 * len(WAYS)
     real = GraphedChains.__call__
 
-    def exchanged(self: GraphedChains, tokens: list[Tensor], *rest: object) -> Written | None:
+    def exchanged(self: GraphedChains, tokens: list[Tensor], *rest: object) -> DraftedChain | None:
         found = real(self, tokens, *rest)  # type: ignore[arg-type]
         assert found is not None
         if len(tokens) < 4:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specstream.model.graphs import CapturePlan, Graphs
-from specstream.model.graphs.chains import GraphedChains, Written
+from specstream.model.graphs.chains import DraftedChain, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -123,7 +123,7 @@ def test_what_is_no_number_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> No
     proposer = captured()
     right = GraphedChains.__call__
 
-    def broken(self: GraphedChains, *args: Any) -> Written | None:
+    def broken(self: GraphedChains, *args: Any) -> DraftedChain | None:
         found = right(self, *args)
         assert found is not None
         spoiled = found.confidences.index_fill(0, torch.tensor([1]), torch.nan)

@@ -18,7 +18,7 @@ from specstream.speculation.proposal import Capabilities, Proposal
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.auto_build import build as build_auto
 from specstream.speculation.proposers.medusa import MedusaProposer
-from specstream.speculation.proposers.medusa_tree import Shape, grow_all
+from specstream.speculation.proposers.medusa_tree import TreeShape, grow_all
 from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy
@@ -53,7 +53,7 @@ def grown(
     rows: Tensor, made: MedusaHead, asked: Asked, ends: frozenset[int] = frozenset()
 ) -> Proposal:
     request: Any = asked
-    (found,) = grow_all([(request, rows)], made, Shape(3, lambda levels: 9, ends))
+    (found,) = grow_all([(request, rows)], made, TreeShape(3, lambda levels: 9, ends))
     return found
 
 
