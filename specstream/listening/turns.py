@@ -12,7 +12,7 @@ __all__ = ["Audio", "Closed", "Opened", "Paused", "Step", "Turns"]
 
 _BLOCK_MS = 32  # audio that the track is given at once
 _LAG_MS = 500.0  # how long after the voice began a track may report it
-_UNKNOWN = "and"  # text assumed until a pause's transcript is there: a clause that goes on
+_UNKNOWN = ""  # text assumed until a pause's transcript is there: silence then decides alone
 
 
 @dataclass(frozen=True, slots=True)

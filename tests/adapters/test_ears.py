@@ -18,7 +18,7 @@ from specstream.listening.events import ListeningFailed, TurnEnded, TurnHeard, T
 from specstream.listening.listener import Listener
 from specstream.listening.resampler import Resampler
 from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import SpeechStarted, SpeechStopped
+from specstream.pipeline.listening_interfaces import SpeechStarted, SpeechStopped, Transcript
 from specstream_adapters.ears import whisper as module
 from specstream_adapters.ears.silero import SileroDetector
 from specstream_adapters.ears.whisper import WhisperRecognizer, _repeats
@@ -184,6 +184,65 @@ async def test_what_is_no_speech_is_no_turn_and_a_question_after_it_is_heard(
         assert not any(heard), (name, heard)
     events = await hear(ears, sounds(say)["loud noise"] + silence(1) + question, settings)
     assert "capital" in [e.transcript.text for e in events if isinstance(e, TurnHeard)][-1]
+
+
+class Passes:
+    """Stands in for Whisper's passes: ``untrusted`` names the windows whose text repeats itself."""
+
+    def __init__(self, recognizer: WhisperRecognizer, patch: pytest.MonkeyPatch) -> None:
+        self.frames: list[int] = []
+        self.untrusted: set[int] = set()
+        patch.setattr(recognizer, "_pass", self.read)
+
+    def read(self, audio: Any, language: str | None, frames: int) -> tuple[Transcript, bool]:
+        self.frames.append(frames)
+        return Transcript(f"{len(audio)} by {frames}"), frames not in self.untrusted
+
+
+@needs_ears
+async def test_a_doubtful_partial_is_withheld_and_read_again_at_the_end_only(
+    recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(recognizer, monkeypatch)
+    stream = recognizer.open(16_000)
+    stream.add(bytes(32_000))
+    assert (await stream.partial()).text == "16000 by 1000"  # ten seconds, not thirty
+    stream.add(bytes(9 * 32_000))
+    passes.untrusted = {1300}
+    assert (await stream.partial()).text == "16000 by 1000"
+    assert passes.frames == [1000, 1300]
+    assert (await stream.finish()).text == "160000 by 3000"
+    assert (await stream.finish()).text == "160000 by 3000"
+    assert passes.frames == [1000, 1300, 3000]
+    await stream.aclose()
+
+
+@needs_ears
+async def test_audio_that_needs_the_whole_window_is_read_once(
+    recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = Passes(recognizer, monkeypatch)
+    passes.untrusted = {3000}
+    stream = recognizer.open(16_000)
+    stream.add(bytes(28 * 32_000))
+    assert (await stream.partial()).text == (await stream.finish()).text == "448000 by 3000"
+    assert passes.frames == [3000]
+    await stream.aclose()
+
+
+@needs_ears
+async def test_a_short_answer_takes_one_short_pass(
+    say: Any, recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, frames = recognizer._pass, []
+    monkeypatch.setattr(recognizer, "_pass", lambda *a: frames.append(a[2]) or read(*a))
+    for answer in ("Yes.", "Two.", "Thank you."):
+        resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
+        stream.add(resampler.push(pcm(say(answer))) + resampler.flush())
+        text = (await stream.finish()).text
+        assert len(words(text)) == len(words(answer)), text
+        await stream.aclose()
+    assert frames == [1000] * 3
 
 
 @needs_ears

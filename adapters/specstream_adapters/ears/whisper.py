@@ -8,6 +8,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ __all__ = ["WhisperRecognizer"]
 
 _RATE = 16_000
 _WINDOW = 3000  # frames of 10 ms that the encoder was trained on
-# Frames of silence after the speech in a shortened window; with fewer, Whisper repeats itself.
-_MARGIN = 300
+# A shortened window's fewest frames, and those of silence after the speech: with fewer, Whisper repeats
+# itself (at 400 frames, 11 of 16 answers of one or two words; at 1,000, one).
+_SHORTEST, _MARGIN = 1000, 300
 _LEAST = _RATE // 10  # samples; in less audio nothing can have been said
 _TOKENS_PER_S, _TOKENS = 8, 12  # limit of tokens written: per second of audio, plus a constant
-_UNSURE = -0.8  # mean log-probability below which a shortened window isn't trusted
+# Mean log-probability below which a shortened window isn't trusted; one word's mean varies more.
+_UNSURE, _UNSURE_WORD = -0.8, -1.2
 _NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
 
@@ -40,8 +43,9 @@ class WhisperRecognizer:
     """Whisper (Radford et al. 2022) on CTranslate2: any model that faster-whisper can read.
 
     Whisper's encoder reads 30 seconds, however short the speech is. Here it reads only the speech and
-    three seconds of silence, which takes a fifth of the time. If the transcript is unlikely or repeats
-    itself, the speech is read once more with the whole window.
+    three seconds of silence, at least ten seconds together, which takes a quarter of the time. If the
+    transcript is unlikely or repeats itself, it is no partial transcript, and at the end of the turn the
+    speech is read once more with the whole window.
 
     All streams share one thread.
 
@@ -92,14 +96,17 @@ class WhisperRecognizer:
         """Take no more work; a pass under way runs to its end. Idempotent."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, audio: npt.NDArray[Any], language: str | None) -> Transcript:
-        """One turn's transcript. Runs on the thread."""
-        frames = len(audio) * 100 // _RATE + _MARGIN
-        if frames < _WINDOW:
-            transcript, trusted = self._pass(audio, language, frames - frames % 2)
-            if trusted:
-                return transcript
-        return self._pass(audio, language, _WINDOW)[0]
+    def _read(
+        self, audio: npt.NDArray[Any], language: str | None, *, whole: bool = False
+    ) -> tuple[Transcript, bool]:
+        """One turn's transcript, and whether it can be trusted. Runs on the thread.
+
+        ``whole``: by the whole window, which is always trusted: there is no better one.
+        """
+        frames = max(_SHORTEST, len(audio) * 100 // _RATE + _MARGIN)
+        whole = whole or frames >= _WINDOW
+        transcript, trusted = self._pass(audio, language, _WINDOW if whole else frames // 2 * 2)
+        return transcript, trusted or whole
 
     def _pass(
         self, audio: npt.NDArray[Any], language: str | None, frames: int
@@ -123,7 +130,7 @@ class WhisperRecognizer:
             if segments and len(audio) <= _WINDOW * _RATE // 100:
                 break  # one window holds all the audio: further segments come from its silence
             segments.append(segment)
-        trusted = all(s.avg_logprob > _UNSURE and len(s.tokens) < most - 1 for s in segments)
+        trusted = all(_likely(s) and len(s.tokens) < most - 1 for s in segments)
         spoken = [s for s in segments if s.no_speech_prob < _NO_SPEECH or s.avg_logprob > _UNSURE]
         text = "".join(segment.text for segment in spoken).strip()
         if not any(map(str.isalnum, text)):
@@ -143,7 +150,8 @@ class WhisperStream:
         self._recognizer, self._language = recognizer, language
         self._pcm = bytearray()
         self._known = Transcript("")
-        self._known_for = 0  # bytes of audio that the known transcript was made from
+        self._read_to = 0  # bytes of audio that were read last
+        self._trusted = True  # what was read then; ``_known`` is older if it can't be trusted
         self._closed = False
 
     def add(self, pcm: bytes) -> None:
@@ -153,31 +161,44 @@ class WhisperStream:
     async def partial(self) -> Transcript:
         """Transcribe what was said so far. Cancelling gives up the wait; a pass under way is finished.
 
+        A transcript that can't be trusted is not given; the last one that could be stays.
+
         Raises:
             AdapterFailed: Whisper broke, or the stream is closed.
         """
+        return await self._transcribe(last=False)
+
+    async def finish(self) -> Transcript:
+        """The whole transcript; computes nothing if no audio came since a `partial` to be trusted."""
+        return await self._transcribe(last=True)
+
+    async def _transcribe(self, *, last: bool) -> Transcript:
         if self._closed:
             raise AdapterFailed("the recognition of this turn was closed")
         pcm = bytes(self._pcm)
-        if len(pcm) == self._known_for or len(pcm) < 2 * _LEAST:
+        if len(pcm) < 2 * _LEAST:
             return self._known
+        if len(pcm) != self._read_to:
+            await self._pass(pcm, whole=False)
+        if last and not self._trusted:
+            await self._pass(pcm, whole=True)
+        return self._known
+
+    async def _pass(self, pcm: bytes, *, whole: bool) -> None:
         audio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
+        read = partial(self._recognizer._read, audio, self._language, whole=whole)
         try:
-            known = await asyncio.get_running_loop().run_in_executor(
-                self._recognizer._thread, self._recognizer._read, audio, self._language
-            )
+            loop = asyncio.get_running_loop()
+            found, trusted = await loop.run_in_executor(self._recognizer._thread, read)
         except Exception as error:
             raise AdapterFailed(f"whisper broke: {error}") from error
-        self._known, self._known_for = known, len(pcm)
-        return known
-
-    async def finish(self) -> Transcript:
-        """The whole transcript; computes nothing if no audio came since the last `partial`."""
-        return await self.partial()
+        self._read_to, self._trusted = len(pcm), trusted
+        if trusted:
+            self._known = found
 
     async def aclose(self) -> None:
         """Release the audio; idempotent."""
-        if not self._closed and self._known_for:
+        if not self._closed and self._read_to:
             with suppress(RuntimeError):  # the recogniser was closed before
                 self._recognizer._thread.submit(_give_back)
         self._closed = True
@@ -190,6 +211,11 @@ def _give_back() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:
             trim(0)
+
+
+def _likely(segment: Any) -> bool:
+    least = _UNSURE_WORD if len(segment.tokens) <= 2 else _UNSURE  # a word and its mark
+    return bool(segment.avg_logprob > least)
 
 
 def _repeats(text: str) -> bool:
