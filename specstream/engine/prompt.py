@@ -23,7 +23,7 @@ __all__ = ["Prompt", "PromptEncoder", "check_messages", "template_variables"]
 _log = logging.getLogger("specstream.engine")
 _ROLES = ("system", "user", "assistant", "tool")
 _NAME = re.compile(r"[^\W\d]\w*")
-T = TypeVar("T")
+R = TypeVar("R", bound=tuple[str, list[int]])
 _EXTENSIONS = ["jinja2.ext.loopcontrols"]
 
 
@@ -49,8 +49,8 @@ def check_messages(messages: Sequence[Message] | str) -> list[Message]:
             )
         checked_text(content, f"message {number}")
         checked.append(checked_calls(given, number, checked))
-    if not any(message["content"].strip() for message in checked if message["role"] != "system"):
-        raise PromptError("the prompt is empty: say something")
+    if not any(message["content"].strip() for message in checked):
+        raise PromptError("the prompt is empty: say something, or give a system message")
     return checked
 
 
@@ -191,20 +191,30 @@ class PromptEncoder:
         return ControlTokens(self._tokenizer, str(template))
 
 
-def _render_turns(render: Callable[[list[Message]], T], messages: list[Message]) -> T:
-    """Return ``render(messages)``; if that fails, retry with consecutive user turns joined by newlines.
+def _render_turns(render: Callable[[list[Message]], R], messages: list[Message]) -> R:
+    """Return ``render(messages)``, or that of a likeness if the chat template refuses the messages.
 
-    An interrupted reply leaves consecutive user turns, and some chat templates demand that roles
-    alternate. If the retry fails too, the first error is raised.
+    An interrupted reply leaves consecutive user turns, and some templates demand that roles alternate:
+    the turns are joined by newlines. Where the user has said nothing yet and the model speaks first, some
+    templates refuse the system messages or leave them out: they become a user turn. If nothing helps,
+    the first error is raised.
     """
+    alone = not any(message["role"] == "user" for message in messages)
+    likeness = _joined(_as_user(messages) if alone else messages)
     try:
-        return render(messages)
+        rendered = render(messages)
+        if not alone or all(message["content"].strip() in rendered[0] for message in messages):
+            return rendered
+        return render(likeness)
     except Exception:
-        joined = _joined(messages)
-        if len(joined) < len(messages):
+        if likeness != messages:
             with suppress(Exception):
-                return render(joined)
+                return render(likeness)
         raise
+
+
+def _as_user(messages: list[Message]) -> list[Message]:
+    return [{**m, "role": "user"} if m["role"] == "system" else m for m in messages]
 
 
 def _joined(messages: list[Message]) -> list[Message]:

@@ -24,7 +24,7 @@ def tokenizer(template: str) -> PreTrainedTokenizerFast:
 
 
 def prompt(template: str, *turns: str) -> str:
-    roles = {"u": "user", "a": "assistant"}
+    roles = {"u": "user", "a": "assistant", "s": "system"}
     messages: list[Message] = [{"role": roles[t[0]], "content": t[2:]} for t in turns]  # type: ignore[typeddict-item]
     made = tokenizer(template)
     return str(made.decode(PromptEncoder(made).encode(messages, 512).ids))
@@ -43,3 +43,22 @@ def test_a_template_that_refuses_them_gets_them_joined() -> None:
 def test_what_joining_does_not_mend_is_told_in_the_templates_own_words(turns: list[str]) -> None:
     with pytest.raises(PromptError, match="roles must alternate"):
         prompt(STRICT, *turns)
+
+
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + STRICT
+SILENT = "{% for m in messages if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [(LENIENT, "s:Greet;a:"), (NO_SYSTEM, "u:Greet;a:"), (SILENT, "u:Greet;a:")],
+)
+def test_the_model_speaks_first_by_its_system_message(template: str, read: str) -> None:
+    assert prompt(template, "s:Greet") == read
+
+
+def test_a_model_that_has_spoken_first_may_go_on() -> None:
+    assert prompt(LENIENT, "s:Greet", "a:Hello!") == "s:Greet;a:Hello!;a:"
+    assert prompt(NO_SYSTEM, "s:Greet", "a:Hello!") == "u:Greet;a:Hello!;a:"
+    with pytest.raises(PromptError, match="no system"):
+        prompt(NO_SYSTEM, "s:Greet", "u:Hello!")  # both are told: the system message isn't dropped

@@ -16,6 +16,7 @@ from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.adapter_pool import AdapterPool
+from specstream.ws.realtime.inbox import Inbox
 from specstream.ws.realtime.microphone import Microphone
 from specstream.ws.realtime.outbox import Outbox
 from specstream.ws.realtime.request import Service
@@ -53,6 +54,7 @@ class RealtimeConnection:
             languages=service.ears.recognizer.capabilities.languages if service.ears else (),
         )
         self._outbox = Outbox(service.clock.now)
+        self._inbox = Inbox()
         self._out_of_band = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
         self._written = 0
         self._rate = RateLimit(service.timer)
@@ -76,6 +78,7 @@ class RealtimeConnection:
                     put = self._outbox.put
                     self._microphone = Microphone(ears, self._session, put, self, group)
                 group.start_soon(self._write)
+                group.start_soon(self._apply)
                 group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)
                 await self._outbox.put(self._session.created())
                 await self._read()
@@ -140,16 +143,33 @@ class RealtimeConnection:
 
     async def _take(self, frame: str) -> None:
         await self._rate.take(1 + cost(len(frame)))
-        event: pr.ClientEvent | None = None
+        event: pr.ClientEvent | Refused
         try:
             event = pr.parse_client_event(
                 frame,
                 tools=self._service.engine.no_tools is None,
                 hears=self._microphone is not None,
             )
+        except Refused as refusal:
+            event = refusal
+        if not isinstance(event, Refused) and self._inbox.overtakes(event):
+            await self._answer(event)
+        else:
+            await self._inbox.put(event, len(frame))
+
+    async def _apply(self) -> None:
+        """Apply what the client sent, in order. A client that goes leaves the rest unapplied."""
+        while True:
+            await self._answer(await self._inbox.take())
+            self._inbox.applied()
+
+    async def _answer(self, event: pr.ClientEvent | Refused) -> None:
+        try:
+            if isinstance(event, Refused):
+                raise event
             await self._handle(event)
         except SpecstreamError as error:
-            await self.report(error, None if event is None else event.event_id)
+            await self.report(error, event.event_id)
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
         """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
@@ -205,6 +225,11 @@ class RealtimeConnection:
             await speaking.finished.wait()
             await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 
+    @property
+    def responding(self) -> bool:
+        """Whether a response of the conversation is under way."""
+        return self._speaking() is not None
+
     def _speaking(self) -> ResponseTurn | None:
         """Return the response that writes to the conversation, if there is one."""
         return next((turn for turn in self._responses.values() if not turn.out_of_band), None)
@@ -242,6 +267,8 @@ class RealtimeConnection:
             place = self._out_of_band if apart else nullcontext()
             response = ResponseTurn(request, self._service, replies, pipeline, self._outbox, place)
             self._responses[response.id] = response
+            if not apart and self._microphone is not None:
+                self._microphone.answered()
             assert self._group is not None
             self._group.start_soon(self._run, response)
 
@@ -255,3 +282,5 @@ class RealtimeConnection:
             if response.out_of_band:
                 with anyio.CancelScope(shield=True):
                     await response.replies.aclose()
+        if self._microphone is not None:
+            await self._microphone.settle()

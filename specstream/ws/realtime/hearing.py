@@ -47,7 +47,6 @@ class Hearing:
         begun: Called when a turn was announced to the client.
         since_ms: Milliseconds of the session's audio before the listener's first sample.
         by_words: Announce a turn at its first word; a turn without words leaves no event and no item.
-        owed: Whether words were heard for which no response was started.
     """
 
     listener: Listener
@@ -56,7 +55,6 @@ class Hearing:
     begun: Callable[[], Awaitable[object]]
     since_ms: float
     by_words: bool = False
-    owed: bool = False
     _turns: dict[int, _Turn] = field(default_factory=dict)
     _settled: int = 0
 
@@ -70,8 +68,10 @@ class Hearing:
         """Whether a turn is open."""
         return self.listener.held_ms > 0
 
-    async def take(self, event: object) -> None:
+    async def take(self, event: object) -> bool:
         """Apply an event of the listener to the conversation, and send the events for the client.
+
+        Returns whether by this event a turn has ended in which words were heard.
 
         Raises:
             Refused: the conversation is full.
@@ -94,10 +94,12 @@ class Hearing:
                     await self._commit(ended)
             case TurnHeard(turn, transcript):
                 await self._heard(self._turns.pop(turn), transcript)
+                return transcript.has_words
             case TurnLost(turn, error):
                 await self._lost(self._turns.pop(turn), error)
             case ListeningFailed(error):
                 raise error
+        return False
 
     async def _announce(self, turn: _Turn) -> None:
         turn.announced = True
@@ -144,7 +146,6 @@ class Hearing:
             await self._announce(turn)
             await self._commit(turn)
         text = turn.entry.text = transcript.text
-        self.owed = self.owed or transcript.has_words
         if self.session.settings.audio.input.transcription is not None:
             await self._delta(turn, text)
             seconds = (turn.end_ms - turn.start_ms) / 1000

@@ -35,7 +35,12 @@ _EMPTY = (
 
 
 class Responder(Protocol):
-    """The methods of its connection that a microphone calls."""
+    """The part of its connection that a microphone uses."""
+
+    @property
+    def responding(self) -> bool:
+        """Whether a response of the conversation is under way."""
+        ...
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
         """Start a response; an error or refusal becomes an ``error`` event."""
@@ -103,6 +108,7 @@ class Microphone:
     _since_ms: float = 0.0  # audio of the session before the current listener's
     _refused: set[str] = field(default_factory=set)  # messages since the last commit or clear
     _deferred: tuple[ResponseSettings, str | None] | None = None
+    _owed: bool = False  # words were heard since the last response began
 
     def __post_init__(self) -> None:
         self._settings = self._wanted
@@ -236,7 +242,7 @@ class Microphone:
                         await self.responder.report(error)
         finally:
             self._all.remove(hearing)
-            await self._settle()
+            await self.settle()
 
     async def _begun(self) -> None:
         turns = self.session.settings.audio.input.turn_detection
@@ -244,16 +250,31 @@ class Microphone:
             await self.responder.interrupt()
 
     async def _follow(self, hearing: Hearing, event: object) -> None:
-        await hearing.take(event)
-        turns = self.session.settings.audio.input.turn_detection
-        if hearing.owed and turns is not None and turns.create_response:
-            if not (hearing.speaking and turns.interrupt_response):
-                hearing.owed = False
-                await self.responder.respond(ResponseSettings())
-        await self._settle()
+        if await hearing.take(event):
+            self._owed = True
+        await self.settle()
 
-    async def _settle(self) -> None:
-        if self._deferred is None or any(hearing.unsettled for hearing in self._all):
+    async def settle(self) -> None:
+        """Start the response that waits, if nothing is in its way any more.
+
+        To be called after every event of a listener and after every response of the conversation.
+        Several turns without a response get one, after the last one's transcript.
+        """
+        if any(hearing.unsettled for hearing in self._all):
             return
-        (asked, event_id), self._deferred = self._deferred, None
-        await self.responder.respond(asked, event_id)
+        if self._deferred is not None:
+            (asked, event_id), self._deferred = self._deferred, None
+            await self.responder.respond(asked, event_id)
+            return
+        turns = self.session.settings.audio.input.turn_detection
+        if turns is None or not turns.create_response or self.responder.responding:
+            return
+        if turns.interrupt_response and any(hearing.speaking for hearing in self._all):
+            return
+        if self._owed:
+            self._owed = False
+            await self.responder.respond(ResponseSettings())
+
+    def answered(self) -> None:
+        """Note that a response to all that was said so far has been started."""
+        self._owed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
@@ -52,6 +52,12 @@ class Part(Sparse):
     type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
     text: str | None = None
     transcript: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A user's speech has ``"transcript": null`` until it is known: clients ask for the field."""
+        none_of = ("text",) if self.type == "input_audio" else ("text", "transcript")
+        return {k: v for k, v in handler(self).items() if v is not None or k not in none_of}
 
 
 class _AnyItem(Sparse):

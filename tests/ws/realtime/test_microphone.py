@@ -15,6 +15,7 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.listening.ears import Ears
+from specstream.listening.listener import MAX_WAITING
 from specstream.listening.settings import ListenerSettings
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
 from specstream.ws.realtime import g711, microphone
@@ -90,7 +91,7 @@ async def test_a_spoken_question_is_answered() -> None:
         assert stopped["audio_end_ms"] == pytest.approx(3000, abs=40)
         ids = {started["item_id"], stopped["item_id"], committed["item_id"], added["item"]["id"]}
         assert len(ids) == 1
-        assert added["item"]["content"] == [{"type": "input_audio"}]
+        assert added["item"]["content"] == [{"type": "input_audio", "transcript": None}]
         assert ear.engine.requests[0][0] == [{"role": "user", "content": SAID}]
         item = await wire.retrieve(started["item_id"])
         assert item["content"] == [{"type": "input_audio", "transcript": SAID}]
@@ -260,10 +261,61 @@ async def test_speaking_interrupts_as_the_client_wishes(interrupts: bool) -> Non
             assert done["output"][0]["content"][0]["text"] == "Paris."
         else:
             await speak(wire, silence(1))
-            error = (await wire.until("error"))["error"]
-            assert error["code"] == "conversation_already_has_active_response"
+            await wire.until("conversation.item.done")
             gate.open()
-            assert (await wire.done())["status"] == "completed"
+            dones = [await wire.done() for _ in range(2)]
+            assert [done["status"] for done in dones] == ["completed"] * 2
+            assert dones[1]["output"][0]["content"][0]["text"] == "Paris."
+
+
+@pytest.mark.parametrize("interrupts", [True, False])
+async def test_turns_that_follow_one_another_quickly_get_one_answer(interrupts: bool) -> None:
+    ear = Ear(engine=ScriptedEngine(["Both."]))
+    ear.recognizer = ScriptedRecognizer(["what is", "the capital"], takes_s=0.3)
+    turns = {"type": "server_vad", "interrupt_response": interrupts}
+    async with ear.client(turn_detection=turns) as wire:
+        await speak(wire, voice(1), silence(0.6), voice(1), silence(0.6))
+        assert (await wire.done())["status"] == "completed"
+        assert wire.of("error") == []
+        ((messages, _),) = ear.engine.requests
+        assert [message["content"] for message in messages] == ["what is", "the capital"]
+
+
+async def full_of_audio(ear: Ear, wire: Wire) -> None:
+    """Have a reply under way, and audio that waits for a recogniser that never answers."""
+    await wire.ask("Count.", output_modalities=["text"])
+    await wire.until("response.output_text.delta")
+    for _ in range(MAX_WAITING + 2):
+        await speak(wire, voice(0.5), silence(0.6))
+    for _ in range(MAX_WAITING):
+        await wire.until("input_audio_buffer.committed")
+
+
+async def test_a_cancel_overtakes_audio_that_waits_for_the_recogniser() -> None:
+    gate = Gate(shut=False)
+    ear = Ear(engine=ScriptedEngine(["One two three."], gate=gate))
+    ear.recognizer = ScriptedRecognizer([SAID], takes_s=math.inf)
+    async with ear.client(
+        turn_detection={"type": "server_vad", "interrupt_response": False}
+    ) as wire:
+        gate.shut(after=2)
+        await full_of_audio(ear, wire)
+        await wire.send("response.cancel")
+        assert (await wire.done())["status"] == "cancelled"
+
+
+async def test_a_client_that_leaves_takes_its_waiting_audio_with_it() -> None:
+    ear = Ear()
+    ear.recognizer = ScriptedRecognizer([SAID], takes_s=math.inf)
+    async with ear.stand.running():
+        async with ear.stand.client() as wire:
+            await configure(wire, turn_detection={"type": "server_vad"})
+            for _ in range(MAX_WAITING + 1):
+                await speak(wire, voice(0.5), silence(0.6))
+            for _ in range(MAX_WAITING):
+                await wire.until("input_audio_buffer.committed")
+        await wait_for(lambda: ear.recognizer.open_streams == 0)
+    assert len(ear.recognizer.audio) <= MAX_WAITING + 1
 
 
 @asynccontextmanager
