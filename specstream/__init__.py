@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specstream.metrics import Report
     from specstream.pipeline.stage import Pipeline
     from specstream.session import Engine
-    from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools
+    from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools, Truncation
 
 _HOMES = {
     "Agent": "specstream.agent",
@@ -37,6 +37,7 @@ _HOMES = {
     "Tool": "specstream.types",
     "ToolCall": "specstream.types",
     "Tools": "specstream.types",
+    "Truncation": "specstream.types",
 }
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "Tools",
+    "Truncation",
     "__version__",
 ]
 

@@ -15,7 +15,7 @@ from specstream.pipeline.hold import Hold
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.stage import Pipeline
 from specstream.turn import Interruption, Reply, Turn, speaking
-from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools
+from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools, Truncation
 
 __all__ = ["Conversation", "ReplyOptions", "Session"]
 
@@ -31,6 +31,7 @@ class ReplyOptions(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
     tools: ToolList | None
     learn: bool
+    truncation: Truncation | None
 
 
 class _Reply(Reply, Protocol):
@@ -112,6 +113,9 @@ class Conversation(Generic[R]):
         that ends with an error before its first chunk is forgotten, so that the next one can be served.
         If the error was a PromptError, interrupted turns that the models had not read are forgotten too.
 
+        The oldest turns of a history that is too long for the model's context are left out of the prompt
+        (see `Truncation`; they stay in ``messages``), unless ``truncation`` is None.
+
         With a ``hold``, nothing enters the history before the hold is released: leaving the block
         before that leaves the history as it was. The draft never learns from a reply with a ``hold``,
         released or not.
@@ -123,6 +127,7 @@ class Conversation(Generic[R]):
             raise RequestError("this conversation is in the middle of a turn; end it first")
         self._talking = True
         said: Message | None = None if text is None else {"role": "user", "content": text}
+        options.setdefault("truncation", Truncation())
         asked = self.messages if said is None else [*self.messages, said]
         if hold is None:
             self._say(said)

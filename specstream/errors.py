@@ -5,7 +5,8 @@
     SpecstreamError
     ├── ConfigError              a bad option, config key or combination
     ├── RequestError             this request can't be served as asked
-    │   ├── PromptError          empty prompt, or longer than the model's context
+    │   ├── PromptError          empty prompt, or one that the model's template refuses
+    │   │   └── PromptTooLong    longer than the model's context
     │   └── SamplingError        a sampling parameter out of range or not supported
     ├── ModelError
     │   ├── ModelNotFound        no such folder or hub id, or the hub can't be reached
@@ -52,6 +53,7 @@ __all__ = [
     "OutputError",
     "PortUnavailable",
     "PromptError",
+    "PromptTooLong",
     "ProposalError",
     "ProtocolError",
     "RequestError",
@@ -89,6 +91,12 @@ class PromptError(RequestError):
     """The prompt is empty, or leaves no room in the model's context."""
 
     code = "bad_prompt"
+
+
+class PromptTooLong(PromptError):
+    """The prompt leaves no room for a reply in the model's context."""
+
+    code = "prompt_too_long"
 
 
 class SamplingError(RequestError):

@@ -16,6 +16,7 @@ __all__ = [
     "Grammar",
     "Parameter",
     "SamplingParams",
+    "Truncation",
     "checked_params",
     "parameters",
     "template_kwargs",
@@ -254,6 +255,33 @@ _PROCESSED = tuple(
     for field in fields(SamplingParams)
     if _PARAMETERS[field.name].stage == "logits"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How a conversation that outgrows the model's context is shortened: its oldest turns leave it.
+
+    The names are those of OpenAI's Realtime API. System messages at the beginning always stay, and a
+    quarter of the context, or ``max_tokens`` if that is less, is kept free for the reply.
+
+    Args:
+        retention_ratio: How full the room is after a cut, from 0 to 1. With less than 1 cuts are rarer,
+            and the prompts between two of them share a cache.
+        post_instructions: Most tokens of a prompt without its system messages. None: what fits.
+
+    Raises:
+        PromptError: a value out of range.
+    """
+
+    retention_ratio: float = 0.8
+    post_instructions: int | None = None
+
+    def __post_init__(self) -> None:
+        ratio, most = self.retention_ratio, self.post_instructions
+        if not (_is_number(ratio) and 0 <= ratio <= 1):
+            raise PromptError(f"retention_ratio must be a number from 0 to 1, not {ratio!r:.80}")
+        if most is not None and not (_is_whole(most) and most >= 1):
+            raise PromptError(f"post_instructions must be a whole number from 1, not {most!r:.80}")
 
 
 def template_kwargs(value: object) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.generation import Generation
 from specstream.hosting import EngineHost
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Message, SamplingParams, Tool, Tools
+from specstream.types import Message, SamplingParams, Tool, Tools, Truncation
 
 if TYPE_CHECKING:
     from specstream.learning.learner import LearningReport
@@ -101,6 +101,7 @@ class Engine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         learn: bool = True,
+        truncation: Truncation | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[Generation, None]:
         """Write one reply.
@@ -122,6 +123,8 @@ class Engine:
                 the chunks, in ``generation.tool_calls`` and never in the text; the caller makes them,
                 and asks again with the results among the messages (role ``"tool"``).
             learn: False keeps this request out of learning in service (see `LearningConfig`).
+            truncation: What leaves a conversation that is too long for the context (the report says how
+                many messages did). None: it is refused.
             wrong: Refused: sampling parameters belong into ``params``.
 
         Raises:
@@ -156,6 +159,7 @@ class Engine:
             template_kwargs=template_kwargs(chat_template_kwargs or {}),
             tools=Tools.of(tools),
             learn=learn,
+            truncation=truncation,
         )
         generation._request = request
         worker.submit(request)

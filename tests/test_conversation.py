@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specstream import Engine, Generation, SamplingParams, Session
-from specstream.errors import EngineBusy, PromptError
+from specstream import Engine, Generation, SamplingParams, Session, Truncation
+from specstream.errors import EngineBusy, PromptError, PromptTooLong
 from tests.tiny import save_pair
 
 SHORT = SamplingParams(max_tokens=6)
@@ -27,9 +27,12 @@ def engine(pair: tuple[Path, Path]) -> Engine:
     return Engine.load(*pair, proposer="off", dtype="float32", max_running=1, max_waiting=1)
 
 
-async def say(session: Session, text: str) -> Generation:
+AUTO = Truncation()
+
+
+async def say(session: Session, text: str, truncation: Truncation | None = AUTO) -> Generation:
     """One turn, read to its end."""
-    async with session.generate(text, SHORT) as generation:
+    async with session.generate(text, SHORT, truncation=truncation) as generation:
         async for _ in generation:
             pass
     return generation
@@ -147,8 +150,8 @@ async def test_words_too_long_for_the_model_are_forgotten_however_late_that_show
             async with session.generate(TOO_LONG):
                 pass  # interrupted before the engine has looked at them
         assert told(session) == ["user: one", f"user: {TOO_LONG}"]
-        with pytest.raises(PromptError, match="shorten"):
-            await say(session, "two")
+        with pytest.raises(PromptTooLong, match="shorten"):
+            await say(session, "two", truncation=None)
         assert told(session) == ["user: one"]
         await say(session, "two")
         assert told(session) == ["user: one", "user: two"]

@@ -37,6 +37,7 @@ def test_the_public_names_are_these() -> None:
         "Tool",
         "ToolCall",
         "Tools",
+        "Truncation",
         "__version__",
     ]
     for name in specstream.__all__:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -21,7 +23,8 @@ from specstream.engine.slots import Slots
 from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.forced import with_choice
 from specstream.engine.tools.formats import CallFormat, format_of
-from specstream.errors import EngineBusy, PromptError, SamplingError
+from specstream.engine.truncation import fitting
+from specstream.errors import EngineBusy, PromptError, PromptTooLong, SamplingError
 from specstream.methods import AutoProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.processors import LogitsPipeline, ModelFacts
@@ -33,6 +36,8 @@ __all__ = ["SHORT_CHARS", "Admission"]
 
 SHORT_CHARS = 4000
 """Longest prompt, in characters, that is encoded between two rounds (about 2 ms); see `is_long`."""
+
+_ATTEMPTS = 4  # at shortening a conversation
 
 
 class Admission:
@@ -86,20 +91,38 @@ class Admission:
         Raises:
             PromptError: the messages can't be encoded or leave no room, or the model takes no tools.
         """
-        context, chars = self._target.context_length, _chars(request)
-        if chars > self._max_chars:
-            raise PromptError(
-                f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
-                f" the {context} tokens of the model's context; shorten it"
-            )
+        context = self._target.context_length
         prompts = self._copy if aside else self._prompts
-        options = {**self._template_kwargs, **request.template_kwargs}
-        tools = self._told(request.tools)
-        prompt = prompts.encode(request.messages, context, options, tools)
+        prompt = self._shortened(request, prompts)
         if request.reference:
             ids = prompts.encode_text(request.reference[: self._max_chars])
             request.reference_ids = [i for i in ids if i < self._target.vocab_size][:context]
         request.prompt = prompt
+
+    def _shortened(self, request: Request, prompts: PromptEncoder) -> Prompt:
+        """Encode the prompt, without the oldest turns if the request allows that and it must be."""
+        context, messages = self._target.context_length, request.messages
+        options = {**self._template_kwargs, **request.template_kwargs}
+        tools = self._told(request.tools)
+        if request.truncation is not None:
+            most = context - min(request.params.max_tokens, context // 4)
+            room = most - (
+                prompts.count(json.dumps([t.schema() for t in tools.tools])) if tools else 0
+            )
+            for _ in range(_ATTEMPTS):
+                kept = fitting(messages, prompts.count, room, request.truncation)
+                request.truncated = len(messages) - len(kept)
+                with suppress(PromptTooLong):
+                    return prompts.encode(kept, most + 1, options, tools)
+                room -= context // 16  # the template adds more to a message than was thought
+            messages = kept
+        chars = sum(len(text) for message in messages for text in texts_of(message))
+        if chars > self._max_chars:
+            raise PromptTooLong(
+                f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
+                f" the {context} tokens of the model's context; shorten it"
+            )
+        return prompts.encode(messages, context, options, tools)
 
     def _told(self, tools: Tools | None) -> Tools | None:
         """Return the tools that the prompt describes; none if the request rules out calls."""

@@ -14,7 +14,7 @@ from specstream.checks import meant
 from specstream.engine.call_messages import checked_calls, checked_text, for_template
 from specstream.engine.controls import ControlTokens
 from specstream.engine.reasoning import Tag, opened_by
-from specstream.errors import ModelBroken, PromptError
+from specstream.errors import ModelBroken, PromptError, PromptTooLong
 from specstream.tools import Tools
 from specstream.types import Message
 
@@ -109,7 +109,7 @@ class PromptEncoder:
 
         Raises:
             PromptError: the template refuses the messages or knows no such variable, or they leave
-                no room for a reply.
+                no room for a reply (`PromptTooLong`).
         """
         options = variables = dict(options or {})
         if tools is not None:
@@ -136,11 +136,15 @@ class PromptEncoder:
         if not ids:
             raise PromptError("the prompt is empty: say something")
         if len(ids) >= context_length:
-            raise PromptError(
+            raise PromptTooLong(
                 f"the prompt has {len(ids)} tokens and the model's context {context_length}; "
                 "shorten it"
             )
         return Prompt([int(i) for i in ids], opened_by(text) if templated else None)
+
+    def count(self, text: str) -> int:
+        """The number of tokens of a text on its own."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def encode_text(self, text: str) -> list[int]:
         """Encode a text on its own; control tokens spelled in it become ordinary tokens."""
@@ -195,9 +199,9 @@ def _render_turns(render: Callable[[list[Message]], R], messages: list[Message])
     """Return ``render(messages)``, or that of a likeness if the chat template refuses the messages.
 
     An interrupted reply leaves consecutive user turns, and some templates demand that roles alternate:
-    the turns are joined by newlines. Where the user has said nothing yet and the model speaks first, some
-    templates refuse the system messages or leave them out: they become a user turn. If nothing helps,
-    the first error is raised.
+    the turns are joined by newlines. Where the user has said nothing yet and the model speaks first,
+    some templates refuse the system messages or leave them out: they become a user turn. If nothing
+    helps, the first error is raised.
     """
     alone = not any(message["role"] == "user" for message in messages)
     likeness = _joined(_as_user(messages) if alone else messages)

@@ -15,7 +15,15 @@ from specstream.engine.sequence import Sequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.speculation.explanation import Explanation
-from specstream.types import Chunk, FinishReason, Message, Preview, SamplingParams, Tools
+from specstream.types import (
+    Chunk,
+    FinishReason,
+    Message,
+    Preview,
+    SamplingParams,
+    Tools,
+    Truncation,
+)
 
 __all__ = ["Delivery", "Request"]
 
@@ -65,11 +73,13 @@ class Request:
     noise: int | None = None
     tools: Tools | None = None
     learn: bool = True
+    truncation: Truncation | None = None
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.
     encoding: bool = False  # the prompt is being encoded on another thread; not ready for admission
     prompt: Prompt | None = None
+    truncated: int = 0  # messages that were left out of the prompt
     reference_ids: list[int] = field(default_factory=list)
     admitted: tuple[Sequence, Output] | None = None
     reused: int = 0  # tokens of the prompt whose keys and values were still cached
@@ -133,6 +143,7 @@ class Request:
                 finish_reason=self.finish_reason or ("cancelled" if left else None),
                 prompt_tokens=self.prompt_length,
                 reused_tokens=self.reused,
+                truncated_messages=self.truncated,
                 rounds=stats.rounds,
                 target_forwards=stats.rounds + stats.prefill_forwards,
                 drafted=stats.drafted,

@@ -21,6 +21,7 @@ from specstream.types import (
     Tool,
     ToolCall,
     Tools,
+    Truncation,
 )
 
 __all__ = [
@@ -123,7 +124,8 @@ class ScriptedEngine:
     comes its ``t_ms`` after the request. ``requests`` records the messages and parameters of each
     request, ``template_kwargs`` its variables for the chat template, ``references`` its reference,
     ``speculated`` whether it asked for speculation, ``learnt`` whether the draft may learn from it,
-    ``tools`` its tools, which are refused unless the engine ``calls_tools``.
+    ``truncations`` how it may be shortened, ``tools`` its tools, which are refused unless the engine
+    ``calls_tools``.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class ScriptedEngine:
         self.speculated: list[bool] = []
         self.references: list[str] = []
         self.learnt: list[bool] = []
+        self.truncations: list[Truncation | None] = []
         self.generations: list[ScriptedGeneration] = []
         self.trimmed: list[int] = []
 
@@ -166,6 +169,7 @@ class ScriptedEngine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         learn: bool = True,
+        truncation: Truncation | None = None,
         **wrong: Never,
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """Give the next scripted reply."""
@@ -178,6 +182,7 @@ class ScriptedEngine:
         self.speculated.append(speculate)
         self.references.append(reference)
         self.learnt.append(learn)
+        self.truncations.append(truncation)
         asked: list[Message] = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         )

@@ -234,8 +234,13 @@ async def test_audio_that_needs_the_whole_window_is_read_once(
 async def test_a_short_answer_takes_one_short_pass(
     say: Any, recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, frames = recognizer._pass, []
-    monkeypatch.setattr(recognizer, "_pass", lambda *a: frames.append(a[2]) or read(*a))
+    read, frames = recognizer._pass, list[int]()
+
+    def counted(audio: Any, language: str | None, window: int) -> tuple[Transcript, bool]:
+        frames.append(window)
+        return read(audio, language, window)
+
+    monkeypatch.setattr(recognizer, "_pass", counted)
     for answer in ("Yes.", "Two.", "Thank you."):
         resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
         stream.add(resampler.push(pcm(say(answer))) + resampler.flush())

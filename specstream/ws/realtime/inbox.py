@@ -35,7 +35,7 @@ class Inbox:
         return not self._others and isinstance(event, pr.ResponseCancel | pr.ItemTruncate)
 
     async def put(self, event: pr.ClientEvent | Refused, chars: int) -> None:
-        """Append an event, or the refusal of a frame. Waits for room; a cancelled call appends nothing."""
+        """Append an event, or the refusal of a frame. Waits for room; if cancelled, appends nothing."""
         while self._chars >= MAX_CHARS:
             await self._changed.wait()
         size = max(chars, _SMALL)

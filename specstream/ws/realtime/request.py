@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from specstream.listening.ears import Ears
 from specstream.pipeline.clock import Clock, LoopClock
-from specstream.types import Message, SamplingParams, Tools
+from specstream.types import Message, SamplingParams, Tools, Truncation
 from specstream.ws.counters import Counters
 from specstream.ws.realtime.adapter_pool import Factories
 from specstream.ws.realtime.conversation import Conversation
@@ -31,6 +31,7 @@ class Replies(Protocol):
         learn: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | None = None,
+        truncation: Truncation | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """Start a reply: an async iterator of `Chunk` with ``cancel`` and ``report``."""
         ...
@@ -73,6 +74,7 @@ class ResponseRequest:
     speculate: bool = True
     learn: bool = True
     tools: Tools | None = None
+    truncation: Truncation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ class ResponseTurn:
                 learn=request.learn,
                 chat_template_kwargs=request.template_kwargs,
                 tools=request.tools,
+                truncation=request.truncation,
             ) as generation,
         ):
             self._generation = generation

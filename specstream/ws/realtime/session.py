@@ -20,6 +20,7 @@ from specstream.ws.realtime.settings import (
     Sampling,
     SessionSettings,
     sampling_params,
+    truncation_of,
 )
 from specstream.ws.realtime.wire import Ignored, Refused, new_id
 
@@ -113,6 +114,7 @@ class RealtimeSession:
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
             speculate=asked.specstream.speculate,
             learn=own.learn and asked.specstream.learn,
+            truncation=truncation_of(session.truncation),
         )
 
     def _as_dict(self) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from specstream.errors import PromptError, SamplingError
-from specstream.types import SamplingParams, template_kwargs
+from specstream.types import SamplingParams, Truncation, template_kwargs
 from specstream.ws.realtime.function_tools import ToolChoice, ToolList
 from specstream.ws.realtime.input_settings import AudioFormat, AudioInput, Group
 from specstream.ws.realtime.strict import Strict, expecting
 from specstream.ws.realtime.unserved import NO_PROMPTS
-from specstream.ws.realtime.wire import Refused
+from specstream.ws.realtime.wire import Refused, Sparse
 
 __all__ = [
     "MAX_SETTINGS",
@@ -22,6 +22,7 @@ __all__ = [
     "Sampling",
     "SessionSettings",
     "sampling_params",
+    "truncation_of",
 ]
 
 MAX_SETTINGS = 128 << 10
@@ -134,6 +135,20 @@ class SessionOwn(Group):
     chat_template_kwargs: TemplateKwargs = {}
 
 
+class TokenLimits(Strict):
+    """``post_instructions``: most tokens of a prompt behind its instructions."""
+
+    post_instructions: Annotated[int, Field(strict=True, ge=1)]
+
+
+class RetentionRatio(Sparse, Strict):
+    """How far a conversation that outgrows the context is shortened; see `Truncation`."""
+
+    type: Literal["retention_ratio"]
+    retention_ratio: Annotated[float, Field(ge=0, le=1)]
+    token_limits: TokenLimits | None = None
+
+
 class SessionSettings(Group):
     """All settings of a session. Those that `leave_out` removes from updates keep their defaults."""
 
@@ -149,7 +164,7 @@ class SessionSettings(Group):
     prompt: None = None
     reasoning: None = None
     tracing: None = None
-    truncation: Literal["auto"] = "auto"
+    truncation: Literal["auto", "disabled"] | RetentionRatio = "auto"
     include: None = None
     specstream: SessionOwn = SessionOwn()
 
@@ -227,3 +242,11 @@ def sampling_params(
         return replace(base, **chosen)
     except SamplingError as error:
         raise Refused("invalid_value", f"{error}.", param=f"{at}.specstream.sampling") from None
+
+
+def truncation_of(setting: Literal["auto", "disabled"] | RetentionRatio) -> Truncation | None:
+    """Translate the session's ``truncation``."""
+    if isinstance(setting, RetentionRatio):
+        limits = setting.token_limits
+        return Truncation(setting.retention_ratio, limits.post_instructions if limits else None)
+    return Truncation() if setting == "auto" else None

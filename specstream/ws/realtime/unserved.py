@@ -16,7 +16,6 @@ _UNSERVED: dict[str, Any] = {
     "prompt": NO_PROMPTS,
     "reasoning": "the model's reasoning can't be set",
     "tracing": "this server sends no traces anywhere",
-    "truncation": "the conversation is not truncated; delete items when it grows too long",
     "include": "there is nothing more to include",
     "audio": {
         "input": dict.fromkeys(

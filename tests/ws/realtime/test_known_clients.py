@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specstream.testing import ScriptedEngine
+from specstream.types import Truncation
 from tests.ws.doubles import Gate, Stand, Wire
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -111,3 +112,40 @@ async def test_a_response_that_never_began_has_its_counts() -> None:
         assert done["status"] == "cancelled"
         assert done["usage"]["output_tokens"] == 0
         assert done["usage"]["input_token_details"]["cached_tokens"] == 0
+
+
+async def test_an_agent_speaks_first() -> None:
+    """LiveKit's and pipecat's greeting: a response to instructions, without a user's message."""
+    engine = ScriptedEngine(["Hello!"])
+    async with Stand(engine).alone() as wire:
+        await wire.configure(instructions="Be kind.", output_modalities=["text"])
+        await wire.send("response.create")
+        assert (await wire.done())["status"] == "completed"
+        await wire.send("response.create", response={"instructions": "Greet the user."})
+        assert (await wire.done())["status"] == "completed"
+    (first, _), (second, _) = engine.requests
+    assert first == [{"role": "system", "content": "Be kind."}]
+    hello = {"role": "assistant", "content": "Hello!"}
+    assert second == [{"role": "system", "content": "Greet the user."}, hello]
+
+
+async def test_truncation_is_set_as_openai_names_it() -> None:
+    engine = ScriptedEngine(["fine."])
+    ratio = {"type": "retention_ratio", "retention_ratio": 0.5}
+    limited = {**ratio, "token_limits": {"post_instructions": 500}}
+    async with Stand(engine).alone() as wire:
+        for setting in ("auto", "disabled", ratio, limited):
+            answer = await wire.configure(truncation=setting, output_modalities=["text"])
+            assert answer["session"]["truncation"] == setting
+            await wire.reply("Hi")
+        wrong = {"type": "retention_ratio", "retention_ratio": 2}
+        error = await wire.refused(
+            "session.update", session={"type": "realtime", "truncation": wrong}
+        )
+        assert error["param"].startswith("session.truncation")
+    assert engine.truncations == [
+        Truncation(0.8),
+        None,
+        Truncation(0.5),
+        Truncation(0.5, post_instructions=500),
+    ]

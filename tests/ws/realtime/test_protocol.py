@@ -162,7 +162,6 @@ UNSERVED = {
     "prompt": {"id": "p"},
     "reasoning": {"effort": "low"},
     "tracing": {"workflow_name": "w" * 100_000},
-    "truncation": "disabled",
     "include": ["item.input_audio_transcription.logprobs"],
     "audio": {
         "input": {
