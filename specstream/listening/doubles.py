@@ -66,8 +66,8 @@ class ScriptedRecognizer:
     """A `Recognizer` that hears prepared texts, one a turn; the last one repeats for ever.
 
     A partial transcript has a word for every ``word_ms`` of audio. A text that is an exception is
-    raised instead. Every transcript takes ``takes_s`` seconds of the event loop's clock; infinity: it
-    never comes. ``audio`` records what each turn's stream was given, ``asked`` how many transcripts of
+    raised instead. Every transcript takes ``takes_s`` seconds of the event loop's clock (infinity: it
+    never comes), and ``real_time_factor`` more for each second of audio. ``audio`` records what each turn's stream was given, ``asked`` how many transcripts of
     new audio it was asked for, ``languages`` the languages asked for; ``open_streams`` counts those
     that were not closed.
     """
@@ -79,10 +79,11 @@ class ScriptedRecognizer:
         texts: Sequence[str | Exception],
         *,
         takes_s: float = 0.0,
+        real_time_factor: float = 0.0,
         word_ms: float = 250.0,
     ) -> None:
         self._texts = list(texts)
-        self.takes_s, self.word_ms = takes_s, word_ms
+        self.takes_s, self.real_time_factor, self.word_ms = takes_s, real_time_factor, word_ms
         self.audio: list[bytearray] = []
         self.asked: list[int] = []
         self.languages: list[str | None] = []
@@ -118,10 +119,11 @@ class _ScriptedStream:
         length = len(self._owner.audio[self._turn])
         if length != self._known[0]:
             self._owner.asked[self._turn] += 1
+            seconds = length / 2 / self._per_ms / 1e3
             await (
                 anyio.sleep_forever()
                 if math.isinf(self._owner.takes_s)
-                else anyio.sleep(self._owner.takes_s)
+                else anyio.sleep(self._owner.takes_s + self._owner.real_time_factor * seconds)
             )
             if isinstance(self._text, Exception):
                 raise self._text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import anyio
-
 from specstream.errors import ConfigError
+from specstream.listening.line import WaitingLine
 from specstream.pipeline.listening_interfaces import Recognizer, TurnDetector
 
 __all__ = ["Ears"]
@@ -16,7 +15,7 @@ __all__ = ["Ears"]
 class Ears:
     """A recogniser and a turn detector, shared by any number of listeners of one event loop.
 
-    A recognition holds ``lock``; partial transcripts are made only while nobody else holds it.
+    A recognition holds a place in ``line``; partial transcripts are made only where one is free.
 
     Raises:
         ConfigError: one of the two is something else.
@@ -24,7 +23,7 @@ class Ears:
 
     recognizer: Recognizer
     detector: TurnDetector
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    line: WaitingLine = field(init=False)
 
     def __post_init__(self) -> None:
         for what, part in (("recogniser", self.recognizer), ("turn detector", self.detector)):
@@ -34,6 +33,8 @@ class Ears:
                 raise ConfigError(
                     f"{part!r:.80} is no {what}: it must be an object that has capabilities and open"
                 )
+
+        object.__setattr__(self, "line", WaitingLine(self.recognizer.capabilities.workers))
 
     @property
     def sample_rate(self) -> int:

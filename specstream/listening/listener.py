@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -27,7 +29,7 @@ from specstream.listening.events import (
 from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
 from specstream.listening.settings import ListenerSettings
-from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
+from specstream.listening.turns import Audio, Closed, Heard, Opened, Paused, Step, Turns
 from specstream.signals import Signal
 
 __all__ = ["Ears", "Listener", "ListenerSettings"]
@@ -36,7 +38,7 @@ MAX_WAITING = 4
 """Turns that may wait for their transcript; then `Listener.add` waits."""
 MAX_EVENTS = 256
 """Events that may wait for the consumer; then `Listener.add` waits."""
-_SLICE_S = 0.5  # audio that is processed before other tasks may run
+_SLICE_S = 0.5  # audio that is processed before the listener may be cancelled
 
 _log = logging.getLogger("specstream.ears")
 
@@ -67,6 +69,7 @@ class Listener:
         self._rate = ears.sample_rate
         self._resampler = Resampler(sample_rate, self._rate)
         self._slice = 2 * int(sample_rate * _SLICE_S)
+        self._detecting = threading.Lock()
         track = None
         if not self.settings.manual:
             track = ears.detector.open(self._rate, threshold=self.settings.threshold)
@@ -154,7 +157,7 @@ class Listener:
                 await self._changed.wait()
             if self._deaf or self._finished:
                 return
-            self._take(self._resampler.push(pcm[at : at + self._slice]))
+            await self._take(pcm[at : at + self._slice])
 
     def commit(self) -> bool:
         """End the open turn now; returns whether there was one."""
@@ -175,7 +178,10 @@ class Listener:
         """End the open turn, and the iteration after its transcript: no more audio comes. Idempotent."""
         if not self._finished:
             if self._current is not None and not self._deaf:
-                self._take(self._resampler.flush())
+                try:
+                    self._follow(self._turns.add(self._detect(None)))
+                except Exception as error:
+                    self._go_deaf(error)
             self.commit()
             self._finished = True
             self._changed.notify()
@@ -192,12 +198,22 @@ class Listener:
         self._changed.notify()
         return event
 
-    def _take(self, pcm: bytes) -> None:
-        """Follow the turns in audio at the recogniser's rate."""
+    async def _take(self, pcm: bytes) -> None:
+        """Follow the turns in the next audio, which is converted and heard in another thread."""
         try:
-            self._follow(self._turns.add(pcm))
+            loop = asyncio.get_running_loop()
+            heard = await loop.run_in_executor(None, self._detect, pcm)
         except Exception as error:
             self._go_deaf(error)
+        else:
+            if not self._finished:
+                self._follow(self._turns.add(heard))
+
+    def _detect(self, pcm: bytes | None) -> list[Heard]:
+        """Convert audio (None: the rest) to the recogniser's rate, and let the detector hear it."""
+        with self._detecting:
+            converted = self._resampler.flush() if pcm is None else self._resampler.push(pcm)
+            return self._turns.detect(converted)
 
     def _follow(self, steps: list[Step]) -> None:
         for step in steps:

@@ -31,9 +31,10 @@ class Recognition:
         """The turn was cleared: nobody wants its transcript."""
         self.pause: int | None = None
         """The number of the pause that the speaker makes now; None while the speaker speaks."""
-        self._lock = ears.lock
+        self._line = ears.line
         self._settings = settings
         self._per_ms = 2 * rate / 1000  # bytes
+        self._taken = 0  # bytes
         self._fresh = 0  # bytes that no transcript includes
         self._looked: int | None = None  # the last pause for which a transcript was asked
         self._known: int | None = None  # the last pause whose transcript is known
@@ -46,6 +47,7 @@ class Recognition:
 
     def add(self, pcm: bytes) -> None:
         """Take the turn's next audio."""
+        self._taken += len(pcm)
         self._fresh += len(pcm)
         if self._stream is not None and self.error is None:
             try:
@@ -68,7 +70,7 @@ class Recognition:
             and self.error is None
             and self._fresh >= partial_ms * self._per_ms
             and anyio.current_time() >= self._rest_until
-            and not self._lock.locked()
+            and self._line.free
         )
 
     async def look(self) -> bool:
@@ -109,8 +111,8 @@ class Recognition:
 
     async def _ask(self, question: Callable[[], Awaitable[Transcript]]) -> Transcript:
         try:
-            with anyio.fail_after(self._settings.deadline_s):
-                async with self._lock:
+            async with self._line.place(self._taken / self._per_ms / 1e3):
+                with anyio.fail_after(self._settings.deadline_s):
                     answer = await question()
             if not isinstance(answer, Transcript):
                 raise AdapterFailed(f"the recogniser gave a {type(answer).__name__}, no Transcript")

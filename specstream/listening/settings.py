@@ -24,7 +24,7 @@ class ListenerSettings:
         patience: Factor on that silence, with ``by_words`` only.
         max_turn_s: A longer turn is cut in two; in manual mode, audio beyond it is refused.
         partial_ms: New audio that a partial transcript needs. None: no partial transcripts.
-        deadline_s: Seconds that a recognition may take.
+        deadline_s: Seconds that a recognition may take, without the time that it waits for others.
         language: The speaker's language, an ISO 639-1 code. None: any.
 
     Raises:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from specstream.listening.endings import silence_factor
 from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import SpeechStarted, TurnTrack
+from specstream.pipeline.listening_interfaces import SpeechStarted, TurnTrack, VoiceActivity
 
-__all__ = ["Audio", "Closed", "Opened", "Paused", "Step", "Turns"]
+__all__ = ["Audio", "Closed", "Heard", "Opened", "Paused", "Step", "Turns"]
 
 _BLOCK_MS = 32  # audio that the track is given at once
 _LAG_MS = 500.0  # how long after the voice began a track may report it
@@ -44,6 +46,8 @@ class Closed:
 
 
 Step = Opened | Audio | Paused | Closed
+Heard: TypeAlias = tuple[bytes, Sequence[VoiceActivity]]
+"""A block of audio, and the voice's beginnings and ends in it."""
 
 
 class Turns:
@@ -80,16 +84,24 @@ class Turns:
         """Milliseconds of the open turn's audio; 0 if there is none."""
         return 0.0 if self._start is None else self.now_ms - self._start
 
-    def add(self, pcm: bytes) -> list[Step]:
+    def detect(self, pcm: bytes) -> list[Heard]:
+        """Let the track hear the next audio; returns it in blocks with what was heard, for `add`.
+
+        Another thread may call this, for one piece of audio at a time.
+        """
+        blocks = [pcm[at : at + self._block] for at in range(0, len(pcm), self._block)]
+        track = self._track
+        return [(block, () if track is None else track.add(block)) for block in blocks]
+
+    def add(self, heard: list[Heard]) -> list[Step]:
         """Take the next audio; return what happens by it, in order."""
         steps: list[Step] = []
-        for at in range(0, len(pcm), self._block):
-            block = pcm[at : at + self._block]
+        for block, voice in heard:
             self._taken += len(block) // 2
             if self._track is None:
                 self._take_manually(block, steps)
             else:
-                self._take(block, self._track, steps)
+                self._take(block, voice, steps)
         return steps
 
     def said(self, text: str) -> list[Step]:
@@ -121,7 +133,7 @@ class Turns:
             steps.append(Opened(self._start, self._start))
         steps.append(Audio(block))
 
-    def _take(self, block: bytes, track: TurnTrack, steps: list[Step]) -> None:
+    def _take(self, block: bytes, voice: Sequence[VoiceActivity], steps: list[Step]) -> None:
         if self._start is None:
             self._ring += block
             keep = self._bytes(self._settings.prefix_ms + _LAG_MS)
@@ -130,7 +142,7 @@ class Turns:
             steps.append(Audio(block))
         else:
             self._held += block
-        for event in track.add(block):
+        for event in voice:
             if isinstance(event, SpeechStarted):
                 self._voice(event.at_ms, steps)
             elif self._start is not None and self._pause is None:

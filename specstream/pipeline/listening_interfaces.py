@@ -58,13 +58,15 @@ class RecognizerCapabilities:
     """Facts about a recogniser.
 
     ``sample_rates``: those that `Recognizer.open` takes, the best first. ``languages``: ISO 639-1
-    codes, empty if it isn't known which. ``words``: transcripts have words with times.
+    codes, empty if it isn't known which. ``words``: transcripts have words with times. ``workers``:
+    transcripts that it makes at once.
     """
 
     name: str
     sample_rates: tuple[int, ...] = (16_000,)
     languages: tuple[str, ...] = ()
     words: bool = False
+    workers: int = 1
 
 
 class RecognizerStream(Protocol):

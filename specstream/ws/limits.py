@@ -14,7 +14,15 @@ from specstream.errors import ConfigError
 from specstream.pipeline.clock import Clock
 from specstream.ws.hosts import literal_address
 
-__all__ = ["SEND_BUFFER", "ConnectionLimit", "RateLimit", "cost", "drop_slow_reader"]
+__all__ = [
+    "AUDIO_BURST",
+    "AUDIO_PER_S",
+    "SEND_BUFFER",
+    "ConnectionLimit",
+    "RateLimit",
+    "cost",
+    "drop_slow_reader",
+]
 
 FRAMES_PER_S = 200
 """Sustained rate: small frames of one session read per second; a microphone sends 50 to 100."""
@@ -24,6 +32,10 @@ _FRAME_CHARS = 4096  # characters of JSON that cost as much as one small frame
 
 PATIENCE_S = 20.0
 """Seconds that a client may read too slowly in total; faster reading restores them."""
+AUDIO_PER_S = 2.0
+"""Sustained rate: seconds of microphone audio of one session that are taken a second."""
+AUDIO_BURST = 240.0
+"""Seconds of audio that are taken at once: two turns of the longest kind."""
 MIN_BYTES_PER_S = 4096
 """A client that reads less than this while output is waiting uses up its patience."""
 MAX_UNSENT = 4 << 20
@@ -97,20 +109,26 @@ def cost(chars: int) -> float:
 
 
 class RateLimit:
-    """A token bucket that makes a client wait instead of refusing its frames."""
+    """A token bucket that makes a client wait instead of refusing what it sends.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._left = float(BURST)
+    Args:
+        clock: Tells the time.
+        per_s: What may be spent a second, by default small frames.
+        burst: What may be spent at once by a client that was quiet before.
+    """
+
+    def __init__(self, clock: Clock, *, per_s: float = FRAMES_PER_S, burst: float = BURST) -> None:
+        self._clock, self._per_s, self._burst = clock, per_s, burst
+        self._left = burst
         self._at = clock.now()
 
-    async def take(self, frames: float) -> None:
-        """Spend ``frames`` and wait until the bucket is not in debt; cancelling refunds nothing."""
+    async def take(self, amount: float) -> None:
+        """Spend ``amount`` and wait until the bucket is not in debt; cancelling refunds nothing."""
         now = self._clock.now()
-        self._left = min(BURST, self._left + (now - self._at) * FRAMES_PER_S) - frames
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - amount
         self._at = now
         if self._left < 0:
-            await self._clock.sleep_until(now - self._left / FRAMES_PER_S)
+            await self._clock.sleep_until(now - self._left / self._per_s)
 
 
 async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer: Clock) -> None:

@@ -155,6 +155,52 @@ async def test_a_recogniser_that_hangs_costs_one_turn_each_within_the_deadline()
     assert recognizer.open_streams == 0
 
 
+async def test_the_deadline_does_not_run_while_others_are_recognised() -> None:
+    made, _ = ears(takes_s=1.9)
+    many = [Heard(made, ListenerSettings(deadline_s=2.0, by_words=False)) for _ in range(4)]
+    async with anyio.create_task_group() as group:
+        for heard in many:
+            group.start_soon(heard.speak, voice(1.0), silence(1.0))
+    assert all(heard.kinds()[-1] == "TurnHeard" for heard in many)
+
+
+async def test_clients_that_have_much_recognised_delay_a_short_turn_by_one_pass_at_most() -> None:
+    recognizer = ScriptedRecognizer([QUESTION], takes_s=0.2, real_time_factor=0.05)
+    made = Ears(recognizer, ScriptedTurnDetector())
+    settings = ListenerSettings(manual=True, partial_ms=None)
+    waits: list[float] = []
+
+    async def hostile() -> None:
+        async with Listener(made, sample_rate=RATE, settings=settings) as listener:
+            async with anyio.create_task_group() as both:
+                both.start_soon(drain, listener)
+                while True:
+                    await listener.add(voice(120))
+                    listener.commit()
+
+    async def drain(listener: Listener) -> None:
+        async for _ in listener:
+            pass
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(hostile)
+        async with Listener(made, sample_rate=RATE, settings=settings) as victim:
+            for _ in range(5):
+                await anyio.sleep(5)
+                await victim.add(voice(2))
+                began = anyio.current_time()
+                victim.commit()
+                async for event in victim:
+                    assert not isinstance(event, TurnLost)
+                    if isinstance(event, TurnHeard):
+                        waits.append(anyio.current_time() - began)
+                        break
+        group.cancel_scope.cancel()
+    assert len(waits) == 5
+    assert max(waits) <= 0.2 + 0.05 * 120 + 0.2 + 0.05 * 2
+
+
 @pytest.mark.parametrize("error", [AdapterFailed("it is tired"), ValueError("it is tired")])
 async def test_a_recogniser_that_raises_costs_its_turn_only(error: Exception) -> None:
     made, recognizer = ears(error, QUESTION)

@@ -23,8 +23,15 @@ def silence(ms: int) -> bytes:
     return bytes(2 * (RATE * ms // 1000))
 
 
-def turns(settings: ListenerSettings = BY_SILENCE) -> Turns:
-    return Turns(ScriptedTurnDetector().open(RATE), RATE, settings)
+class Cut(Turns):
+    """Turns that hear and cut in one call."""
+
+    def hear(self, pcm: bytes) -> list[Step]:
+        return self.add(self.detect(pcm))
+
+
+def turns(settings: ListenerSettings = BY_SILENCE) -> Cut:
+    return Cut(ScriptedTurnDetector().open(RATE), RATE, settings)
 
 
 def marks(steps: list[Step]) -> list[Step]:
@@ -36,7 +43,7 @@ def audio(steps: list[Step]) -> bytes:
 
 
 def test_a_turn_has_its_prefix_and_ends_after_the_silence() -> None:
-    steps = turns().add(silence(960) + voice(640) + silence(960))
+    steps = turns().hear(silence(960) + voice(640) + silence(960))
     assert marks(steps) == [Opened(960.0, 660.0), Paused(), Closed(660.0, 2112.0)]
     # Prefix and voice, and of the silence what came before the pause was noticed.
     assert audio(steps) == silence(300) + voice(640) + silence(96)
@@ -44,14 +51,14 @@ def test_a_turn_has_its_prefix_and_ends_after_the_silence() -> None:
 
 def test_the_prefix_never_reaches_into_the_turn_before() -> None:
     both = ListenerSettings(by_words=False, prefix_ms=2000, silence_ms=100)
-    steps = turns(both).add(voice(320) + silence(192) + voice(320) + silence(192))
+    steps = turns(both).hear(voice(320) + silence(192) + voice(320) + silence(192))
     first, second = (step for step in steps if isinstance(step, Closed))
     assert second.start_ms == first.end_ms
 
 
 def test_a_pause_within_a_turn_loses_no_audio() -> None:
     sound = voice(320) + silence(320) + voice(320) + silence(640)
-    steps = turns().add(sound)
+    steps = turns().hear(sound)
     assert [type(step) for step in marks(steps)] == [Opened, Paused, Paused, Closed]
     assert audio(steps) == sound[: 2 * RATE * (960 + 96) // 1000]
 
@@ -62,10 +69,10 @@ def test_a_pause_within_a_turn_loses_no_audio() -> None:
 )
 def test_words_decide_how_long_silence_lasts(text: str | None, wait: int) -> None:
     cut = turns(ListenerSettings())
-    steps = cut.add(voice(320) + silence(96))
+    steps = cut.hear(voice(320) + silence(96))
     assert isinstance(steps[-1], Paused)
     steps = [] if text is None else cut.said(text)
-    steps += cut.add(silence(4000))
+    steps += cut.hear(silence(4000))
     (closed,) = marks(steps)
     assert isinstance(closed, Closed)
     assert 0 <= closed.end_ms - 320 - wait < 32  # whole blocks
@@ -73,29 +80,29 @@ def test_words_decide_how_long_silence_lasts(text: str | None, wait: int) -> Non
 
 def test_words_that_come_late_end_the_turn_at_once() -> None:
     cut = turns(ListenerSettings())
-    cut.add(voice(320) + silence(640))
+    cut.hear(voice(320) + silence(640))
     assert cut.said("Is it?") == [Closed(0.0, 960.0)]
     assert cut.said("Is it?") == []
 
 
 def test_words_of_an_earlier_pause_end_nothing() -> None:
     cut = turns(ListenerSettings())
-    cut.add(voice(320) + silence(96) + voice(320))
+    cut.hear(voice(320) + silence(96) + voice(320))
     assert cut.said("Is it?") == []
 
 
 def test_patience_scales_only_the_silences_by_words() -> None:
     slow = ListenerSettings(patience=2.0)
     cut = turns(slow)
-    cut.add(voice(320) + silence(96))
-    steps = cut.said("It is.") + cut.add(silence(2000))
+    cut.hear(voice(320) + silence(96))
+    steps = cut.said("It is.") + cut.hear(silence(2000))
     assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(1320, abs=32)]
-    steps = turns(ListenerSettings(by_words=False, patience=2.0)).add(voice(320) + silence(2000))
+    steps = turns(ListenerSettings(by_words=False, patience=2.0)).hear(voice(320) + silence(2000))
     assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(820, abs=32)]
 
 
 def test_a_turn_that_is_too_long_is_cut_and_goes_on() -> None:
-    steps = turns(ListenerSettings(max_turn_s=1.0)).add(voice(2560))
+    steps = turns(ListenerSettings(max_turn_s=1.0)).hear(voice(2560))
     assert [type(step) for step in marks(steps)] == [Opened, Closed, Opened, Closed, Opened]
     assert audio(steps) == voice(2560)
 
@@ -103,10 +110,10 @@ def test_a_turn_that_is_too_long_is_cut_and_goes_on() -> None:
 def test_commit_ends_and_clear_forgets() -> None:
     cut = turns()
     assert cut.commit() == []
-    cut.add(voice(320))
+    cut.hear(voice(320))
     assert cut.held_ms == 320
     assert cut.commit() == [Closed(0.0, 320.0)]
-    cut.add(silence(640) + voice(320))
+    cut.hear(silence(640) + voice(320))
     assert cut.clear()
     assert cut.held_ms == 0
     assert cut.commit() == []
@@ -114,17 +121,17 @@ def test_commit_ends_and_clear_forgets() -> None:
 
 
 def test_manual_turns_hold_everything() -> None:
-    cut = Turns(None, RATE, ListenerSettings(manual=True))
-    steps = cut.add(silence(640))
+    cut = Cut(None, RATE, ListenerSettings(manual=True))
+    steps = cut.hear(silence(640))
     assert steps[0] == Opened(0.0, 0.0)
     assert audio(steps) == silence(640)
     assert cut.commit() == [Closed(0.0, 640.0)]
-    assert cut.add(voice(32))[0] == Opened(640.0, 640.0)
+    assert cut.hear(voice(32))[0] == Opened(640.0, 640.0)
 
 
 def test_memory_is_bounded_where_nobody_speaks() -> None:
     cut = turns()
-    assert cut.add(silence(60_000)) == []
+    assert cut.hear(silence(60_000)) == []
     assert len(cut._ring) <= 2 * RATE * 0.8
 
 
@@ -135,7 +142,7 @@ def test_how_audio_is_cut_changes_nothing() -> None:
         cut, at, steps = turns(), 0, []
         while at < len(sound):
             size = 2 * random.choice([1, 160, 512, 1000, 5000])
-            steps += cut.add(sound[at : at + size])
+            steps += cut.hear(sound[at : at + size])
             at += size
         kinds = [type(step) for step in marks(steps)]
         assert kinds == [Opened, Paused, Paused, Closed, Opened]
@@ -144,7 +151,7 @@ def test_how_audio_is_cut_changes_nothing() -> None:
             pytest.approx(500, abs=32),
             pytest.approx(2900, abs=32),
         ]
-    assert marks(whole.add(sound))
+    assert marks(whole.hear(sound))
 
 
 @pytest.mark.parametrize(

