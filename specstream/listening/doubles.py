@@ -67,9 +67,9 @@ class ScriptedRecognizer:
 
     A partial transcript has a word for every ``word_ms`` of audio. A text that is an exception is
     raised instead. Every transcript takes ``takes_s`` seconds of the event loop's clock (infinity: it
-    never comes), and ``real_time_factor`` more for each second of audio. ``audio`` records what each turn's stream was given, ``asked`` how many transcripts of
-    new audio it was asked for, ``languages`` the languages asked for; ``open_streams`` counts those
-    that were not closed.
+    never comes), and ``real_time_factor`` more for each second of audio. ``audio`` records what each
+    turn's stream was given, ``asked`` how many transcripts of new audio it was asked for, ``languages``
+    the languages asked for; ``open_streams`` counts those that were not closed.
     """
 
     capabilities = RecognizerCapabilities("scripted", (16_000,), ("en",), words=True)

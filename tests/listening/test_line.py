@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 
@@ -11,7 +13,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def served(
-    line: WaitingLine, came: list[tuple[str, float, float]], takes_s: float
+    line: WaitingLine, came: Sequence[tuple[str, float, float]], takes_s: float
 ) -> list[str]:
     """The order in which turns (name, moment, seconds of audio) had their place."""
     order: list[str] = []
