@@ -8,6 +8,7 @@ from typing import Any
 from specstream.agent.events import ReplyPaused, ReplyResumed
 from specstream.agent.questions import Guess, Question
 from specstream.agent.talking import Talking
+from specstream.listening.claims import claims_turn, is_backchannel
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerEvent,
@@ -54,6 +55,7 @@ class Hearing:
         self._talking = talking
         self._tell = tell
         self._in_speech = in_speech
+        self._asked: Question | None = None  # by the event that is followed
 
     async def run(self) -> None:
         """Act on every event of the listener, then report it; return when the listener has finished."""
@@ -64,31 +66,40 @@ class Hearing:
                 await self._tell("ears", event)
                 if done is not None:
                     await self._tell("agent", done)
-                if isinstance(event, TurnHeard) and event.transcript.has_words:
-                    await questions.ask(Question(event.transcript.text, event.turn))
+                if self._asked is not None:
+                    asked, self._asked = self._asked, None
+                    await questions.ask(asked)
         questions.close()
 
     def _act(self, event: ListenerEvent) -> ReplyPaused | ReplyResumed | None:
-        """Pause the reply at a voice, interrupt it at a word, else resume it; return what to report.
+        """Pause the reply at a voice, interrupt it at words, else resume it; return what to report.
 
-        Words so far are a guess at the next question; it is withdrawn if no words were said.
+        Words so far are a guess at the next question; it is withdrawn if no words were said, or, while
+        the agent speaks, nothing but "mm-hm" and the like.
         """
         reply, questions = self._talking.turn, self._talking.questions
+        speaking = reply is not None and reply.outcome is None
         match event:
             case TurnStarted(turn):
                 self._talking.unclear.add(turn)
-                if reply is not None and reply.outcome is None:
+                if reply is not None and speaking:
                     reply.pause()
                     return ReplyPaused(reply.played_ms)
             case TurnPartial(turn, said) | TurnPaused(turn, said) if said.has_words:
                 paused = isinstance(event, TurnPaused)
-                if reply is not None and not paused:
-                    reply.interrupt()
-                questions.said(Guess(said.text, turn, paused), worth=paused or self._in_speech)
-            case TurnHeard(turn, said) if said.has_words:
+                if reply is not None and isinstance(event, TurnPartial):
+                    if claims_turn(said.text, again=event.again):
+                        reply.interrupt()
+                if not (speaking and is_backchannel(said.text)):
+                    worth = paused or self._in_speech
+                    questions.said(Guess(said.text, turn, paused), worth=worth)
+            case TurnHeard(turn, said) if said.has_words and not (
+                speaking and is_backchannel(said.text)
+            ):
                 self._talking.unclear.discard(turn)
                 if reply is not None:
                     reply.interrupt()
+                self._asked = Question(said.text, turn)
             case TurnHeard(turn) | TurnLost(turn):
                 self._talking.unclear.discard(turn)
                 questions.silent(turn)

@@ -12,9 +12,10 @@ kind            what was said so far                                   silence, 
 ``unfinished``  ends with "and", "the", "um", a comma, a dash or "…"    5.0
 ==============  =====================================================  ==============
 
-A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." is unfinished. A
-preposition or auxiliary before a question mark is not ("What are you looking for?"). The words are
-English; text of other languages is judged by its marks.
+A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." and "Could you
+tell me?" are unfinished, "When I get home." is open. A preposition or auxiliary before a question mark
+is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). The words are English;
+text of other languages is judged by its marks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, 
 
 _NEVER_LAST = frozenset(  # no turn ends with these, whatever mark follows
     """a an the and or but nor because if unless although though while whereas my your our their its
-    every um uh uhm umm erm er hmm mm""".split()
+    every um uh uhm umm erm er hmm mm another several certain various""".split()
 )
 _SELDOM_LAST = frozenset(  # a turn ends with these only before a question mark
     """to of for with from into onto at as than between during without toward towards like very which
@@ -40,6 +41,27 @@ _AUXILIARIES = frozenset(
     must""".split()
 )
 _SUBJECTS = frozenset("i you he she it we they that this there".split())
+_REPLIES = frozenset("yes yeah yep no nope well sure oh okay ok so".split())
+_BEGINNERS = frozenset("i he she we they".split())  # no turn ends with these but "so do I"
+_STEM = re.compile(  # a whole text, or its last clause, that something must follow
+    r"""(?:^|[.,!?;]\s|\b(?:and|but|so|well|um|uh|hello|hi|hey|okay|yes|no)\s)(?:please\s)?(?:
+        (?:can|could|would|will)\syou\s(?:please\s|maybe\s|just\s)*
+            (?:tell|give|show|remind|send|ask|let|bring|get|play|call|find|explain|read|make|set|put|turn)
+            (?:\s(?:me|us|him|her|them))?
+      | (?:can|could|may|should|shall)\s(?:i|we)(?:\s(?:have|get|ask|see|take))?
+      | i(?:\s(?:was|am)|'m)\s(?:just\s)?(?:wondering|thinking|trying|calling|looking|hoping|going)
+      | (?:could|would)\syou\splease
+      | i(?:\s(?:really|just|also|actually))*\s
+            (?:want|need|mean|think|guess|believe|wonder|have|said|heard)
+      | (?:do|did)\syou\s(?:know|think|remember|have|want)
+      | (?:what|how)\sabout | what\s(?:if|kind(?:\sof)?) | let(?:\sme|'s) | there(?:\sis|'s)
+      | (?:when|if|because|although|while|unless|until|since|before|after)
+      )$""",
+    re.VERBOSE,
+)
+_CLAUSE = re.compile(
+    r"^(?:and |but |so |well,? |um,? )*(?:when|if|because|although|while|unless|until)\b"
+)
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _BREAKS = ("...", "…", ",", "-", "–", "—", ":", ";")
 
@@ -51,16 +73,22 @@ def ending(text: str) -> Ending:
     if not words:
         return "open"
     last, asks = words[-1], said.endswith(("?", "？"))
-    if said.endswith(_BREAKS) or last in _NEVER_LAST:
+    plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
+    if said.endswith(_BREAKS) or last in _NEVER_LAST or _STEM.search(plain):
         return "unfinished"
     if asks:
         return "question"
     if last in _SELDOM_LAST:
         return "unfinished"
     closed = said.endswith((".", "!", "。", "！"))
-    if last in _AUXILIARIES and not (closed and words[-2:-1] and words[-2] in _SUBJECTS):
-        return "unfinished"  # but "Yes, I do." is an answer
-    return "sentence" if closed else "open"
+    before = words[-2] if len(words) > 1 else ""
+    answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
+    if last in _AUXILIARIES and not answers:
+        return "unfinished"  # but "Yes, I do" is an answer
+    if last in _BEGINNERS and before not in _AUXILIARIES:
+        return "unfinished"
+    subordinate = _CLAUSE.match(plain) is not None and "," not in plain
+    return "sentence" if closed and not subordinate else "open"
 
 
 def silence_factor(text: str) -> float:

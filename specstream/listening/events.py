@@ -33,10 +33,14 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnPartial:
-    """What was said so far; later audio may change any word."""
+    """What was said so far; later audio may change any word.
+
+    ``again``: the text is the same as in the turn's event before; that is told once for each text.
+    """
 
     turn: int
     transcript: Transcript
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from specstream.errors import AdapterFailed, ConfigError, RequestError
 from specstream.listening.ears import Ears
+from specstream.listening.endings import silence_factor
 from specstream.listening.events import (
     ListenerEvent,
     ListeningFailed,
@@ -228,7 +229,8 @@ class Listener:
                 case Paused() if self._current is not None:
                     self._pauses += 1
                     self._current.pause = self._pauses
-                case Closed(start_ms, end_ms) if self._current is not None:
+                case Closed(start_ms, end_ms, level) if self._current is not None:
+                    self._current.level = level
                     self._events.append(TurnEnded(self._current.turn, start_ms, end_ms))
                     self._ended += 1
                     self._waiting.append(self._current)
@@ -268,7 +270,16 @@ class Listener:
         self._waiting.popleft()
         if event is not None:
             self._events.append(event)
+        if isinstance(event, TurnHeard) and event.transcript.has_words:
+            self._turns.understood(recognition.level)
         self._changed.notify()
+
+    def _stalled(self, recognition: Recognition) -> bool:
+        """Whether the voices that are heard add nothing to what the user has said."""
+        if not self.settings.by_words or self.settings.manual:
+            return False
+        factor = max(1.0, silence_factor(recognition.transcript.text) / 2)
+        return recognition.stalled_s >= self.settings.stall_s * factor
 
     async def _look(self, recognition: Recognition) -> None:
         """Get a partial transcript; in a pause, its words may decide that the turn is over."""
@@ -276,9 +287,12 @@ class Listener:
         changed = await recognition.look()
         if recognition is not self._current:
             return  # it has ended meanwhile; its transcript comes next
-        if changed:
-            self._events.append(TurnPartial(recognition.turn, recognition.transcript))
+        if changed or recognition.again:
+            partial = TurnPartial(recognition.turn, recognition.transcript, not changed)
+            self._events.append(partial)
         if pause is not None and recognition.pause == pause:
             self._events.append(TurnPaused(recognition.turn, recognition.transcript))
             self._follow(self._turns.said(recognition.transcript.text))
+        elif recognition.pause is None and self._stalled(recognition):
+            self._follow(self._turns.commit(others=True))
         self._changed.notify()

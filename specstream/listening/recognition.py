@@ -31,11 +31,16 @@ class Recognition:
         """The turn was cleared: nobody wants its transcript."""
         self.pause: int | None = None
         """The number of the pause that the speaker makes now; None while the speaker speaks."""
+        self.level: float | None = None
+        """The level of the turn's audio in dBFS, once it is over."""
         self._line = ears.line
         self._settings = settings
         self._per_ms = 2 * rate / 1000  # bytes
         self._taken = 0  # bytes
         self._fresh = 0  # bytes that no transcript includes
+        self._words = 0  # the most that any transcript had
+        self._grown_at = self._read_to = 0  # bytes of audio when it had them, and in the last one
+        self._same = 0  # transcripts with the same text, one after another
         self._looked: int | None = None  # the last pause for which a transcript was asked
         self._known: int | None = None  # the last pause whose transcript is known
         self._rest_until = 0.0  # no partial transcript before that moment
@@ -73,10 +78,20 @@ class Recognition:
             and self._line.free
         )
 
+    @property
+    def stalled_s(self) -> float:
+        """Seconds of recognised audio that gave no new word; 0 before the first word."""
+        return (self._read_to - self._grown_at) / self._per_ms / 1e3 if self._words else 0.0
+
+    @property
+    def again(self) -> bool:
+        """Whether the last two transcripts had the same text, for the first time."""
+        return self._same == 1 and self.transcript.has_words
+
     async def look(self) -> bool:
         """Update ``transcript``; returns whether its text changed. Raises nothing."""
         self._looked, self._fresh, before = self.pause, 0, self.transcript.text
-        pause = self.pause
+        pause, taken, known = self.pause, self._taken, self.transcript
         if self._stream is not None and self.error is None:
             began = anyio.current_time()
             with suppress(AdapterFailed):
@@ -84,7 +99,14 @@ class Recognition:
             now = anyio.current_time()
             self._rest_until = now + (now - began)  # so partials take at most half of the time
         self._known = pause
-        return self.transcript.text != before
+        if self.transcript is not known:  # else the recogniser wasn't sure of anything new
+            self._read_to = taken
+        words = len(self.transcript.text.split())
+        if words > self._words:
+            self._words, self._grown_at = words, taken
+        changed = self.transcript.text != before
+        self._same = 0 if changed else self._same + 1
+        return changed
 
     async def finish(self) -> Transcript:
         """Return the turn's final transcript.

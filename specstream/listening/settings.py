@@ -22,6 +22,9 @@ class ListenerSettings:
         by_words: The last words of the transcript shorten or lengthen that silence (see
             `specstream.listening.endings`).
         patience: Factor on that silence, with ``by_words`` only.
+        range_db: How much quieter than the user's turns so far a voice may be. Quieter ones are others'.
+        stall_s: A turn whose transcript hasn't grown for so long ends though voices are heard, with
+            ``by_words`` only: they are others'.
         max_turn_s: A longer turn is cut in two; in manual mode, audio beyond it is refused.
         partial_ms: New audio that a partial transcript needs. None: no partial transcripts.
         deadline_s: Seconds that a recognition may take, without the time that it waits for others.
@@ -37,6 +40,8 @@ class ListenerSettings:
     silence_ms: float = 500.0
     by_words: bool = True
     patience: float = 1.0
+    range_db: float = 15.0
+    stall_s: float = 1.0
     max_turn_s: float = 120.0
     partial_ms: float | None = 500.0
     deadline_s: float = 10.0
@@ -49,6 +54,8 @@ class ListenerSettings:
             prefix_ms=(0, 5_000),
             silence_ms=(0, 10_000),
             patience=(0.1, 10),
+            range_db=(0, 100),
+            stall_s=(0.1, 600),
             max_turn_s=(1, 600),
             deadline_s=(0.1, 600),
         )

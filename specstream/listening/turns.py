@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from specstream.listening.endings import silence_factor
+from specstream.listening.gate import LevelGate, level_of
 from specstream.listening.settings import ListenerSettings
 from specstream.pipeline.listening_interfaces import SpeechStarted, TurnTrack, VoiceActivity
 
@@ -39,15 +40,22 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The turn is over, its audio from ``start_ms`` to ``end_ms``."""
+    """The turn is over, its audio from ``start_ms`` to ``end_ms``; ``level``: see `LevelGate.end`."""
 
     start_ms: float
     end_ms: float
+    level: float | None = field(default=None, compare=False)
 
 
 Step = Opened | Audio | Paused | Closed
-Heard: TypeAlias = tuple[bytes, Sequence[VoiceActivity]]
-"""A block of audio, and the voice's beginnings and ends in it."""
+
+
+class Heard(NamedTuple):
+    """A block of audio, the beginnings and ends of voices in it, and its level in dBFS."""
+
+    pcm: bytes
+    voice: Sequence[VoiceActivity]
+    level: float
 
 
 class Turns:
@@ -67,7 +75,9 @@ class Turns:
         self._per_ms = rate / 1000
         self._block = 2 * (rate * _BLOCK_MS // 1000)
         self._settings = settings
+        self._gate = LevelGate(settings.range_db)
         self._taken = 0  # samples
+        self._voiced = self._speaking = False  # by the track; the user, by the track and the level
         self._ring = bytearray()  # the newest audio that belongs to no turn
         self._start: float | None = None  # of the open turn
         self._pause: float | None = None  # since when the open turn's voice is silent
@@ -90,18 +100,19 @@ class Turns:
         Another thread may call this, for one piece of audio at a time.
         """
         blocks = [pcm[at : at + self._block] for at in range(0, len(pcm), self._block)]
-        track = self._track
-        return [(block, () if track is None else track.add(block)) for block in blocks]
+        if self._track is None:
+            return [Heard(block, (), 0.0) for block in blocks]
+        return [Heard(block, self._track.add(block), level_of(block)) for block in blocks]
 
     def add(self, heard: list[Heard]) -> list[Step]:
         """Take the next audio; return what happens by it, in order."""
         steps: list[Step] = []
-        for block, voice in heard:
-            self._taken += len(block) // 2
+        for block in heard:
+            self._taken += len(block.pcm) // 2
             if self._track is None:
-                self._take_manually(block, steps)
+                self._take_manually(block.pcm, steps)
             else:
-                self._take(block, voice, steps)
+                self._take(block, steps)
         return steps
 
     def said(self, text: str) -> list[Step]:
@@ -112,12 +123,19 @@ class Turns:
         self._end_if_silent(steps)
         return steps
 
-    def commit(self) -> list[Step]:
-        """End the open turn now; without one, nothing happens."""
+    def commit(self, *, others: bool = False) -> list[Step]:
+        """End the open turn now; without one, nothing happens.
+
+        ``others``: the voices that are heard are not the user's; the next turn must be louder.
+        """
         steps: list[Step] = []
         if self._start is not None:
-            self._close(steps)
+            self._close(steps, others=others)
         return steps
+
+    def understood(self, level: float | None) -> None:
+        """Take note that the turn with this level had words in it."""
+        self._gate.understood(level)
 
     def clear(self) -> bool:
         """Forget all audio; returns whether a turn was open."""
@@ -133,21 +151,25 @@ class Turns:
             steps.append(Opened(self._start, self._start))
         steps.append(Audio(block))
 
-    def _take(self, block: bytes, voice: Sequence[VoiceActivity], steps: list[Step]) -> None:
+    def _take(self, block: Heard, steps: list[Step]) -> None:
         if self._start is None:
-            self._ring += block
+            self._ring += block.pcm
             keep = self._bytes(self._settings.prefix_ms + _LAG_MS)
             del self._ring[: max(0, len(self._ring) - keep)]
         elif self._pause is None:
-            steps.append(Audio(block))
+            steps.append(Audio(block.pcm))
         else:
-            self._held += block
-        for event in voice:
-            if isinstance(event, SpeechStarted):
-                self._voice(event.at_ms, steps)
-            elif self._start is not None and self._pause is None:
-                self._pause, self._text = event.at_ms, None
-                steps.append(Paused())
+            self._held += block.pcm
+        near = self._gate.near(block.level, self.now_ms)
+        for event in block.voice:
+            self._voiced = isinstance(event, SpeechStarted)
+            self._follow(self._voiced and near, event.at_ms, steps)
+            if not self._voiced:
+                self._gate.silent()
+        if self._voiced:
+            since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.near_ms
+            self._follow(near, since, steps)
+            self._gate.heard(block.level, near=near, in_turn=self._start is not None)
         self._end_if_silent(steps)
         if self.held_ms >= self._settings.max_turn_s * 1e3:
             speaking = self._pause is None
@@ -155,6 +177,17 @@ class Turns:
             if speaking:  # the voice goes on, so the audio goes on as another turn
                 self._start = self.now_ms
                 steps.append(Opened(self._start, self._start))
+
+    def _follow(self, speaking: bool, at_ms: float, steps: list[Step]) -> None:
+        """Note whether the user speaks since ``at_ms``."""
+        if speaking == self._speaking:
+            return
+        self._speaking = speaking
+        if speaking:
+            self._voice(at_ms, steps)
+        elif self._start is not None and self._pause is None:
+            self._pause, self._text = max(at_ms, self._start), None
+            steps.append(Paused())
 
     def _voice(self, at_ms: float, steps: list[Step]) -> None:
         if self._start is None:
@@ -180,9 +213,9 @@ class Turns:
         if self.now_ms - self._pause >= wait:
             self._close(steps)
 
-    def _close(self, steps: list[Step]) -> None:
+    def _close(self, steps: list[Step], *, others: bool = False) -> None:
         assert self._start is not None
-        steps.append(Closed(self._start, self.now_ms))
+        steps.append(Closed(self._start, self.now_ms, self._gate.end(others=others)))
         self.clear()
 
     def _bytes(self, ms: float) -> int:

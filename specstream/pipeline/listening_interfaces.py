@@ -78,6 +78,7 @@ class RecognizerStream(Protocol):
     async def partial(self) -> Transcript:
         """Return what was said so far, as far as it can be told; later audio may change any word.
 
+        The very object of the call before means that the audio since then couldn't be told.
         Cancelling gives up the wait; the stream stays usable. Raises AdapterFailed.
         """
 

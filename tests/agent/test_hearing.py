@@ -61,6 +61,45 @@ async def test_a_cough_pauses_and_the_reply_goes_on_without_losing_a_sample() ->
     assert not [m for m in room.made(TurnHeard) if m.transcript.text]
 
 
+@pytest.mark.parametrize("said", ["Mm hmm.", "Uh-huh.", "Right.", "Ja."])
+async def test_a_listeners_word_is_no_question_while_the_agent_speaks(said: str) -> None:
+    room, alone = Room([said]), Room([""])
+    async with alone.talking() as agent:
+        await agent.say("Tell me")
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(400)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Tell me", TEXT]
+    assert room.made(ReplyEnded)[0].outcome.complete
+    assert room.sound.pcm == alone.sound.pcm
+
+
+async def test_the_same_word_is_a_question_when_nobody_speaks() -> None:
+    room = Room(["Right."])
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Right.", TEXT]
+
+
+async def test_one_word_interrupts_when_it_is_there_again() -> None:
+    room = Room(["Stop."])
+    async with room.talking() as agent:
+        await agent.say("Tell me")
+        await anyio.sleep(0.5)
+        await room.speak(180)
+        assert not room.made(ReplyEnded)
+        await room.speak(300)
+        assert not room.made(ReplyEnded)[0].outcome.complete
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told()[2:] == ["Stop.", "Fine."]
+
+
 @pytest.mark.parametrize("noise", ["...", "?!", " "])
 async def test_marks_without_a_letter_are_no_words(noise: str) -> None:
     room = Room([noise])

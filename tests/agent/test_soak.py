@@ -132,7 +132,7 @@ async def test_ten_minutes_of_conversation_leave_nothing_behind() -> None:
             for number in range(TURNS):
                 if number == WARM:
                     warm = counted()
-                elif number == TRACED - 10:
+                elif number == TRACED - 50:
                     tracemalloc.start()  # everything takes twice as long
                 elif number == TRACED:
                     traced = counted()

@@ -155,6 +155,32 @@ async def test_a_recogniser_that_hangs_costs_one_turn_each_within_the_deadline()
     assert recognizer.open_streams == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "most_s"), [("what is the capital.", 2.6), ("what is the capital and", 4.2)]
+)
+async def test_a_turn_ends_though_others_talk_on(said: str, most_s: float) -> None:
+    heard = Heard(ears(said)[0])
+    await heard.speak(voice(10.0))
+    (end, *others) = [e.end_ms for _, e in heard.events if isinstance(e, TurnEnded)]
+    assert 1.0 + 1.0 <= end / 1e3 <= most_s, "four words in a second, nothing new in the next"
+    assert not others
+
+
+async def test_a_slow_recogniser_ends_no_turn() -> None:
+    made, _ = ears(" ".join(["word"] * 100), takes_s=2.0)
+    heard = Heard(made)
+    await heard.speak(voice(12.0), silence(6.0))
+    (end,) = [e.end_ms for _, e in heard.events if isinstance(e, TurnEnded)]
+    assert end > 12_000
+
+
+async def test_by_silence_alone_a_turn_lasts_as_long_as_a_voice() -> None:
+    heard = Heard(ears(QUESTION)[0], ListenerSettings(by_words=False))
+    await heard.speak(voice(10.0), silence(1.0))
+    (end,) = [e.end_ms for _, e in heard.events if isinstance(e, TurnEnded)]
+    assert end > 10_000
+
+
 async def test_the_deadline_does_not_run_while_others_are_recognised() -> None:
     made, _ = ears(takes_s=1.9)
     many = [Heard(made, ListenerSettings(deadline_s=2.0, by_words=False)) for _ in range(4)]

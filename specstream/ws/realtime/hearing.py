@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from specstream.errors import AdapterFailed
+from specstream.listening.claims import claims_turn, is_backchannel
 from specstream.listening.events import (
     ListeningFailed,
     TurnEnded,
@@ -46,7 +47,9 @@ class Hearing:
         put: Sends an event.
         begun: Called when a turn was announced to the client.
         since_ms: Milliseconds of the session's audio before the listener's first sample.
-        by_words: Announce a turn at its first word; a turn without words leaves no event and no item.
+        responding: Whether a response of the conversation is under way.
+        by_words: Announce a turn at its first words (see `claims_turn`). A turn without words leaves no
+            event and no item, nor does a "mm-hm" during a response.
     """
 
     listener: Listener
@@ -54,6 +57,7 @@ class Hearing:
     put: Callable[[ev.ServerEvent], Awaitable[object]]
     begun: Callable[[], Awaitable[object]]
     since_ms: float
+    responding: Callable[[], bool] = lambda: False
     by_words: bool = False
     _turns: dict[int, _Turn] = field(default_factory=dict)
     _settled: int = 0
@@ -85,16 +89,15 @@ class Hearing:
                 made = self._turns[turn] = _Turn(entry, start_ms=start_ms)
                 if not self.by_words or self.listener.settings.manual:
                     await self._announce(made)
-            case TurnPartial(turn, transcript):
-                await self._guess(self._turns[turn], transcript)
+            case TurnPartial(turn, transcript, again):
+                await self._guess(self._turns[turn], transcript, again=again)
             case TurnEnded(turn, start_ms, end_ms):
                 ended = self._turns[turn]
                 ended.over, ended.start_ms, ended.end_ms = True, start_ms, end_ms
                 if ended.announced:
                     await self._commit(ended)
             case TurnHeard(turn, transcript):
-                await self._heard(self._turns.pop(turn), transcript)
-                return transcript.has_words
+                return await self._heard(self._turns.pop(turn), transcript)
             case TurnLost(turn, error):
                 await self._lost(self._turns.pop(turn), error)
             case ListeningFailed(error):
@@ -119,12 +122,12 @@ class Hearing:
         for event in ev.ItemEvent.both(entry.wire(), previous):
             await self.put(event)
 
-    async def _guess(self, turn: _Turn, transcript: Transcript) -> None:
+    async def _guess(self, turn: _Turn, transcript: Transcript, *, again: bool) -> None:
         """Send the words on which two partial transcripts in a row agree (Macháček et al. 2023)."""
         text = transcript.text
         before, turn.guess = turn.guess, text
         if not turn.announced:
-            if not transcript.has_words:
+            if not claims_turn(text, again=again):
                 return
             await self._announce(turn)
         if self.session.settings.audio.input.transcription is None:
@@ -138,11 +141,12 @@ class Hearing:
             delta, turn.sent = text[len(turn.sent) :], text
             await self.put(ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta))
 
-    async def _heard(self, turn: _Turn, transcript: Transcript) -> None:
+    async def _heard(self, turn: _Turn, transcript: Transcript) -> bool:
         self._settled += 1
         if not turn.announced:
-            if not transcript.has_words:
-                return
+            listens = self.responding() and is_backchannel(transcript.text)
+            if listens or not transcript.has_words:
+                return False
             await self._announce(turn)
             await self._commit(turn)
         text = turn.entry.text = transcript.text
@@ -153,6 +157,7 @@ class Hearing:
             await self.put(
                 ev.TranscriptionCompleted(item_id=turn.entry.id, transcript=text, usage=usage)
             )
+        return transcript.has_words
 
     async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
         self._settled += 1

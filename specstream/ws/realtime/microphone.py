@@ -230,7 +230,13 @@ class Microphone:
             rate = sample_rate(self._format)
             listener = Listener(self.ears, sample_rate=rate, settings=settings)
             self._hearing = Hearing(
-                listener, self.session, self.put, self._begun, self._since_ms, by_words=by_words
+                listener,
+                self.session,
+                self.put,
+                self._begun,
+                self._since_ms,
+                lambda: self.responder.responding,
+                by_words,
             )
             self._all.append(self._hearing)
             self.group.start_soon(self._hear, self._hearing)

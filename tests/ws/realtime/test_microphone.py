@@ -350,6 +350,20 @@ async def test_a_noise_interrupts_nothing_where_words_are_waited_for() -> None:
     assert roles == ["user", "assistant", "user"]
 
 
+async def test_a_listeners_word_interrupts_nothing_where_words_are_waited_for() -> None:
+    gate = Gate(shut=False)
+    ear = Ear(engine=ScriptedEngine(["One two three four five six."], gate=gate))
+    ear.recognizer = ScriptedRecognizer(["Mm hmm."], word_ms=100)
+    async with counting(ear, gate) as wire:
+        await speak(wire, voice(1), silence(1))
+        await wire.send("conversation.item.retrieve", item_id="nothing")  # has been read up to here
+        await wire.until("error")
+        gate.open()
+        assert (await wire.done())["status"] == "completed"
+        assert not wire.of("speech_started", "committed")
+        assert len(ear.engine.requests) == 1
+
+
 @pytest.mark.parametrize("while_said", [True, False])
 async def test_a_word_interrupts_as_soon_as_it_is_known(while_said: bool) -> None:
     gate = Gate(shut=False)

@@ -1,0 +1,94 @@
+"""The user's voice and others', told apart by level; what goes on behind the user's words is no turn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specstream.listening.gate import LevelGate, level_of
+from specstream.listening.settings import ListenerSettings
+from specstream.listening.turns import Closed, Opened, Step, Turns
+from specstream.testing import ScriptedTurnDetector
+
+RATE = 16_000
+
+
+def sound(ms: int, dbfs: float) -> bytes:
+    level = round(32768 * 10 ** (dbfs / 20))
+    return np.full(RATE * ms // 1000, level, dtype="<i2").tobytes()
+
+
+def silence(ms: int) -> bytes:
+    return bytes(2 * (RATE * ms // 1000))
+
+
+class Talk:
+    """Turns of one stream; every one of them is understood."""
+
+    def __init__(self) -> None:
+        settings = ListenerSettings(by_words=False, silence_ms=300)
+        self.turns = Turns(ScriptedTurnDetector().open(RATE), RATE, settings)
+
+    def hear(self, *sounds: bytes) -> list[Step]:
+        steps = self.turns.add(self.turns.detect(b"".join(sounds)))
+        for step in steps:
+            if isinstance(step, Closed):
+                self.turns.understood(step.level)
+        return [step for step in steps if isinstance(step, Opened | Closed)]
+
+
+def test_levels() -> None:
+    assert level_of(sound(32, -20)) == pytest.approx(-20, abs=0.1)
+    assert level_of(silence(32)) == level_of(b"") == pytest.approx(-100)
+
+
+def test_before_the_user_has_spoken_every_voice_is_heard() -> None:
+    assert len(Talk().hear(sound(500, -50), silence(800))) == 2
+
+
+def test_a_quieter_voice_is_no_turn_and_ends_none() -> None:
+    talk = Talk()
+    talk.hear(sound(500, -20), silence(800))
+    assert talk.hear(sound(3000, -40), silence(800)) == []
+    opened, closed = talk.hear(sound(500, -22), sound(3000, -40))
+    assert isinstance(opened, Opened)
+    assert isinstance(closed, Closed)
+    assert closed.end_ms - opened.start_ms < 500 + 300 + 700 + 100, "others go on, the turn doesn't"
+
+
+def test_the_user_may_speak_up_over_others() -> None:
+    talk = Talk()
+    talk.hear(sound(500, -20), silence(800))
+    steps = talk.hear(sound(1000, -40), sound(600, -18), silence(800))
+    opened = steps[0]
+    assert isinstance(opened, Opened)
+    assert opened.at_ms == pytest.approx(1300 + 1000, abs=64)
+    assert len(steps) == 2
+
+
+def test_quiet_words_within_a_sentence_stay_in_it() -> None:
+    talk = Talk()
+    talk.hear(sound(500, -20), silence(800))
+    steps = talk.hear(sound(400, -20), sound(500, -40), sound(400, -20), silence(1000))
+    assert len(steps) == 2
+
+
+def test_who_moves_away_is_heard_again_after_some_tries() -> None:
+    talk = Talk()
+    talk.hear(sound(500, -20), silence(800))
+    tries = 0
+    while not talk.hear(sound(500, -38), silence(800)):
+        tries += 1
+        assert tries < 6
+    assert tries > 0
+
+
+def test_voices_that_are_no_turn_must_be_topped_until_they_end() -> None:
+    gate = LevelGate(100.0)
+    for n in range(40):
+        gate.heard(-30.0, near=gate.near(-30.0, n * 32.0), in_turn=True)
+    gate.end(others=True)
+    assert not gate.near(-30.0, 3000.0)
+    assert gate.near(-25.0, 3032.0)
+    gate.silent()
+    assert gate.near(-30.0, 9000.0)
