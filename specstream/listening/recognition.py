@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ __all__ = ["Recognition"]
 
 _CLOSE_S = 1.0  # seconds that a stream may take to close
 
+_WORD = re.compile(r"\w+")
 _log = logging.getLogger("specstream.ears")
 
 
@@ -38,8 +40,8 @@ class Recognition:
         self._per_ms = 2 * rate / 1000  # bytes
         self._taken = 0  # bytes
         self._fresh = 0  # bytes that no transcript includes
-        self._words = 0  # the most that any transcript had
-        self._grown_at = self._read_to = 0  # bytes of audio when it had them, and in the last one
+        self._words: list[str] = []  # of the last transcript
+        self._grown_at = self._read_to = 0  # bytes of audio when they came, and in the last one
         self._same = 0  # transcripts with the same text, one after another
         self._looked: int | None = None  # the last pause for which a transcript was asked
         self._known: int | None = None  # the last pause whose transcript is known
@@ -80,7 +82,7 @@ class Recognition:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds of recognised audio that gave no new word; 0 before the first word."""
+        """Seconds of recognised audio that changed no word; 0 before the first word."""
         return (self._read_to - self._grown_at) / self._per_ms / 1e3 if self._words else 0.0
 
     @property
@@ -101,8 +103,8 @@ class Recognition:
         self._known = pause
         if self.transcript is not known:  # else the recogniser wasn't sure of anything new
             self._read_to = taken
-        words = len(self.transcript.text.split())
-        if words > self._words:
+        words = _WORD.findall(self.transcript.text.lower())
+        if words != self._words:
             self._words, self._grown_at = words, taken
         changed = self.transcript.text != before
         self._same = 0 if changed else self._same + 1

@@ -169,7 +169,7 @@ class Turns:
         if self._voiced:
             since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.near_ms
             self._follow(near, since, steps)
-            self._gate.heard(block.level, near=near, in_turn=self._start is not None)
+            self._gate.heard(near=near, in_turn=self._start is not None)
         self._end_if_silent(steps)
         if self.held_ms >= self._settings.max_turn_s * 1e3:
             speaking = self._pause is None
