@@ -16,6 +16,7 @@ from tests.ws.test_page_browser import READY
 
 pytestmark = needs_chromium
 RATE = 24_000
+LABEL = "[...$('mic').children].map((part) => part.textContent).concat($('mic').ariaPressed)"
 LINES = "[...document.querySelectorAll('.you, .reply')].map((line) => line.textContent).join('|')"
 
 
@@ -58,11 +59,21 @@ async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
         async with tab(url, tmp_path / "profile", microphone=sound) as page:
             await page.until(READY)
             assert not await page.js("$('mic').hidden")
+            assert await page.js(LABEL) == ["Microphone off", "click to talk", "false"]
+            assert not await page.js("$('level').checkVisibility()")
             await page.js("$('mic').click()")
+            await page.until("microphone.on && $('mic').ariaPressed === 'true'")
+            assert await page.js(LABEL) == ["Microphone on", "click to mute", "true"]
+            bar = "new DOMMatrix($('level').firstElementChild.style.transform).a"
+            await page.until(f"{bar} > 0.5")
             await page.until(f"({LINES}) === 'Hello there?|One two three.'")
             assert server.engine.requests[0][0][-1]["content"] == "Hello there?"
+            assert await page.js("turns.last.heard >= turns.last.start")
+            steps = "[...document.querySelectorAll('#steps li span:first-child')]"
+            shown = await page.js(steps + ".map((s) => s.textContent)")
+            assert shown == ["transcript", "first token", "first phrase", "voice", "first sound"]
             await page.js("$('mic').click()")
-            assert await page.js("$('mic').textContent") == "Talk"
+            assert await page.js(LABEL) == ["Microphone off", "click to talk", "false"]
             assert page.errors == []
 
 
