@@ -150,7 +150,7 @@ async def test_the_time_of_each_turn_is_shown(tmp_path: Path) -> None:
         await page.js("$('aloud').checked = false;" + ASK % "On.")
         await page.until("turns.turns.length === 2 && turns.last.token !== undefined")
         assert await page.js(steps) == ["first token"], "nothing is spoken"
-        assert await page.js("$('turn-name').textContent") == "Turn 2"
+        assert await page.js("$('turn-name').textContent") == "Turn 2: where the time went"
         await page.js("$('turn-before').click()")
         assert len(await page.js(steps)) == 4
         assert await page.js("$('turn-before').disabled && !$('turn-after').disabled")

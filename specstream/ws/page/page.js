@@ -66,6 +66,7 @@ function reply(text) {
   turn.stopped = false;
   remember(true);
   for (const part of [player, face, board, figures]) part.reset();
+  if (turn.aloud) player.wake();
   send("response.create", { response: { output_modalities: [turn.aloud ? "audio" : "text"] } });
   turn.id = "asked";
   turn.item = null;
@@ -302,6 +303,7 @@ function frame(time) {
   }
   if ($("cue").textContent !== doing) $("cue").textContent = doing;
   ready();
+  if (!playing) player.rest();
   moving = (playing && !player.paused) || face.moving;
   if (moving) requestAnimationFrame(frame);
 }

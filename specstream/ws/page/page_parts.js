@@ -5,8 +5,16 @@ class Player {
     this.reset();
   }
   wake() {
+    clearTimeout(this.resting);
     this.context ??= new AudioContext({ sampleRate: RATE });
     if (this.context.state === "suspended") this.context.resume();
+  }
+  /* An open context computes silence all the time: one that has nothing to play is put to sleep in a while. */
+  rest() {
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => {
+      if (!this.paused && this.ahead <= 0) this.context?.suspend();
+    }, 3000);
   }
   reset() {
     for (const { node } of this.queue ?? []) node.stop();
@@ -23,6 +31,7 @@ class Player {
     const node = this.context.createBufferSource();
     node.buffer = buffer;
     node.connect(this.context.destination);
+    if (!this.paused) this.wake();
     this.next = Math.max(this.next, this.context.currentTime + 0.03);
     node.start(this.next);
     this.queue.push({ node, at: this.next, from: this.received, length: samples.length });

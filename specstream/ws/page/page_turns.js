@@ -71,7 +71,7 @@ class Turns {
     }
     $("turns").hidden = false;
     $("steps").replaceChildren(...rows);
-    $("turn-name").textContent = `Turn ${index + 1}`;
+    $("turn-name").textContent = `Turn ${index + 1}: where the time went`;
     const from = turn.heard === undefined ? "the question" : "the end of your turn";
     $("turn-total").textContent = `${end.toFixed(0)} ms from ${from} to the ${STEPS[steps.at(-1)]}`;
     $("turn-before").disabled = index === 0;
