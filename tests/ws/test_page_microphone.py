@@ -77,6 +77,22 @@ async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
             assert page.errors == []
 
 
+async def test_who_mutes_the_microphone_has_said_what_was_said(tmp_path: Path) -> None:
+    ears = Ears(ScriptedRecognizer(["Hello there?"], word_ms=100), Loud())
+    sound = recording(tmp_path / "sound.wav", (0, 0.3), (9000, 20.0))
+    server = Stand(ScriptedEngine(["One two three."]), voice=WordVoice, ears=lambda: ears)
+    async with server.running():
+        url = f"http://127.0.0.1:{server.port}/"
+        async with tab(url, tmp_path / "profile", microphone=sound) as page:
+            await page.until(READY)
+            await page.js("$('mic').click()")
+            await page.until("$('status').textContent.trim() === 'hearing you'")
+            await page.js("new Promise((done) => setTimeout(done, 300))")
+            await page.js("$('mic').click()")
+            await page.until(f"({LINES}) === 'Hello there?|One two three.'")
+            assert page.errors == []
+
+
 async def test_without_ears_there_is_no_button(tmp_path: Path) -> None:
     server = Stand(ScriptedEngine(["fine."]))
     async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:

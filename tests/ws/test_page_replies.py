@@ -134,7 +134,7 @@ async def test_the_time_of_each_turn_is_shown(tmp_path: Path) -> None:
     server = Stand(engine, voice=WordVoice, clock=LoopClock())
     async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
         await page.until(READY)
-        assert await page.js("$('turns').hidden")
+        assert await page.js("$('steps').textContent.match(/\\d/)") is None
         await page.js(ASK % "Count.")
         await page.until("turns.last?.sound !== undefined")
         steps = (

@@ -84,7 +84,7 @@ async def test_a_button_begins_a_new_conversation(tmp_path: Path) -> None:
         await page.js("$('fresh').click()")
         await page.until(f"{STATE} === 'ready' && ({LINES}).length === 0")
         await page.until("turn.items.length === 0")
-        assert await page.js("$('board').hidden && $('turns').hidden && $('fresh').disabled")
+        assert await page.js("$('board').hidden && !turns.last && $('fresh').disabled")
         await page.js("$('aloud').checked = false;" + ASK % "Who are you?")
         await page.until("!turn.id && document.querySelector('.reply')")
         assert [m["content"] for m in server.engine.requests[-1][0]] == ["Who are you?"]

@@ -35,17 +35,18 @@ _BUNDLED = """<p>A small test pair answers here (14 and 1.6 million parameters).
 
 
 _SCRIPTS = (
-    "page_face.js",
-    "page_parts.js",
-    "page_ears.js",
-    "page_markdown.js",
-    "page_turns.js",
-    "page_transcript.js",
-    "page_board.js",
-    "page_race.js",
-    "page_link.js",
-    "page.js",
+    "page_face.js",  # the face
+    "page_parts.js",  # the sound, and the figures
+    "page_ears.js",  # the microphone
+    "page_markdown.js",  # how a line of a reply looks
+    "page_turns.js",  # where time went, and where a word came from
+    "page_transcript.js",  # the conversation
+    "page_board.js",  # the storyboard
+    "page_race.js",  # with and without speculation
+    "page_link.js",  # the way to the server
+    "page.js",  # what happens when
 )
+"""Laid in in this order: a script may use those before it at once, and all of them later."""
 
 
 @cache

@@ -209,6 +209,7 @@ const handlers = {
   },
   error: ({ error }) => {
     const quiet = ["response_cancel_not_active", "unsupported_content_type", "input_audio_buffer_commit_empty"];
+    if (error.code === "input_audio_buffer_commit_empty") turn.ear = "";
     if (quiet.includes(error.code)) return;
     if (turn.id === "asked") turn.id = null;
     transcript.end("failed", error.message);

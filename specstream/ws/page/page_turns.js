@@ -14,7 +14,10 @@ class Turns {
     this.turns = [];
     this.shown = -1;
     this.spoken = {}; // of the turn that the user is speaking
-    $("turns").hidden = true;
+    $("steps").replaceChildren(...Object.values(STEPS).map((step) => this.row(step, 0, 0, "–")));
+    $("turn-name").textContent = "Where the time goes";
+    $("turn-total").textContent = "Of each turn, from its end to the first sound.";
+    $("turn-before").disabled = $("turn-after").disabled = true;
   }
   get last() {
     return this.turns.at(-1);
@@ -49,6 +52,17 @@ class Turns {
     for (const [step, t_ms] of Object.entries(times)) if (t_ms !== undefined) this.last[step] = t_ms;
     this.show(this.turns.length - 1);
   }
+  /* One step: its bar, from one share of the whole time to another. */
+  row(name, from, to, text) {
+    const row = element("li");
+    const bar = element("i");
+    bar.style.marginLeft = `${100 * from}%`;
+    bar.style.width = `${100 * (to - from)}%`;
+    const track = element("span", "track");
+    if (to > from) track.append(bar);
+    row.append(element("span", "", name), track, element("b", "", text));
+    return row;
+  }
   show(index) {
     const turn = this.turns[index];
     if (!turn) return;
@@ -59,17 +73,9 @@ class Turns {
     let before = 0;
     for (const step of steps) {
       const at = Math.max(before, turn[step] - turn.start);
-      const row = element("li");
-      const bar = element("i");
-      bar.style.marginLeft = `${(100 * before) / (end || 1)}%`;
-      bar.style.width = `${(100 * (at - before)) / (end || 1)}%`;
-      const track = element("span", "track");
-      track.append(bar);
-      row.append(element("span", "", STEPS[step]), track, element("b", "", `${(at - before).toFixed(0)} ms`));
-      rows.push(row);
+      rows.push(this.row(STEPS[step], before / (end || 1), at / (end || 1), `${(at - before).toFixed(0)} ms`));
       before = at;
     }
-    $("turns").hidden = false;
     $("steps").replaceChildren(...rows);
     $("turn-name").textContent = `Turn ${index + 1}: where the time went`;
     const from = turn.heard === undefined ? "the question" : "the end of your turn";
