@@ -150,7 +150,7 @@ async def test_the_time_of_each_turn_is_shown(tmp_path: Path) -> None:
         await page.js("$('aloud').checked = false;" + ASK % "On.")
         await page.until("turns.turns.length === 2 && turns.last.token !== undefined")
         assert await page.js(steps) == ["first token"], "nothing is spoken"
-        assert await page.js("$('turn-name').textContent") == "Turn 2: where the time went"
+        assert await page.js("$('turn-name').textContent") == "Time of turn 2"
         await page.js("$('turn-before').click()")
         assert len(await page.js(steps)) == 4
         assert await page.js("$('turn-before').disabled && !$('turn-after').disabled")
@@ -171,7 +171,11 @@ class Scenes(OneShotBoard):
 
         long = "A fox runs through a snowy wood and on and on " + "over the hills and away " * 9
         first = shot("shot-7", 0, "a fox", "A fox runs")
-        return [first, shot("shot-7", 1, "a fox", long), shot("shot-8", 0, "a hare", "sits")]
+        return [
+            first,
+            shot("shot-7", 1, "A fox, red and thin", long),
+            shot("shot-8", 0, "a hare", "sits"),
+        ]
 
 
 @pytest.mark.parametrize("width", [1280, 320])

@@ -28,9 +28,10 @@ class Board {
     const head = element("header");
     head.append(element("span", "", shot.rev > 0 ? `${number} · version ${shot.rev + 1}` : String(number)));
     head.append(element("span", "", `${(shot.t_start_ms / 1000).toFixed(1)} s`));
-    /* A template's action names the subject and often the place: no words twice on one card. */
+    /* A template's action often names the subject ("Pip, a small robot") and the place: no words twice on a card. */
     const has = (text, part) => text.toLowerCase().includes(part.toLowerCase());
-    const title = has(shot.action, shot.subject) ? shot.action : [shot.subject, shot.action].filter(Boolean).join(" – ");
+    const named = has(shot.action, shot.subject.split(",")[0]);
+    const title = named ? shot.action : [shot.subject, shot.action].filter(Boolean).join(" – ");
     const facts = element("ul");
     for (const fact of [shot.camera, shot.setting])
       if (fact && !has(title, fact)) facts.append(element("li", "", fact));

@@ -15,8 +15,8 @@ class Turns {
     this.shown = -1;
     this.spoken = {}; // of the turn that the user is speaking
     $("steps").replaceChildren(...Object.values(STEPS).map((step) => this.row(step, 0, 0, "–")));
-    $("turn-name").textContent = "Where the time goes";
-    $("turn-total").textContent = "Of each turn, from its end to the first sound.";
+    $("turn-name").textContent = "Time of a turn";
+    $("turn-total").textContent = "From its end to the first sound.";
     $("turn-before").disabled = $("turn-after").disabled = true;
   }
   get last() {
@@ -77,8 +77,8 @@ class Turns {
       before = at;
     }
     $("steps").replaceChildren(...rows);
-    $("turn-name").textContent = `Turn ${index + 1}: where the time went`;
-    const from = turn.heard === undefined ? "the question" : "the end of your turn";
+    $("turn-name").textContent = `Time of turn ${index + 1}`;
+    const from = turn.heard === undefined ? "the question" : "the end of your turn, its silence not counted,";
     $("turn-total").textContent = `${end.toFixed(0)} ms from ${from} to the ${STEPS[steps.at(-1)]}`;
     $("turn-before").disabled = index === 0;
     $("turn-after").disabled = index === this.turns.length - 1;
