@@ -114,7 +114,7 @@ async def test_nothing_is_drawn_while_nothing_moves(tmp_path: Path) -> None:
         )
         await asyncio.sleep(1)
         assert await page.js("count()") <= 30, "at most one blink"
-        assert await page.js("document.getAnimations().length") == 0
+        await page.until("document.getAnimations().length === 0")
         await page.until("player.context.state === 'suspended'")
         await page.js(ASK % "Again.")
         await page.until("document.querySelectorAll('.said').length >= 6")

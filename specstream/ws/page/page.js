@@ -378,7 +378,7 @@ document.addEventListener("keydown", (event) => {
 addEventListener("resize", () => {
   origin.close();
   figures.draw();
-  transcript.scroll();
+  if (!transcript.empty) transcript.scroll();
 });
 figures.reset();
 showMicrophone();

@@ -34,6 +34,7 @@ class Transcript {
     this.origin.close();
     this.reply = this.hearing = null;
     for (const old of $("log").querySelectorAll(":scope > :not(.hint)")) old.remove();
+    this.to(0);
   }
   /* A line across the log, between two conversations. */
   divide(text) {
