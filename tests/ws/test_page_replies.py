@@ -65,6 +65,8 @@ async def test_markdown_is_shown_as_such(tmp_path: Path, sizes: list[int]) -> No
         assert await page.js(of % "italic") == "not"
         assert (await page.js(of % "mono")).replace(" ", "") == "a_b"
         assert await page.js("document.querySelector('.reply [role=heading]').ariaLevel") == "3"
+        marked = "getComputedStyle(document.querySelector('.bullet')).position"
+        assert await page.js(marked) == "relative", "its dot scrolls with it"
         assert (
             await page.js("document.querySelector('.reply img') ?? globalThis.broken ?? null")
             is None
