@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 from anyio import to_thread
 
@@ -12,9 +13,10 @@ from specstream.commands.common import engine_of, params_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
-from specstream.config import DEFAULT_TARGET
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
+from specstream.models.kept import shipped_heads
 from specstream.pipeline.adapters import load_adapter
 from specstream.ws.listen import check_address, location
 from specstream.ws.server import RealtimeServer
@@ -56,10 +58,24 @@ async def run_server(args: argparse.Namespace) -> int:
             lead_s=config.lead,
             tls=tls,
             bundled=engine.config.target == DEFAULT_TARGET,
+            names=_names(engine.config),
         )
         line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
         places = f"{engine.places} replies are written side by side (--max-running sets it)"
         return await _serve(server, config, line, places)
+
+
+def _names(config: EngineConfig) -> dict[str, str]:
+    """Name the target and what drafts for it; of a folder or file only its last part."""
+    drafts = config.drafts or shipped_heads(config.target)
+    if not drafts and config.target == DEFAULT_TARGET:
+        drafts = (DEFAULT_DRAFT,)
+    if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
+        drafts = () if kind == "off" else (kind,)
+    own = {DEFAULT_TARGET: "bundled-target", DEFAULT_DRAFT: "bundled-draft"}
+    called = [own.get(name) or Path(name).name for name in (config.target, *drafts)]
+    names = {"target": called[0], "draft": ", ".join(called[1:])}
+    return {what: name for what, name in names.items() if name}
 
 
 async def run_adapter(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -72,7 +72,9 @@ class RealtimeServer:
         clock: The clock for pacing audio.
         timer: The clock for rate limits and slow readers.
         tls: Serve ``wss://`` and ``https://`` with this context.
-        bundled: The package's own model pair answers; the demo page then suggests prompts.
+        bundled: The package's own model pair answers; the demo page then suggests what it can do.
+        names: What answers, for clients to show: ``target``, ``draft``. The names of voice and
+            recogniser are added.
 
     Raises:
         ConfigError: a value out of range, an origin or host name that can't match, or a public
@@ -105,6 +107,7 @@ class RealtimeServer:
         timer: Clock | None = None,
         tls: ssl.SSLContext | None = None,
         bundled: bool = False,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         kinds: dict[str, tuple[object, bool, str]] = {
             "engine": (engine, hasattr(engine, "session"), "a running Engine"),
@@ -149,6 +152,7 @@ class RealtimeServer:
             lead_s=lead_s,
             buffer_s=buffer_s,
             idle_s=idle_s,
+            names=dict(names or {}),
         )
         self._limit = ConnectionLimit(max_sessions, max_per_address)
         self._connections: set[RealtimeConnection] = set()
@@ -180,11 +184,15 @@ class RealtimeServer:
         factories = self._service.factories
         trial = AdapterPool(factories)  # an adapter that can't be made fails the start
         try:
-            await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
+            made = await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
+            trial.release(made)
+            names = {**self._service.names, **trial.names()}
         finally:
             await trial.aclose()
         ears = await to_thread.run_sync(self._ears) if self._ears is not None else None
-        self._service = replace(self._service, ears=ears)
+        if ears is not None:
+            names["ears"] = ears.recognizer.capabilities.name
+        self._service = replace(self._service, ears=ears, names=names)
         try:
             async with listen(self._handle, *self._address, **self._options) as port:
                 yield port

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from specstream.cli import main
+from specstream.commands import serve
+from specstream.config import EngineConfig
 from specstream.session import Engine
 from specstream.ws.client import RealtimeClient
 
@@ -46,3 +49,17 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
     page, _, realtime = ready.removeprefix("ready – page: ").partition("   realtime: ")
     assert page.removeprefix("http") + "v1/realtime" == realtime.removeprefix("ws")
     assert connected == "connected"
+
+
+def test_clients_are_told_names_and_no_folders(tmp_path: Path) -> None:
+    def told(**options: Any) -> dict[str, str]:
+        return serve._names(EngineConfig(**options))
+
+    assert told() == {"target": "bundled-target", "draft": "bundled-draft"}
+    assert told(target="smollm2") == {"target": "smollm2", "draft": "smollm2-eagle"}
+    assert told(target=str(tmp_path / "mine"), draft=(str(tmp_path / "a"), "org/b")) == {
+        "target": "mine",
+        "draft": "a, b",
+    }
+    assert told(proposer={"kind": "off"}) == {"target": "bundled-target"}
+    assert told(proposer={"kind": "suffix"})["draft"] == "suffix"

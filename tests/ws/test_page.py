@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from specstream.ws.page import SUGGESTIONS, page
+from specstream.ws.page import GENERAL, SUGGESTIONS, page
 from tests.ws.test_http import KEY, get, stand
 
 
@@ -15,6 +15,9 @@ def test_the_page_promises_what_the_pair_can_do() -> None:
     for text in SUGGESTIONS:
         assert text.replace("'", "&#x27;") in own
         assert text not in other
+    for text in GENERAL:
+        assert text in other
+        assert text not in own
     assert "test pair" in own
     assert "test pair" not in other
     for html in (own, other):

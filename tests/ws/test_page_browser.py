@@ -46,8 +46,50 @@ async def test_the_race_shows_both_replies(tmp_path: Path) -> None:
             assert text == "One two three four five six."
             assert not await page.js(f"$('lane-{lane}').querySelector('.first').checkVisibility()")
         assert await page.js("document.querySelectorAll('.you, .reply').length") == 0
+        assert await page.js("turn.items.length") == 0, "the conversation isn't touched"
         assert server.engine.speculated == [True, True, False], "warm-up, with and without"
         assert not await page.js("$('race').disabled")
+        assert page.errors == []
+
+
+async def test_a_race_draws_nothing_while_it_times(tmp_path: Path) -> None:
+    """What is drawn costs time, and would be taken for the decoding's."""
+    server = stand()
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        await page.js(
+            "const drawn = []; let timing = true;"
+            "const show = race.show; race.show = function () { timing = false; show.call(race); };"
+            "new MutationObserver((all) => timing && drawn.push(...all.map((m) => m.target.id)))"
+            "  .observe($('race-card').querySelector('.lanes'), { subtree: true, childList: true });"
+            "const open = race.open; race.open = () => { const s = open(); setTimeout(() => s"
+            "  .addEventListener('open', () => (drawn.length = 0))); return s; };"
+            "$('aloud').checked = false; $('race').click();"
+            "globalThis.drawn = drawn"
+        )
+        await page.until("document.querySelector('.lane.won')")
+        assert await page.js("drawn") == []
+        seen = await page.js("$('race-card').getBoundingClientRect().top < innerHeight")
+        assert seen, "the page scrolls to it"
+        assert await page.js("$('race-asked').textContent"), (
+            "without a question, a suggestion races"
+        )
+        assert page.errors == []
+
+
+async def test_a_question_ends_a_race(tmp_path: Path) -> None:
+    gate = Gate(shut=True)
+    server = Stand(ScriptedEngine(["One two three."], gate=gate), voice=WordVoice)
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        await page.js("$('aloud').checked = false; $('race').click()")
+        await page.until("$('status').textContent.trim() === 'racing'")
+        await page.until("race.runs.length === 1")
+        await page.js("$('prompt').value = 'Count.'; ready(); $('ask').requestSubmit()")
+        gate.open()
+        await page.until("!turn.id && document.querySelector('.reply')")
+        assert "stopped" in await page.js("$('race-says').textContent")
+        assert await page.js(READY)
         assert page.errors == []
 
 
@@ -58,7 +100,7 @@ async def test_a_sound_behind_the_last_word_is_shown(tmp_path: Path) -> None:
         await page.js(
             "const deltas = [{at: 0, text: 'One', tokens: 1}, {at: 20, text: ' two', tokens: 2}];"
             "race.runs = [{}, {kind: 'on', deltas, sound: 10}, {kind: 'off', deltas, sound: 150}];"
-            "race.show()"
+            "$('race-card').hidden = false; race.show()"
         )
         await page.until("document.querySelector('.lane.won')")
         sounds = "[...document.querySelectorAll('.lane .first b')].map((b) => b.textContent)"
@@ -106,7 +148,7 @@ async def test_words_are_grey_until_they_are_verified(
         assert page.errors == []
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (360, 640), (844, 390)])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (360, 640), (320, 640), (844, 390)])
 async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int) -> None:
     ears = Ears(ScriptedRecognizer(["Hello?"]), ScriptedTurnDetector())
     engine = ScriptedEngine(["Onomatopoetic " * 30 + "words."])
@@ -120,17 +162,18 @@ async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int)
             "$('aloud').checked = false; $('prompt').value = 'Hello.'; ready(); $('send').click()"
         )
         await page.until("!turn.id && document.querySelector('.reply')")
-        await page.js("turn.open = false; status('off', 'too many clients now; trying again')")
+        await page.js("turn.why = 'too many clients now; trying again'; ready()")
         await page.js("handlers.error({ error: { message: 'no room left; '.repeat(9) } })")
+        await page.js("$('race-card').hidden = false")
         assert await page.js("document.documentElement.scrollWidth") == width
-        wide = (
-            "[...document.querySelectorAll('header *, .talk *, .figures dl *, .race *, .board *')]"
-        )
-        wide += ".filter((e) =>"
+        parts = "body > header *, .talk *, .figures *, .turns *, .race *"
+        wide = f"[...document.querySelectorAll('{parts}')].filter((e) =>"
         wide += " e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
         assert await page.js(wide) == []
-        small = "[...document.querySelectorAll('button:not([hidden]), .switch')].filter((e) =>"
-        small += " e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
+        small = "[...document.querySelectorAll('button, .switch, summary')].filter((e) =>"
+        small += (
+            " e.checkVisibility() && e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
+        )
         assert await page.js(small) == []
         tiny = "[...document.querySelectorAll('body :not(script, style)')].filter((e) =>"
         tiny += " [...e.childNodes].some((n) => n.data?.trim())"

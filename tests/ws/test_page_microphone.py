@@ -16,6 +16,7 @@ from tests.ws.test_page_browser import READY
 
 pytestmark = needs_chromium
 RATE = 24_000
+LABEL = "[...$('mic').children].map((part) => part.textContent).concat($('mic').ariaPressed)"
 LINES = "[...document.querySelectorAll('.you, .reply')].map((line) => line.textContent).join('|')"
 
 
@@ -58,11 +59,37 @@ async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
         async with tab(url, tmp_path / "profile", microphone=sound) as page:
             await page.until(READY)
             assert not await page.js("$('mic').hidden")
+            assert await page.js(LABEL) == ["Microphone off", "click to talk", "false"]
+            assert not await page.js("$('level').checkVisibility()")
             await page.js("$('mic').click()")
+            await page.until("microphone.on && $('mic').ariaPressed === 'true'")
+            assert await page.js(LABEL) == ["Microphone on", "click to mute", "true"]
+            bar = "new DOMMatrix($('level').firstElementChild.style.transform).a"
+            await page.until(f"{bar} > 0.5")
             await page.until(f"({LINES}) === 'Hello there?|One two three.'")
             assert server.engine.requests[0][0][-1]["content"] == "Hello there?"
+            assert await page.js("turns.last.heard >= turns.last.start")
+            steps = "[...document.querySelectorAll('#steps li span:first-child')]"
+            shown = await page.js(steps + ".map((s) => s.textContent)")
+            assert shown == ["transcript", "first token", "first phrase", "voice", "first sound"]
             await page.js("$('mic').click()")
-            assert await page.js("$('mic').textContent") == "Talk"
+            assert await page.js(LABEL) == ["Microphone off", "click to talk", "false"]
+            assert page.errors == []
+
+
+async def test_who_mutes_the_microphone_has_said_what_was_said(tmp_path: Path) -> None:
+    ears = Ears(ScriptedRecognizer(["Hello there?"], word_ms=100), Loud())
+    sound = recording(tmp_path / "sound.wav", (0, 0.3), (9000, 20.0))
+    server = Stand(ScriptedEngine(["One two three."]), voice=WordVoice, ears=lambda: ears)
+    async with server.running():
+        url = f"http://127.0.0.1:{server.port}/"
+        async with tab(url, tmp_path / "profile", microphone=sound) as page:
+            await page.until(READY)
+            await page.js("$('mic').click()")
+            await page.until("$('status').textContent.trim() === 'hearing you'")
+            await page.js("new Promise((done) => setTimeout(done, 300))")
+            await page.js("$('mic').click()")
+            await page.until(f"({LINES}) === 'Hello there?|One two three.'")
             assert page.errors == []
 
 

@@ -1,32 +1,55 @@
 const player = new Player();
 const face = new Face();
-const transcript = new Transcript();
+const origin = new Origin();
+const transcript = new Transcript(origin);
+const turns = new Turns();
 const board = new Board();
 const figures = new Figures();
-const turn = { id: null, item: null, aloud: true, waiting: null, stopped: false, items: [], heard: "", asked: "", ear: "" };
-const microphone = new Microphone((type, fields) => socket?.readyState === WebSocket.OPEN && send(type, fields));
-const race = new Race((type, fields) => send(type, fields));
+const turn = {
+  open: false, // whether the session can be used
+  why: "", // why there is no connection
+  id: null, // of the response under way
+  item: null,
+  aloud: true,
+  stopped: false,
+  waiting: null, // what is to be done once the response has ended
+  items: [],
+  heard: "",
+  asked: "",
+  ear: "", // what the server does with the user's voice
+};
+const microphone = new Microphone(
+  (type, fields) => socket?.readyState === WebSocket.OPEN && send(type, fields),
+  (level) => ($("level").firstElementChild.style.transform = `scaleX(${level})`),
+);
+const race = new Race(openSocket, () => ready());
 let socket = null;
 
 const send = (type, fields) => socket.send(JSON.stringify({ type, ...fields }));
-const status = (kind, text) => {
-  if ($("status").className === kind && $("status").lastElementChild.textContent === text) return;
-  $("status").className = kind;
-  $("status").lastElementChild.textContent = text;
-};
-/* Shows in one word what happens now; a lost connection has set its own message. */
-function state() {
-  if (!turn.open) return;
-  const busy = turn.ear || (player.ahead > 0.05 && "speaking") || (turn.id && (turn.item ? "writing" : "thinking"));
-  if (busy) status("busy", busy);
-  else status("on", microphone.on ? "listening" : "ready");
+const connected = () => socket?.readyState === WebSocket.OPEN;
+
+/* What goes on, one thing at a time: the first that holds. */
+function goesOn() {
+  if (turn.why) return ["off", turn.why];
+  if (!turn.open) return ["", "connecting"];
+  if (turn.ear) return ["busy", turn.ear];
+  if (player.playing) return ["busy", "speaking"];
+  if (turn.stopped) return ["on", microphone.on ? "listening" : "stopped"];
+  if (turn.id) return ["busy", turn.item ? "writing" : "thinking"];
+  if (race.running) return ["busy", "racing"];
+  return ["on", microphone.on ? "listening" : "ready"];
 }
-const ready = () => {
-  $("send").disabled = socket?.readyState !== WebSocket.OPEN || !$("prompt").value.trim();
+/* Shows what goes on, and what can be done now. */
+function ready() {
+  const [kind, text] = goesOn();
+  const shown = $("status").lastElementChild;
+  if ($("status").className !== kind) $("status").className = kind;
+  if (shown.textContent !== text) shown.textContent = text;
+  $("send").disabled = !connected() || !$("prompt").value.trim();
   $("stop").disabled = !turn.id && player.ahead <= 0.05;
-  $("race").disabled = $("send").disabled && !turn.asked;
-  $("race").disabled ||= race.running || turn.id !== null || socket?.readyState !== WebSocket.OPEN;
-};
+  $("race").disabled = race.running || turn.id !== null || !connected();
+  $("fresh").disabled = transcript.empty;
+}
 
 function ask(text) {
   transcript.user(text);
@@ -37,12 +60,17 @@ function ask(text) {
 
 /* Ask for a reply to the conversation as it stands. */
 function reply(text) {
+  race.end("The race was stopped: you asked something.");
   turn.aloud = $("aloud").checked;
   turn.asked = text;
+  turn.stopped = false;
+  remember(true);
   for (const part of [player, face, board, figures]) part.reset();
+  if (turn.aloud) player.wake();
   send("response.create", { response: { output_modalities: [turn.aloud ? "audio" : "text"] } });
   turn.id = "asked";
   turn.item = null;
+  ready();
 }
 
 /* Run `act` now, or once the reply under way has ended; a newer `act` replaces one that waits. */
@@ -55,6 +83,7 @@ function soon(act) {
 function stop() {
   const heard = Math.floor((player.position / RATE) * 1000);
   const playing = player.ahead > 0.05;
+  if (!turn.id && !playing) return;
   turn.stopped = true;
   transcript.draft("");
   player.reset();
@@ -63,8 +92,27 @@ function stop() {
   if (turn.id) send("response.cancel", {});
   if (turn.aloud && turn.item && (turn.id || playing)) {
     send("conversation.item.truncate", { item_id: turn.item, content_index: 0, audio_end_ms: heard });
-    if (!turn.id) transcript.end("cancelled", `stopped after ${(heard / 1000).toFixed(1)} s`);
+    if (!turn.id) transcript.end("cancelled");
   }
+  move();
+  ready();
+}
+
+/* Forget all that was said, then do `act`: the next words are the first of a conversation. */
+function fresh(act) {
+  if (player.ahead > 0.05 || turn.id) stop();
+  soon(() => {
+    for (const id of turn.items) if (connected()) send("conversation.item.delete", { item_id: id });
+    transcript.clear();
+    turns.clear();
+    board.reset();
+    figures.reset();
+    turn.asked = "";
+    turn.stopped = false;
+    remember(false);
+    act?.();
+    ready();
+  });
 }
 
 const handlers = {
@@ -76,6 +124,10 @@ const handlers = {
     const detection = { type: "semantic_vad", interrupt_response: false, create_response: false };
     if (hears) session.audio = { input: { transcription: {}, turn_detection: detection } };
     $("mic").hidden = !hears;
+    introduce(event.specstream.names ?? {});
+    if (!transcript.empty) transcript.divide("New conversation: the connection was lost, and the model no longer knows what stands above.");
+    else if (remembered()) transcript.divide("New conversation: the page was loaded again, and the model doesn't know what was said before.");
+    remember(false);
     send("session.update", { session });
   },
   "session.updated": (event) => {
@@ -84,14 +136,16 @@ const handlers = {
       $("aloud").disabled = true;
     }
     turn.open = true;
-    ready();
   },
   /* While a reply is heard, a sound only pauses it; words end it, and a cough lets it go on. */
   "input_audio_buffer.speech_started": () => {
     if (turn.id || player.ahead > 0.05) player.pause();
     turn.ear = "hearing you";
   },
-  "input_audio_buffer.speech_stopped": () => (turn.ear = "understanding"),
+  "input_audio_buffer.speech_stopped": (event) => {
+    turn.ear = "understanding";
+    turns.ended(event.specstream.t_ms);
+  },
   "conversation.item.input_audio_transcription.delta": (event) => {
     if (player.paused && event.delta.trim()) stop();
     turn.heard += event.delta;
@@ -101,12 +155,13 @@ const handlers = {
     const said = event.transcript.trim();
     turn.heard = turn.ear = "";
     transcript.hear(said, true);
-    if (!said) return player.resume();
-    if (turn.id || player.ahead > 0.05) stop();
+    if (!said) return resume();
+    turns.heard(event.specstream.t_ms);
+    stop();
     soon(() => reply(said));
   },
   "conversation.item.input_audio_transcription.failed": (event) => {
-    player.resume();
+    resume();
     turn.heard = turn.ear = "";
     transcript.hear("", true);
     transcript.note(event.error?.message ?? "what was said could not be recognised");
@@ -117,6 +172,7 @@ const handlers = {
     turn.stopped = false;
     transcript.begin(turn.aloud);
     figures.asked = event.specstream.t_ms;
+    turns.begin(event.specstream.t_ms);
   },
   "conversation.item.added": (event) => turn.items.push(event.item.id),
   "conversation.item.deleted": (event) => (turn.items = turn.items.filter((id) => id !== event.item_id)),
@@ -128,106 +184,115 @@ const handlers = {
   "response.output_audio_transcript.delta": (event) => grow(event),
   "response.output_audio.delta": (event) => {
     if (turn.stopped) return; // it was on its way already
-    figures.sound(event.specstream.t_ms);
-    player.add(Uint8Array.from(atob(event.delta), (char) => char.charCodeAt(0)));
+    figures.sound(event.specstream);
+    const samples = new Int16Array(Uint8Array.from(atob(event.delta), (char) => char.charCodeAt(0)).buffer);
+    player.add(samples);
+    turns.audio(event.specstream, samples);
     transcript.words.push(...(event.specstream.words ?? []));
+    move();
   },
   "response.output_audio.done": (event) => transcript.words.push(...(event.specstream.words ?? [])),
-  "specstream.avatar.delta": (event) => turn.stopped || face.add(event.cue),
+  "specstream.avatar.delta": (event) => {
+    if (!turn.stopped) face.add(event.cue);
+    move();
+  },
   "specstream.prompt.delta": (event) => board.add(event.shot),
   "specstream.report": (event) => figures.report(event.report),
   "response.done": ({ response }) => {
     turn.id = null;
-    const details = response.status_details;
-    const notes = { cancelled: "stopped", incomplete: "the reply reached its longest length" };
-    transcript.end(response.status, details?.error?.message ?? notes[response.status]);
+    const notes = { incomplete: "The reply reached its longest length." };
+    transcript.end(response.status, response.status_details?.error?.message ?? notes[response.status]);
     const next = turn.waiting;
     turn.waiting = null;
     next?.();
-    ready();
+    move();
   },
   error: ({ error }) => {
-    const quiet = ["response_cancel_not_active", "unsupported_content_type"];
+    const quiet = ["response_cancel_not_active", "unsupported_content_type", "input_audio_buffer_commit_empty"];
+    if (error.code === "input_audio_buffer_commit_empty") turn.ear = "";
     if (quiet.includes(error.code)) return;
     if (turn.id === "asked") turn.id = null;
     transcript.end("failed", error.message);
-    ready();
   },
 };
 
 function grow(event) {
   transcript.add(event.delta, event.specstream);
   figures.add(event.specstream);
+  turns.token(event.specstream.t_ms);
 }
 
-/* A suggestion is meant as the first words of a conversation: what was said before is forgotten. */
-function offer(text) {
-  if (socket.readyState !== WebSocket.OPEN || turn.id) return;
-  player.wake();
-  if (player.ahead > 0.05) stop();
-  for (const id of turn.items) send("conversation.item.delete", { item_id: id });
-  transcript.clear();
-  ask(text);
-  ready();
+function resume() {
+  player.resume();
+  move();
 }
 
-/* A browser doesn't say why a WebSocket wasn't opened; the plain pages do. */
-async function whyNot() {
-  const answer = async (path) => {
-    const url = new URL(path, location.href);
-    url.search = location.search;
-    return fetch(url, { cache: "no-store" }).then((response) => response.status, () => 0);
-  };
-  const health = await answer("healthz");
-  if (health === 0) return "the server doesn't answer; is it still running?";
-  if (health === 503) return "the server is stopping";
-  if ((await answer("metrics")) !== 401) return "too many clients now; trying again";
-  const given = new URLSearchParams(location.search).get("token");
-  return given ? "the key in this address is wrong" : "this server wants a key: add ?token=KEY";
+/* Who answers: the names of the models and of the voice. */
+function introduce({ target, draft, voice, ears }) {
+  const none = target && "none";
+  const parts = [["model", target], ["draft", draft ?? none], ["voice", voice ?? none], ["ears", ears]];
+  for (const place of document.querySelectorAll(".names")) {
+    place.replaceChildren();
+    for (const [what, name] of parts.filter(([, name]) => name)) {
+      const part = element("span", "", `${what} `);
+      part.append(element("b", "", name));
+      place.append(part, " ");
+    }
+  }
 }
 
 function connect() {
-  const url = new URL("v1/realtime", location.href);
-  url.protocol = url.protocol.replace("http", "ws");
-  url.search = location.search; // ?token=… travels on
-  socket = new WebSocket(url, ["realtime"]);
+  socket = openSocket();
   let opened = false;
-  socket.onopen = () => (opened = true);
+  socket.onopen = () => {
+    opened = true;
+    turn.why = "";
+  };
   socket.onmessage = ({ data }) => {
     const event = JSON.parse(data);
-    if (race.takes(event)) return;
     handlers[event.type]?.(event);
+    ready();
   };
   socket.onclose = async ({ code, reason }) => {
     turn.open = false;
     turn.ear = "";
     if (turn.id) transcript.end("cancelled");
-    turn.id = null;
+    turn.id = turn.waiting = null;
     turn.items = [];
-    ready();
     if (code === 1008 && reason.startsWith("idle_timeout")) {
-      status("off", "closed after a long silence; touch to go on");
+      turn.why = "closed after a long silence; touch to go on";
       for (const act of ["pointerdown", "keydown"]) addEventListener(act, wake);
-      return;
+      return ready();
     }
+    ready();
     const trying = setTimeout(connect, opened ? 2000 : 4000);
     const why = await whyNot();
-    if (socket.readyState === WebSocket.CLOSED) status("off", why);
+    if (socket.readyState === WebSocket.CLOSED) turn.why = why;
     if (why.includes("key")) clearTimeout(trying); // no other answer will come
+    ready();
   };
 }
 
 function wake() {
   for (const act of ["pointerdown", "keydown"]) removeEventListener(act, wake);
+  turn.why = "";
   connect();
 }
 
-let last = performance.now();
-function frame(now) {
+/* Frames are drawn only while something moves. */
+let moving = false;
+let last = 0;
+function move() {
+  if (moving) return;
+  moving = true;
+  last = performance.now();
+  requestAnimationFrame(frame);
+}
+function frame(time) {
   const sample = player.position;
   const playing = player.ahead > 0.02;
-  const doing = face.step(Math.min(0.1, (now - last) / 1000), playing ? sample : -RATE);
-  last = now;
+  const doing = face.step(Math.min(0.1, Math.max(0, time - last) / 1000), playing ? sample : -RATE);
+  last = time;
   if (turn.aloud) {
     transcript.said(sample);
     board.step(sample, playing);
@@ -237,33 +302,32 @@ function frame(now) {
       transcript.whole = false;
     }
   }
-  $("cue").textContent = doing || (playing ? "speaking" : "at rest");
-  $("stop").disabled = !turn.id && !playing;
-  state();
-  requestAnimationFrame(frame);
+  if ($("cue").textContent !== doing) $("cue").textContent = doing;
+  ready();
+  if (!playing) player.rest();
+  moving = (playing && !player.paused) || face.moving;
+  if (moving) requestAnimationFrame(frame);
+}
+/* A blink now and then, unless nobody looks, the user wants nothing to move, or a race is being timed. */
+function blink() {
+  setTimeout(blink, 3000 + 3000 * Math.random());
+  if (document.hidden || race.running || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  face.blink();
+  move();
 }
 
-$("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const text = $("prompt").value.trim();
-  if (!text || socket.readyState !== WebSocket.OPEN) return;
-  player.wake();
-  $("prompt").value = "";
-  if (turn.id || player.ahead > 0.05) stop();
-  soon(() => ask(text));
-  ready();
-});
-$("stop").addEventListener("click", stop);
-$("race").addEventListener("click", () => {
-  if (player.ahead > 0.05) stop();
-  race.start($("prompt").value.trim() || turn.asked, $("aloud").checked);
-  ready();
-});
-$("mic").addEventListener("click", async () => {
+/* The button says what is, and what a click does. */
+function showMicrophone() {
+  $("mic").setAttribute("aria-pressed", String(microphone.on));
+  $("mic").querySelector("b").textContent = microphone.on ? "Microphone on" : "Microphone off";
+  $("mic").querySelector("small").textContent = microphone.on ? "click to mute" : "click to talk";
+  $("level").hidden = !microphone.on;
+}
+async function toggleMicrophone() {
   player.wake();
   if (microphone.on) {
     microphone.stop();
-    turn.ear = "";
+    if (turn.ear === "hearing you" && connected()) send("input_audio_buffer.commit", {}); // what was said counts
   } else {
     try {
       await microphone.start();
@@ -271,20 +335,52 @@ $("mic").addEventListener("click", async () => {
       transcript.note(error.message);
     }
   }
-  $("mic").setAttribute("aria-pressed", String(microphone.on));
-  $("mic").textContent = microphone.on ? "Mute" : "Talk";
+  showMicrophone();
+  ready();
+}
+
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("prompt").value.trim();
+  if (!text || !connected()) return;
+  player.wake();
+  $("prompt").value = "";
+  stop();
+  soon(() => ask(text));
+  ready();
 });
+$("stop").addEventListener("click", stop);
+$("fresh").addEventListener("click", () => {
+  fresh();
+  $("prompt").focus();
+});
+$("race").addEventListener("click", () => {
+  stop();
+  const offer = document.querySelector(".offers button");
+  race.start($("prompt").value.trim() || turn.asked || offer.textContent, $("aloud").checked);
+});
+$("mic").addEventListener("click", toggleMicrophone);
+/* A suggestion is meant as the first words of a conversation. */
 for (const button of document.querySelectorAll(".offers button"))
-  button.addEventListener("click", () => offer(button.textContent));
+  button.addEventListener("click", () => {
+    if (!connected()) return;
+    player.wake();
+    fresh(() => ask(button.textContent));
+  });
 $("prompt").addEventListener("input", ready);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
+  if (event.key === "Escape" && !origin.close()) stop();
   if (event.key === "Enter" && !event.shiftKey && event.target === $("prompt")) {
     event.preventDefault();
     $("ask").requestSubmit();
   }
 });
-addEventListener("resize", () => figures.draw());
+addEventListener("resize", () => {
+  origin.close();
+  figures.draw();
+  if (!transcript.empty) transcript.scroll();
+});
 figures.reset();
+showMicrophone();
 connect();
-requestAnimationFrame(frame);
+setTimeout(blink, 2000);

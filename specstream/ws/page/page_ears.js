@@ -14,8 +14,10 @@ registerProcessor("capture", class extends AudioWorkletProcessor {
 });`;
 
 class Microphone {
-  constructor(send) {
+  /* `send` sends an event; `level` is told how loud each piece is, from 0 to 1. */
+  constructor(send, level) {
     this.send = send;
+    this.level = level;
     this.stream = null;
   }
   get on() {
@@ -38,6 +40,7 @@ class Microphone {
     const node = new AudioWorkletNode(this.context, "capture", { numberOfOutputs: 0 });
     node.port.onmessage = ({ data }) => {
       if (!this.on) return;
+      this.level(loudness(new Int16Array(data)));
       const bytes = String.fromCharCode(...new Uint8Array(data));
       this.send("input_audio_buffer.append", { audio: btoa(bytes) });
     };
@@ -47,5 +50,14 @@ class Microphone {
     for (const track of this.stream?.getTracks() ?? []) track.stop();
     this.context?.close();
     this.stream = this.context = null;
+    this.level(0);
   }
+}
+
+/* From 0 (-60 dB and below) to 1 (full scale), as loudness is heard: by its logarithm. */
+function loudness(samples) {
+  let sum = 0;
+  for (const sample of samples) sum += sample * sample;
+  const decibels = 10 * Math.log10(sum / samples.length / 32768 ** 2 + 1e-9);
+  return Math.max(0, Math.min(1, 1 + decibels / 60));
 }

@@ -12,7 +12,8 @@ const element = (tag, className, text) => {
 class Face {
   constructor() {
     this.now = {};
-    this.blinkAt = 2;
+    this.shut = 0; // for how many seconds more the eyes are
+    this.pupils = document.querySelectorAll(".pupil");
     this.reset();
     this.draw({}, {}, 0);
   }
@@ -31,6 +32,14 @@ class Face {
   active(kind, sample) {
     return this.cues.findLast((c) => c.kind === kind && c.samples[0] <= sample && sample < c.samples[1]);
   }
+  blink() {
+    this.shut = 0.12;
+  }
+  /* Whether some part of it moves: a face at rest costs nothing. */
+  get moving() {
+    return this.shut > 0 || Object.values(this.now).some((weight) => weight > 0.004);
+  }
+  /* Move on by `seconds`; returns what the face does, in words. */
   step(seconds, sample) {
     const viseme = this.active("viseme", sample + 0.04 * RATE);
     const emotion = this.active("emotion", sample);
@@ -39,11 +48,11 @@ class Face {
     for (const cue of [emotion, gesture, viseme])
       for (const [shape, weight] of Object.entries(cue?.weights ?? {}))
         target[shape] = Math.max(target[shape] ?? 0, weight);
-    this.blinkAt -= seconds;
-    if (this.blinkAt < 0) target.eyeBlinkLeft = target.eyeBlinkRight = 1;
-    if (this.blinkAt < -0.12) this.blinkAt = 2 + Math.random() * 3;
+    if (this.shut > 0) target.eyeBlinkLeft = target.eyeBlinkRight = 1;
+    if (sample >= 0) target.sway = 1; // who speaks doesn't hold still
+    this.shut -= seconds;
     for (const shape of new Set([...Object.keys(this.now), ...Object.keys(target)])) {
-      const rate = shape.startsWith("brow") || shape.startsWith("cheek") ? 8 : 26;
+      const rate = shape === "sway" ? 3 : shape.startsWith("brow") || shape.startsWith("cheek") ? 8 : 26;
       const old = this.now[shape] ?? 0;
       this.now[shape] = old + ((target[shape] ?? 0) - old) * (1 - Math.exp(-rate * seconds));
     }
@@ -81,17 +90,17 @@ class Face {
       $(id).setAttribute("y", 98 + 32 * shut - 5 * w("eyeWide" + side));
     }
     const gaze = 7 * (both("eyeLookDown") - both("eyeLookUp"));
-    for (const pupil of document.querySelectorAll(".pupil"))
-      pupil.setAttribute("transform", `translate(0 ${gaze})`);
+    for (const pupil of this.pupils) pupil.setAttribute("transform", `translate(0 ${gaze})`);
     $("cheeks").setAttribute("opacity", 0.22 + 0.4 * both("cheekSquint"));
     const swing = Math.sin((gesture.into ?? 0) * 13);
     const nod = gesture.name === "nod" ? 6 * swing : gesture.name === "bow" ? 12 : 0;
     const shake = gesture.name === "shake head" ? 9 * swing : 0;
     const tilt = gesture.name === "tilt head" ? 8 : 0;
-    const sway = Math.sin(time * 0.8);
+    const sway = w("sway") * Math.sin(time * 0.8);
+    const bob = 1.5 * w("sway") * Math.sin(time * 1.3);
     $("head").setAttribute(
       "transform",
-      `translate(${shake + sway} ${nod + 1.5 * Math.sin(time * 1.3)}) rotate(${tilt + sway * 0.6} 160 270)`,
+      `translate(${shake + sway} ${nod + bob}) rotate(${tilt + sway * 0.6} 160 270)`,
     );
   }
 }

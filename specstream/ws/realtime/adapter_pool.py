@@ -59,6 +59,14 @@ class AdapterPool:
         self._used[pipeline] = adapters
         return pipeline
 
+    def names(self) -> dict[str, str]:
+        """Return the names of the idle adapters that have one, by kind."""
+        found: dict[str, str] = {}
+        for kind, adapter in ((k, a) for made in self._idle for k, a in made.items()):
+            if name := getattr(getattr(adapter, "capabilities", None), "name", ""):
+                found[kind] = name
+        return found
+
     async def _stage(self, adapters: dict[AdapterKind, Any], kind: AdapterKind) -> Stage[Any, Any]:
         if kind not in adapters:
             # Making an adapter may read large files; a thread keeps other sessions going meanwhile.

@@ -51,6 +51,7 @@ class RealtimeConnection:
             service.settings.model_copy(update={"model": model} if model else {}),
             service.params,
             has_voice=service.factories.voice is not None,
+            names=service.names,
             languages=service.ears.recognizer.capabilities.languages if service.ears else (),
         )
         self._outbox = Outbox(service.clock.now)

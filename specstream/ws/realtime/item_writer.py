@@ -49,6 +49,7 @@ class ItemWriter:
         self._spoken: SpokenText[Extra] = SpokenText()
         self._track = SpokenTrack(self._spoken.tags) if request.audio else None
         self._tokens_from = 0  # the first token that no text event covers yet
+        self._ends: list[int] = []  # of the tokens from there on
         self._read = 0  # tokens of the chunks so far
         self._preview: Preview | None = None
 
@@ -86,7 +87,10 @@ class ItemWriter:
             extra = Extra(tokens=chunk.tokens, round=chunk.round)
             delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
             await self._put(ev.TextDeltaEvent, extra, **delta)
-        self._tokens_from = max(self._tokens_from, chunk.reasoning_end)
+        self._ends += chunk.ends
+        if chunk.reasoning_end > self._tokens_from:
+            del self._ends[: chunk.reasoning_end - self._tokens_from]
+            self._tokens_from = chunk.reasoning_end
         if chunk.text:
             extra = Extra(
                 tokens=Span(self._tokens_from, chunk.tokens.end),
@@ -94,8 +98,11 @@ class ItemWriter:
                 round=chunk.round,
                 drafted=chunk.drafted,
                 accepted=chunk.accepted,
+                proposer=chunk.proposer or None,
+                kept=Span(chunk.tokens.start, chunk.tokens.start + chunk.accepted),
+                ends=self._ends,
             )
-            self._tokens_from = chunk.tokens.end
+            self._tokens_from, self._ends = chunk.tokens.end, []
             if self._track is None:
                 await self._say([(chunk.text, chunk.chars, extra)])
             else:
@@ -141,6 +148,7 @@ class ItemWriter:
 
     async def phrase(self, phrase: Phrase) -> None:
         """Send the text that waited for the phrase's tags."""
+        self._timings.first("phrase")
         await self._say(self._spoken.learn(phrase))
 
     async def _say(self, pieces: list[tuple[str, Span, Extra]]) -> None:
@@ -160,6 +168,7 @@ class ItemWriter:
         """Send audio; ``coded`` is the encoder's output for the piece, in the response's format."""
         words = list(piece.words) or None
         extra = Extra(samples=piece.samples, chars=piece.chars, tokens=piece.tokens, words=words)
+        extra.first = self._timings.take_firsts()
         await self._put(ev.AudioDeltaEvent, extra, delta=base64.b64encode(coded).decode())
         assert self._track is not None
         self._track.sent = piece.samples.end

@@ -82,7 +82,7 @@ class Service:
     """The objects and settings that all sessions of a server share.
 
     ``clock`` paces audio, ``timer`` is for rate limits and slow
-    readers; for ``lead_s``, ``buffer_s`` and ``idle_s`` see `RealtimeServer`.
+    readers; for ``lead_s``, ``buffer_s``, ``idle_s`` and ``names`` see `RealtimeServer`.
     """
 
     engine: Engine
@@ -96,3 +96,4 @@ class Service:
     buffer_s: float = 30.0
     idle_s: float = 600.0
     ears: Ears | None = None
+    names: Mapping[str, str] = field(default_factory=dict)

@@ -31,6 +31,10 @@ class Extra(Sparse):
     ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
     the response's audio at 24 kHz; all are half-open. ``ignored``: the ignored parts of a
     client's frame. ``problem``: what is wrong with a function call (`specstream.types.ToolCall`).
+    Of a text's delta: ``ends`` is, for each of ``tokens``, the length of the reply's text once that
+    token is in; ``kept`` are the tokens that ``proposer`` drafted and the target accepted; the others
+    are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
+    made, on the clock of ``t_ms``. ``names``: what answers in this session.
     """
 
     seq: int = 0
@@ -40,10 +44,15 @@ class Extra(Sparse):
     round: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    proposer: str | None = None
+    kept: Span | None = None
+    ends: list[int] | None = None
     samples: Span | None = None
     words: list[Word] | None = None
+    first: dict[str, float] | None = None
     ignored: list[Ignored] | None = None
     problem: str | None = None
+    names: dict[str, str] | None = None
 
 
 class Part(Sparse):

@@ -214,6 +214,7 @@ class ResponseTurn:
     async def _speak(self, speech: Speech) -> None:
         if self._muted:
             return
+        self._timings.first("voice")
         try:
             words = await self._pacer.put(speech)
         except AdapterFailed as error:  # stop the voice only: the text goes on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -43,19 +43,22 @@ class RealtimeSession:
         params: Sampling parameters where neither the session nor a response sets them.
         has_voice: Whether replies can be spoken.
         languages: Those that the recogniser knows; empty: any.
+        names: What answers: model, draft, voice, recogniser. Told in the session's first event.
     """
 
     settings: SessionSettings
     params: SamplingParams
     has_voice: bool
     languages: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     id: str = field(default_factory=lambda: new_id("sess"))
     conversation: Conversation = field(default_factory=Conversation)
     _audio_reported: bool = field(default=False, init=False)
 
     def created(self) -> ev.SessionEvent:
         """Return the session's first event."""
-        return ev.SessionEvent(type="session.created", session=self._as_dict())
+        extra = Extra(names=dict(self.names) or None)
+        return ev.SessionEvent(type="session.created", session=self._as_dict(), specstream=extra)
 
     def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:
         """Apply an event about the session or its items; returns the answers.

@@ -58,6 +58,17 @@ class Timings:
         self._chunk_ms: float | None = None
         self._first_text_ms: float | None = None
         self._audible = FirstAudible()
+        self._first: dict[str, float] = {}
+        self._told = False
+
+    def first(self, what: str) -> None:
+        """Note that ``what`` was made, if it is the first of its kind."""
+        self._first.setdefault(f"{what}_ms", self._t_ms())
+
+    def take_firsts(self) -> dict[str, float] | None:
+        """Return, once, when the first of each kind was made, on the session's clock."""
+        told, self._told = self._told, True
+        return None if told else dict(self._first)
 
     def _now(self) -> float:
         return self._t_ms() - self._begun_ms
@@ -65,6 +76,7 @@ class Timings:
     def chunk(self, chunk: Chunk) -> None:
         """Note a chunk that came from the engine."""
         if chunk.token_ids:
+            self.first("token")
             now, before = self._now(), self._chunk_ms
             gap_s = None if before is None else (now - before) / 1e3
             self._counters.count_chunk(chunk, now / 1e3, gap_s)

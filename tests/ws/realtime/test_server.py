@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from specstream.testing import ScriptedEngine, chunks_of
-from specstream.types import SamplingParams
+from specstream.types import SamplingParams, Span
 from tests.ws.doubles import (
     ALL_OWN,
     AROUND,
@@ -76,6 +79,52 @@ async def test_a_round_is_told_with_its_text() -> None:
         assert [e["specstream"]["tokens"] for e in deltas] == [[0, 1], [1, 4], [4, 6]]
         assert [e["specstream"]["round"] for e in deltas] == [0, 1, 2]
         assert [e["specstream"]["accepted"] for e in deltas] == [0, 2, 1]
+
+
+async def test_a_delta_says_which_tokens_were_drafted_and_by_whom() -> None:
+    first, second, *rest = chunks_of("one two three four", [1, 3])
+    drafted = replace(second, proposer="eagle", drafted=3, accepted=2)
+    stand = Stand(ScriptedEngine([[first, drafted, *rest]]))
+    async with stand.running(), stand.client() as wire:
+        await wire.reply("Hi", output_modalities=["text"])
+        alone, round = (e["specstream"] for e in wire.of("response.output_text.delta"))
+        assert (alone["kept"], alone["ends"]) == ([0, 0], [3])
+        assert "proposer" not in alone
+        assert (round["proposer"], round["kept"]) == ("eagle", [1, 3])
+        assert (round["tokens"], round["ends"]) == ([1, 4], [7, 13, 18])
+
+
+async def test_tokens_without_text_keep_their_place_in_the_next_delta() -> None:
+    first, second, *rest = chunks_of("one two", [1, 1])
+    silent = replace(first, text="", chars=Span(0, 0), ends=(0,))
+    both = replace(second, text="one two", chars=Span(0, 7))
+    stand = Stand(ScriptedEngine([[silent, both, *rest]]))
+    async with stand.running(), stand.client() as wire:
+        await wire.reply("Hi", output_modalities=["text"])
+        (told,) = (e["specstream"] for e in wire.of("response.output_text.delta"))
+        assert (told["tokens"], told["ends"], told["kept"]) == ([0, 2], [0, 7], [1, 1])
+
+
+async def test_the_first_audio_says_when_token_phrase_and_voice_came() -> None:
+    async with Stand(ScriptedEngine(["Hello there."])).alone() as wire:
+        await wire.reply("Hi", output_modalities=["audio"])
+        asked = wire.of("response.created")[0]["specstream"]["t_ms"]
+        sound, *later = (e["specstream"] for e in wire.of("audio.delta"))
+        first = sound["first"]
+        assert list(first) == ["token_ms", "phrase_ms", "voice_ms"]
+        assert (
+            asked <= first["token_ms"] <= first["phrase_ms"] <= first["voice_ms"] <= sound["t_ms"]
+        )
+        assert later
+        assert not any("first" in other for other in later)
+
+
+async def test_a_session_is_told_what_answers() -> None:
+    stand = Stand(ScriptedEngine(["Hi"]), names={"target": "big", "draft": "small"})
+    async with stand.running(), connect(stand.url, proxy=None) as socket:
+        created = json.loads(await socket.recv())
+        named = created["specstream"]["names"]
+        assert named == {"target": "big", "draft": "small", "voice": "words"}
 
 
 async def test_settings_of_one_response_are_its_own() -> None:
