@@ -69,7 +69,7 @@ def _words(name: str, entry: str | dict[str, str]) -> frozenset[str]:
 
 _FILE = _read()
 SPOKEN = _spoken(_FILE)
-"""What is said for abbreviations: by language, by the name of their list, and by how they are written."""
+"""What is said for abbreviations: by language, by the name of their list, and as they are written."""
 WORDS = {name: _words(name, entry) for name, entry in _FILE.items()}
 """The lists by their names in the file, which says what they are for; abbreviations in small letters."""
 _VOWELS = frozenset("aeiouy")

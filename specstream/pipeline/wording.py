@@ -204,7 +204,9 @@ def wording_for(language: str) -> Wording | None:
     library = Normalizer(base)
     library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
     for short in [key for key in library.lexicon.abbreviations if key.endswith(".")]:
-        library.lexicon.remove("abbreviations", short)  # the list is ours, as sentences depend on it
+        library.lexicon.remove(
+            "abbreviations", short
+        )  # the list is ours, as sentences depend on it
     for kind, said in SPOKEN[base].items():
         for short, full in said.items() if kind not in _BY_RULES else ():
             library.add_abbreviation(f"{short}.", full)
