@@ -155,9 +155,9 @@ def ruler(found: re.Match[str]) -> Iterator[Edit]:
     dative = words and words[-1].lower() in _DATIVE | _EN
     female = _FEMALE.fullmatch(title or name)
     article = ("der" if dative else "die") if female else ("dem" if dative else "der")
-    if written:
-        dative = written not in ("der", "die") or (female and written == "der")
     ending = "en" if dative else "e"
+    if written:
+        ending = "en" if written not in ("der", "die") or (female and written == "der") else "e"
     end = found.end("roman") if _AT_END.match(text, found.end()) else found.end()
     said = f"{_stem(value_of(roman)).capitalize()}{ending}"
     yield Edit(found.start("roman"), end, said if written else f"{article} {said}")

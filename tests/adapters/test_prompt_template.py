@@ -179,6 +179,64 @@ async def test_a_pronoun_that_begins_a_shot_is_replaced() -> None:
     assert "Featuring Leo, a tired baker." in last.prompt
 
 
+MARA = "Mara, a lighthouse keeper, stands on a pier. "
+LEO = "Leo, a tired baker, stands at the door of a barn. "
+
+
+@pytest.mark.parametrize(
+    ("before", "sentence", "told"),
+    [
+        (MARA, "A grey wolf follows her through a field of snow.", "wolf follows Mara through"),
+        (
+            MARA,
+            "An old man with a lantern takes her hand.",
+            "man with a lantern takes Mara's hand.",
+        ),
+        (LEO, "A black cat watches him from a wall.", "cat watches Leo from a wall."),
+        (LEO, "An old woman drinks from his bucket in the yard.", "drinks from Leo's bucket"),
+        (LEO, "Behind him, a fire glows in the oven.", "Behind Leo, a fire glows"),
+        (LEO, "His hands lift a lantern and a shovel from the wall.", "Leo's hands lift a lantern"),
+        (LEO, "Halfway up a ladder he lifts a lantern.", "Halfway up a ladder Leo lifts"),
+        (
+            "Two men sat on a bench. ",
+            "A black cat watches them from a wall.",
+            "watches the two men",
+        ),
+        (
+            "Two men sat on a bench. ",
+            "A dog stole their bread from a basket.",
+            "stole the two men's",
+        ),
+    ],
+)
+async def test_a_pronoun_that_is_an_object_is_replaced_by_who_is_meant(
+    before: str, sentence: str, told: str
+) -> None:
+    last = final(await shoot(f"{before}Snow fell on the roof of a house. {sentence}"))[-1]
+    assert told in last.prompt
+    assert not re.search(r"\b(?:him|his|her|them|their)\b", last.action)
+
+
+async def test_whoever_was_named_in_a_shot_may_be_meant_by_a_pronoun_in_it() -> None:
+    text = f"{LEO}Snow fell on the roof of a house. He lifted a lantern from his table."
+    assert "Leo lifted a lantern from his table." in final(await shoot(text))[-1].prompt
+
+
+async def test_a_pronoun_that_nobody_known_is_meant_by_brings_what_was_told_or_makes_no_shot() -> (
+    None
+):
+    text = "The rooms were full of them. A black cat watches them from a wall."
+    assert "Same scene as: The rooms were full of them." in final(await shoot(text))[-1].prompt
+    assert await shoot("A black cat watches them from a wall.") == []
+
+
+async def test_what_is_only_thought_of_is_not_shown_with_the_next_shot() -> None:
+    text = f"{MARA}She thought of Paris. A dog slept under a table."
+    assert all("Paris" not in shot.prompt for shot in await shoot(text))
+    text = "She thought of a village in the mountains. She opened the door with a key."
+    assert all("mountains" not in shot.prompt for shot in await shoot(text))
+
+
 async def test_without_a_name_a_pronoun_brings_the_sentence_that_it_follows() -> None:
     text = "Snow covers the roofs. " * 3 + "It glitters in the moonlight on the old roofs."
     board, shots = TemplateRewriter(max_shots=9).open(), list[ScenePrompt]()
