@@ -26,7 +26,7 @@ _SHORT = (
 )
 _NO_DATE_AFTER = re.compile(r"\s?(?:%|\"|″)|[ -](?:of|inch|in\b|time|full|scale|cup|mile|lb|oz)")
 _NO_DATE_BEFORE = re.compile(
-    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|the|about|only|and|times) $"
+    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|the|about|only|times) $"
 )
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
@@ -66,7 +66,9 @@ def _short_date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]
     likely = month > 1 and day > 12 and day != 16
     if day_first and (month > 12 or found["lead"]):
         month, day = day, month
-    if not found["lead"] and (not likely or _NO_DATE_BEFORE.search(text, 0, start)):
+    if not found["lead"] and (
+        not likely or _NO_DATE_BEFORE.search(text[max(0, start - 20) : start])
+    ):
         return
     if 1 <= month <= 12 and 1 <= day <= 31:
         yield Edit(start, found.end(), f"{_MONTHS[month - 1]} {day}")
@@ -154,6 +156,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "isbn": _isbn,
     "less": rules.say("less than ", "sign"),
     "more": rules.say("more than ", "sign"),
+    "pair": rules.say(lambda numbers: numbers.replace("-", " "), 1),
     "out of": rules.say(" out of ", "sign"),
     "span": _span,
     "to": rules.say(" to ", "dash"),
