@@ -27,7 +27,7 @@ _log = logging.getLogger("specstream.pipeline")
 Step: TypeAlias = Callable[[str], Iterator[Edit]]
 _Word: TypeAlias = re.Match[str]
 _WORD = re.compile(r"\S+")
-_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
+_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b|[a-z]-[A-Z]")
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
     r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
