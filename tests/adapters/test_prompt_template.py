@@ -198,6 +198,11 @@ LEO = "Leo, a tired baker, stands at the door of a barn. "
         (LEO, "His hands lift a lantern and a shovel from the wall.", "Leo's hands lift a lantern"),
         (LEO, "Halfway up a ladder he lifts a lantern.", "Halfway up a ladder Leo lifts"),
         (
+            "Ana and Tom sat on a bench. ",
+            "A black cat looks at them from a wall.",
+            "looks at Ana and Tom from",
+        ),
+        (
             "Two men sat on a bench. ",
             "A black cat watches them from a wall.",
             "watches the two men",
@@ -225,8 +230,10 @@ async def test_whoever_was_named_in_a_shot_may_be_meant_by_a_pronoun_in_it() -> 
 async def test_a_pronoun_that_nobody_known_is_meant_by_brings_what_was_told_or_makes_no_shot() -> (
     None
 ):
-    text = "The rooms were full of them. A black cat watches them from a wall."
-    assert "Same scene as: The rooms were full of them." in final(await shoot(text))[-1].prompt
+    text = "It was full of young cats. A black dog watches them from a wall."
+    assert "Same scene as: It was full of young cats." in final(await shoot(text))[-1].prompt
+    text = "Snow fell on the roof of a house. A black dog looks at him from a wall."
+    assert [shot.action for shot in await shoot(text)] == ["Snow fell on the roof of a house."]
     assert await shoot("A black cat watches them from a wall.") == []
 
 

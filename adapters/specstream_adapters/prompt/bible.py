@@ -62,6 +62,10 @@ _MENTIONED = re.compile(  # what is thought, wished, told or painted is elsewher
 )
 _IS = frozenset("is was has had".split())
 _RECENT = 4  # subjects named last for which a pronoun can stand
+_LEADS = frozenset("at to for from after before against over by with of around towards".split())
+_LOOKS_AT = re.compile(  # "looked at the castle": what is looked at is seen, not where one is
+    r"\b(?:look|star|gaz|glanc|point|wav|shout|laugh|peer|smil)(?:s|es|e|ed|ing)? $", re.IGNORECASE
+)
 _GAVE = frozenset(  # "brought her coffee": not her own
     "gave brought offered handed showed told threw sent passed poured gives brings offers hands shows "
     "tells throws sends passes pours".split()
@@ -138,8 +142,8 @@ class Subject:
 class Pronoun(NamedTuple):
     """A pronoun in a sentence: the word ("that" for an "it" that is most likely a thing), and where.
 
-    ``whose``: it stands before what somebody has ("her hat"). ``acted_on``: a verb is right before it,
-    so it is somebody else than who acts ("a cat watches him").
+    ``whose``: it stands before what somebody has ("her hat"). ``acted_on``: a verb leads to it, so it
+    is somebody else than who acts ("a cat watches him", "looks at him").
     """
 
     word: str
@@ -148,9 +152,9 @@ class Pronoun(NamedTuple):
     whose: bool
     acted_on: bool
 
-    def named(self, who: Subject) -> str:
+    def named(self, who: list[Subject]) -> str:
         """What says instead who is meant."""
-        said = who.definite
+        said = " and ".join(subject.definite for subject in who)
         if self.start == 0:
             said = said[:1].upper() + said[1:]
         return f"{said}'s" if self.whose else said
@@ -167,12 +171,13 @@ def pronouns(text: str) -> tuple[list[Pronoun], list[Pronoun]]:
     words = [match[0] for match in found]
     people, can_be = 0, Counter[str]()  # named so far, and how many of them "he" and "she" can be
     article = plural = thing = False
-    for at, (word, last) in enumerate(zip(words, ["", *words], strict=False)):
+    for at, word in enumerate(words):
         near = at + 1 < len(words) and found[at + 1].start() == found[at].end() + 1
         then = words[at + 1] if near else ""
         said = re.split("['’]", word, maxsplit=1)[0]  # "he's"
         if pronoun := _CASES.get(said.lower()):
-            is_object = _is_object(said.lower(), last.lower(), then.lower())
+            before = [earlier.lower() for earlier in words[:at]]
+            is_object = _is_object(said.lower(), before, then.lower())
             if pronoun in ("he", "she"):  # who gives is not who is given something
                 inside = can_be[pronoun] > is_object
             elif pronoun == "they":
@@ -183,9 +188,10 @@ def pronouns(text: str) -> tuple[list[Pronoun], list[Pronoun]]:
                 other = later if people or article else leading
                 whose = said.lower() in _WHOSE and not (said.lower() == "her" and is_object)
                 start, name = found[at].start(), "that" if pronoun == "it" and is_object else said
-                acts = _acts(last) and not whose and said.lower() in ("him", "her", "them")
-                many = pronoun == "they" and any(map(_may_be_many, words[:at]))
-                other.append(Pronoun(name, start, start + len(said), whose, acts and not many))
+                many = pronoun == "they" and any(map(_may_be_many, before))
+                acts = _led_to(before) and said.lower() in ("him", "her", "them")
+                acted_on = acts and not whose and not many
+                other.append(Pronoun(name, start, start + len(said), whose, acted_on))
         elif is_someone(word) or _is_name(word, then, first=at == 0):
             people += 1
             can_be.update(gender(word) or ("he", "she"))
@@ -195,14 +201,22 @@ def pronouns(text: str) -> tuple[list[Pronoun], list[Pronoun]]:
     return leading, later
 
 
-def _is_object(pronoun: str, last: str, then: str) -> bool:
-    """Whether a pronoun between two words is most likely the object of the verb before it."""
+def _is_object(pronoun: str, before: list[str], then: str) -> bool:
+    """Whether a pronoun between words is most likely the object of the verb before it."""
+    last = before[-1] if before else ""
     if pronoun == "her":  # "her hat" is possessive
         return last in _GAVE or not then or then in _FUNCTION
     verb = _acts(last)
     if pronoun == "it":
         return verb or last in _PREPOSITIONS
-    return pronoun == "him" and (verb or last in ("at", "to", "for", "from", "of", "by"))
+    led = last in ("at", "to", "for", "from", "of", "by") or _led_to(before)
+    return pronoun == "him" and led
+
+
+def _led_to(before: list[str]) -> bool:
+    """Whether words end with a verb, or with one and a preposition, that may have an object."""
+    *earlier, last = before or [""]
+    return _acts(last) or (last in _LEADS and bool(earlier) and _acts(earlier[-1]))
 
 
 def _acts(word: str) -> bool:
@@ -260,6 +274,7 @@ def _is_subject(name: re.Match[str]) -> bool:
         return True
     following = _WORD.match(name.string, name.end() + 1)
     acts = following is not None and (kind(following[0]) == "doing" or following[0] in _IS)
+    acts |= re.match(r" and [A-Z]", name.string[name.end() :]) is not None  # "Ana and Tom sat"
     return (acts or name["who"] is not None) and not _oblique(name.string[: name.start()])
 
 
@@ -275,7 +290,7 @@ def _described(text: str) -> Iterator[Subject]:
                 break
             look += f" {word}"
             if is_someone(word):
-                noun = kind(following) not in ("", "doing") and not following.endswith("s")
+                noun = kind(following) not in ("", "doing") and not following.endswith(("s", "ed"))
                 if not noun:  # "a pheasant feather"; "crosses" is also a noun
                     many = article in ("two", "three", "four", "some") or _is_plural(word)
                     yield _subject(word, look, many=many)
@@ -291,6 +306,8 @@ def _place(text: str) -> str:
     """Where a sentence says that it happens: a preposition and a noun phrase that ends with a site."""
     for found in _PLACED.finditer(text):
         how = found["how"]
+        if how == "at" and _LOOKS_AT.search(text[: found.start()]):
+            continue
         words = found["where"].split()
         article = text[found.end() :].split(maxsplit=1)[0]
         for at, word in enumerate(words):

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from specstream.types import Phrase, Span
 from specstream_adapters.prompt.bible import Bible, Pronoun, Subject, only_mentioned, pronouns
 from specstream_adapters.prompt.visible import (
+    is_someone,
     language_of,
     machine_text,
     narration,
@@ -27,6 +28,7 @@ _LONGEST = 320  # characters of a sentence that go into a prompt
 _MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
 _MAX_MACHINE = 20_000  # the same with text for programs that is open
 _ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
+_THEY = frozenset("they them their theirs".split())
 _Found: TypeAlias = tuple[Pronoun, list[Subject]]  # a pronoun, and for whom it can stand
 _OTHERS = {  # beginnings of a sentence that goes on about the subject before it, in other languages
     "": re.compile(r"^[他她它]"),
@@ -160,7 +162,8 @@ class Shot:
 class Story:
     """What is known before a sentence: the bible, the open shot, the number of shots, the language.
 
-    ``told`` is the sentence before it, with those that its pronouns refer to.
+    ``told`` is the sentence before it, with those that its pronouns refer to; ``both`` are the two
+    that were named last in one sentence.
     """
 
     bible: Bible = field(default_factory=Bible)
@@ -168,6 +171,7 @@ class Story:
     count: int = 0
     language: str = ""
     told: str = ""
+    both: tuple[Subject, ...] = ()
 
     def copy(self) -> Story:
         """An independent copy."""
@@ -186,13 +190,16 @@ class Story:
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
         words, who, others, found = self._meant(text)
-        told, self.told = self.told, text
+        named = _with_names(text, found)
+        told, self.told = self.told, named
         if words and who is None and told:
-            self.told = f"{told[-_LONGEST:]} {text}"
+            self.told = f"{told[-_LONGEST:]} {named}"
         moved = self.language == "en" and self.bible.read(text)
+        both = tuple(self.bible.named_in(text))
+        self.both = both if len(both) == 2 else self.both
         known = self.bible.names.union(words if who is not None else ())
         weight = max(sight(text, self.language, known), 2 * begun)
-        line, old = _shorten(_with_names(text, found).rstrip(" ,;:")), self.open
+        line, old = _shorten(named.rstrip(" ,;:")), self.open
         goes_on = not begun and old is not None and _goes_on(old, line, words, who, weight)
         if weight < (1 if goes_on else 2) or (weight == 1 and only_mentioned(text)):
             return None
@@ -205,7 +212,7 @@ class Story:
             return self.open
         lost = any(pronoun.acted_on and not subjects for pronoun, subjects in found)
         context = self._context(told) if lost or (words and who is None) else ""
-        if lost and not (begun or context):
+        if lost and not (begun or any(map(is_someone, re.findall(r"\w+", context)))):
             return None  # "A cat watches them": nobody knows whom
         if not words:
             who = next(iter(self.bible.named_in(text)), None)
@@ -256,10 +263,15 @@ class Story:
             return other.findall(text) if other is not None else [], None, (), []
         leading, later = pronouns(text)
         shown = self.open.subject if self.open is not None else ""
-        found = [(one, self.bible.meant_by(one.word, shown)) for one in leading + later]
+        found = [(one, self._whom(one, shown)) for one in leading + later]
         who = found[0][1][0] if leading and len(found[0][1]) == 1 else None
         looks = (subject.look for _, meant in found for subject in meant if subject != who)
         return [one.word for one in leading], who, tuple(dict.fromkeys(looks)), found
+
+    def _whom(self, pronoun: Pronoun, shown: str) -> list[Subject]:
+        """For whom a pronoun can stand; "them" also for the two that were named last in one sentence."""
+        meant = self.bible.meant_by(pronoun.word, shown)
+        return meant or (list(self.both) if pronoun.word.lower() in _THEY else [])
 
 
 def _goes_on(shot: Shot, line: str, words: list[str], who: Subject | None, weight: int) -> bool:
@@ -275,11 +287,12 @@ def _with_names(text: str, found: list[_Found], told: str = "") -> str:
     """The sentence with whoever is surely meant named once, unless it or ``told`` does so."""
     named, out, at = told + text, "", 0
     for pronoun, subjects in sorted(found, key=lambda one: one[0].start):
-        if pronoun.word == "that" or len(subjects) != 1 or subjects[0].position(named) >= 0:
+        sure = len(subjects) == 1 or (subjects and pronoun.word.lower() in _THEY)
+        if pronoun.word == "that" or not sure or subjects[0].position(named) >= 0:
             continue
         if not (subjects[0].clear or pronoun.start == 0):
             continue  # it stays, and the look is added
-        said = pronoun.named(subjects[0])
+        said = pronoun.named(subjects)
         out, at = out + text[at : pronoun.start] + said, pronoun.end
         named += f" {said}"
     return out + text[at:]

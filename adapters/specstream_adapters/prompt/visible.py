@@ -33,7 +33,8 @@ _WORDS_OF = {language: frozenset(words.split()) for language, words in _FUNCTION
 _NOT = frozenset(  # words by which something is denied, wished or thought: it can't be seen
     "not never no nothing nobody none neither nor seldom scarcely won't don't didn't cannot "
     "wanted wants hoped hopes wished wishes knew knows thought thinks believed believes wondered "
-    "wonders remembered remembers forgot seemed seems nicht kein keine keinen keiner nie niemand "
+    "wonders remembered remembers recalled dreamed dreamt dreams imagined imagines missed planned "
+    "forgot seemed seems nicht kein keine keinen keiner nie niemand "
     "nichts niemals scheint schien weiß wusste nada nadie nunca ningún ninguna parece parecía sabe "
     "sabía".split()
 )
