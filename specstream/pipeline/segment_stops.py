@@ -58,6 +58,7 @@ _ORDINAL_BEFORE = re.compile(r"\d\.(?:\s(?:und|oder|bis|sowie)|\s?[-–/])$")
 _AFTER_A_VERB = frozenset("Sie wir du ich er es man mich mir dich dir uns euch".split())
 """What stands behind the verb that opens a sentence ("am 5. Ruf mich an"), but not behind a noun."""
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
+_ON = re.compile(r"\b(?i:am|vom|zum|bis|ab) $")  # "am So."; else "So." is no Sunday
 _SPACED = re.compile(r"(?<![^\W_])(?<![^\W_]\.)(?:[^\W\d_]\.\s){1,3}[^\W\d_]{1,3}$")
 _STREET = re.compile(r"[^\W\d_A-Z] (?:[A-Z][a-z]+ )+Dr$|\d (?:[A-Z][a-z]+ )+Dr$")
 """A name within a sentence, which a title doesn't follow: "on Rodeo Dr."."""
@@ -207,6 +208,12 @@ def _kind(text: str, at: int, word: str) -> Stop:
     if spaced and is_listed(joined := "".join(spaced[0].split())):
         return stop_after(joined)
     kind = stop_after(word, after_number=_number_before(text, left))
+    if (
+        word.istitle()
+        and word.lower() in WORDS["days"]
+        and _ON.search(before, 0, len(before) - len(word))
+    ):
+        return Stop.MAY_END
     if word == "Dr" and _STREET.search(before):
         return Stop.GOES_ON
     return kind
@@ -254,7 +261,8 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     initial = then == "." and len(following) == 1
     if len(word) == 1 and text[at - 2].isspace():  # an initial, or the label of a noun before it
         noun = word_before(text, at - 2)
-        if noun in WORDS["lettered_nouns"] or (word == "I" and noun.islower()):
+        german = noun in ORDINAL_LEADS and noun != "am"  # "nach dem I. Weltkrieg"
+        if noun in WORDS["lettered_nouns"] or (word == "I" and noun.islower() and not german):
             return not initial  # "We need a plan B. Nobody has one, nor do I. Bob might."
     return low in WORDS["sentence_openers"] and not initial
 

@@ -70,6 +70,7 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
 
 _SPEAK: dict[str, rules.Speak] = {
     "count": rules.say(lambda numeral: str(rules.value_of(numeral)), "roman"),
+    "zu": rules.say(" zu ", "dash"),
     "to": rules.say(" bis ", "dash"),
     "cardinal": rules.say(lambda number: numbers.cardinal(int(number))),
     "century": rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert "),
