@@ -26,8 +26,9 @@ _SHORT = (
 )
 _NO_DATE_AFTER = re.compile(r"\s?(?:%|\"|″)|[ -](?:of|inch|in\b|time|full|scale|cup|mile|lb|oz)")
 _NO_DATE_BEFORE = re.compile(
-    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|the|about|only|times) $"
+    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|about|only|times) $"
 )
+_COUNTED = re.compile(r" [a-z]{4,}s\b")  # "3/15 apples"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
 
@@ -64,11 +65,12 @@ def _short_date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]
     if _NO_DATE_AFTER.match(text, found.end()) or (month, day) == (9, 11):
         return
     likely = month > 1 and day > 12 and day != 16
-    if day_first and (month > 12 or found["lead"]):
+    if (day_first and found["lead"]) or (month > 12 and (day_first or found["lead"])):
         month, day = day, month
-    if not found["lead"] and (
-        not likely or _NO_DATE_BEFORE.search(text[max(0, start - 20) : start])
-    ):
+        likely = True
+    before = text[max(0, start - 20) : start]
+    counts = _COUNTED.match(text, found.end()) or _NO_DATE_BEFORE.search(before)
+    if not found["lead"] and (counts or not likely):
         return
     if 1 <= month <= 12 and 1 <= day <= 31:
         yield Edit(start, found.end(), f"{_MONTHS[month - 1]} {day}")
@@ -82,7 +84,8 @@ def _aircraft(found: re.Match[str]) -> Iterator[Edit]:
     if len(variant) == 3:
         variant = f"{variant[0]} {'hundred' if variant[1:] == '00' else variant[1:]}"
     suffix = "".join(f" {sign}" for sign in found["suffix"] or "")
-    yield Edit(*found.span(), f"{letter}{kind[0]} {rest} {variant}{suffix}")
+    said = f"{letter}{kind[0]} {rest} {variant}{suffix}"
+    yield Edit(*found.span(), said + (found["many"] or ""))
 
 
 def _years(found: re.Match[str]) -> Iterator[Edit]:

@@ -201,11 +201,11 @@ def fraction(joint: str) -> Speak:
 
 
 def _look_up(table: Mapping[str, str]) -> Speak:
-    """Read the table's word for the only group, with a space between it and a digit beside it."""
+    """Read the table's word for the only group, with a space between it and a word beside it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         start, end = found.span(1)
-        after, before = (found.string[at : at + 1].isdigit() for at in (start - 1, end))
+        after, before = (found.string[at : at + 1].isalnum() for at in (start - 1, end))
         yield Edit(start, end, " " * after + table[found[1].strip(" .")] + " " * before)
 
     return speak
