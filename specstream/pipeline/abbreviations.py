@@ -78,7 +78,7 @@ _NUMBERS = WORDS["numbers"] | WORDS["labels"]
 _LISTED = frozenset(
     word for name, entry in _FILE.items() if isinstance(entry, dict) for word in WORDS[name]
 )
-TIME_WORDS = _DATES | WORDS["time_words"]
+TIME_WORDS = WORDS["time_words"].union(date for date in _DATES if len(date) > 2)  # not "Mi", "Di"
 ORDINAL_LEADS = WORDS["ordinal_leads"] | frozenset(
     stem + ending for stem in WORDS["article_stems"] for ending in ("", "e", "em", "en", "er", "es")
 )

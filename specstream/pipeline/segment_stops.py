@@ -214,6 +214,9 @@ def _kind(text: str, at: int, word: str) -> Stop:
         and _ON.search(before, 0, len(before) - len(word))
     ):
         return Stop.MAY_END
+    earlier = word_before(text, left - 1) if left and text[left - 1] == " " else ""
+    if word in WORDS["words_too"] and earlier.lower() in WORDS["open_words"]:
+        return Stop.PLAIN
     if word == "Dr" and _STREET.search(before):
         return Stop.GOES_ON
     return kind
