@@ -64,6 +64,8 @@ _TICKS_OR_END = re.compile("`+|[\n\0]")
 _INFO = re.compile(r"[^`\n\0]*")
 _LINE_LABEL = re.compile(r"[ivx]+|[^\W\d_]")
 _BLOCK_LINE = re.compile(r"\s*(#{1,6}\s|```)")
+_AMOUNT = re.compile(r"\d\S{0,8}(?: [^\s,;]{1,9})? ?$")  # "5 km – 10 km"
+_COUNTS = re.compile(r"[\d$€£¥]")
 _LINE_DRESS = re.compile(r"\[[\w -]*\]|[\s>#*_•·-]")
 
 
@@ -147,7 +149,8 @@ def clause(text: str, at: int, head: int) -> Decision:
         spaced = after > end or mark in WIDE_CLAUSE_MARKS or mark == "—"
     if not spaced or follow == END or "\n" in text[end:after]:
         return Decision(end)
-    if (number and follow.isdigit()) or _inside(text[head:end]):
+    span = mark in DASHES and _AMOUNT.search(text[max(0, at - LOOK_BACK) : at]) is not None
+    if (number and follow.isdigit()) or (span and _COUNTS.match(follow)) or _inside(text[head:end]):
         return Decision(end)
     return Decision(after, cut=True, reason="clause")
 

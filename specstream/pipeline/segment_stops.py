@@ -19,6 +19,7 @@ from specstream.pipeline.abbreviations import (
     TIME_WORDS,
     WORDS,
     Stop,
+    is_listed,
     stop_after,
 )
 from specstream.pipeline.segment_marks import (
@@ -57,6 +58,10 @@ _ORDINAL_BEFORE = re.compile(r"\d\.(?:\s(?:und|oder|bis|sowie)|\s?[-–/])$")
 _AFTER_A_VERB = frozenset("Sie wir du ich er es man mich mir dich dir uns euch".split())
 """What stands behind the verb that opens a sentence ("am 5. Ruf mich an"), but not behind a noun."""
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
+_ON = re.compile(r"\b(?i:am|vom|zum|bis|ab) $")  # "am So."; else "So." is no Sunday
+_SPACED = re.compile(r"(?<![^\W_])(?<![^\W_]\.)(?:[^\W\d_]\.\s){1,3}[^\W\d_]{1,3}$")
+_STREET = re.compile(r"[^\W\d_A-Z] (?:[A-Z][a-z]+ )+Dr$|\d (?:[A-Z][a-z]+ )+Dr$")
+"""A name within a sentence, which a title doesn't follow: "on Rodeo Dr."."""
 
 
 def word_before(text: str, at: int) -> str:
@@ -180,7 +185,7 @@ def _dot_ends(text: str, at: int, after: int) -> bool:
     """Whether a sentence ends at one full stop that white space and then ``text[after]`` follow."""
     word, follow = word_before(text, at), text[after]
     left = at - len(word)
-    kind = stop_after(word, after_number=_number_before(text, left))
+    kind = _kind(text, at, word)
     if _WHOLE_NUMBER.fullmatch(word) or (_ROMAN.fullmatch(word) and _ordinal(text, left)):
         return _number_ends(text, at, word, after)
     if follow.isdigit():
@@ -193,6 +198,28 @@ def _dot_ends(text: str, at: int, after: int) -> bool:
     if kind in (Stop.PLAIN, Stop.BINDS):
         return kind is Stop.PLAIN
     return _next_word_decides(text, kind, word, at, after)
+
+
+def _kind(text: str, at: int, word: str) -> Stop:
+    """How to read the stop at ``at`` by the word before it, or by the words of "i. d. R."."""
+    left = at - len(word)
+    before = text[max(0, at - LOOK_BACK) : at]
+    spaced = _SPACED.search(before)
+    if spaced and is_listed(joined := "".join(spaced[0].split())):
+        return stop_after(joined)
+    kind = stop_after(word, after_number=_number_before(text, left))
+    if (
+        word.istitle()
+        and word.lower() in WORDS["days"]
+        and _ON.search(before, 0, len(before) - len(word))
+    ):
+        return Stop.MAY_END
+    earlier = word_before(text, left - 1) if left and text[left - 1] == " " else ""
+    if word in WORDS["words_too"] and earlier.lower() in WORDS["open_words"]:
+        return Stop.PLAIN
+    if word == "Dr" and _STREET.search(before):
+        return Stop.GOES_ON
+    return kind
 
 
 def _number_ends(text: str, at: int, number: str, after: int) -> bool:
@@ -230,13 +257,15 @@ def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) ->
     following = _word(text, after)
     low, then = following.lower(), text[after + len(following)]
     if kind is Stop.NUMBERS:
-        return not _ROMAN.fullmatch(following)
+        letter = len(following) == 1 and following not in "AI"
+        return not (letter or _ROMAN.fullmatch(following))
     if kind is Stop.MAY_END:
         return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
     initial = then == "." and len(following) == 1
     if len(word) == 1 and text[at - 2].isspace():  # an initial, or the label of a noun before it
         noun = word_before(text, at - 2)
-        if noun in WORDS["lettered_nouns"] or (word == "I" and noun.islower()):
+        german = noun in ORDINAL_LEADS and noun != "am"  # "nach dem I. Weltkrieg"
+        if noun in WORDS["lettered_nouns"] or (word == "I" and noun.islower() and not german):
             return not initial  # "We need a plan B. Nobody has one, nor do I. Bob might."
     return low in WORDS["sentence_openers"] and not initial
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from specstream.pipeline.abbreviations import SPOKEN
 from specstream.pipeline.mapped import Edit, Mapped
 from specstream.pipeline.wording_de import german
 from specstream.pipeline.wording_en import english
@@ -26,7 +27,7 @@ _log = logging.getLogger("specstream.pipeline")
 Step: TypeAlias = Callable[[str], Iterator[Edit]]
 _Word: TypeAlias = re.Match[str]
 _WORD = re.compile(r"\S+")
-_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b")
+_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b|[a-z]-[A-Z]")
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
     r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
@@ -37,6 +38,8 @@ _MATH = re.compile(
 _LONGEST_FORM = 8
 """Most words of one written form, as in ``Monday, March 4th, 2025, 5 p.m.``"""
 _LANGUAGES: dict[str, Callable[[str], Sequence[Row]]] = {"en": english, "de": german}
+_BY_RULES = ("numbers", "short_months", "days")
+"""Abbreviations that are words, too; rules read them, where they are none."""
 _MAX_PIECE = 600
 """Characters that are read at once; a longer text is read in pieces."""
 
@@ -200,6 +203,13 @@ def wording_for(language: str) -> Wording | None:
         return None
     library = Normalizer(base)
     library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
+    for short in [key for key in library.lexicon.abbreviations if key.endswith(".")]:
+        library.lexicon.remove(
+            "abbreviations", short
+        )  # the list is ours, as sentences depend on it
+    for kind, said in SPOKEN[base].items():
+        for short, full in said.items() if kind not in _BY_RULES else ():
+            library.add_abbreviation(f"{short}.", full)
     library.load_lexicon(Path(__file__).with_name(f"wording_{base}.toml"))
     library.ensure_compiled()
     return Wording(library.normalize, [rule(row) for row in rows(tag)])

@@ -40,10 +40,14 @@ def _scaled(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span("coin"), _WORDS["coins"][coin])
 
 
+_ARTICLES = ("", "am", "vom", "zum", "dem")
+
+
 def _iso_date(found: re.Match[str]) -> Iterator[Edit]:
     year, month, day = (int(found[group]) for group in ("year", "month", "day"))
     if 1 <= month <= 12 and 1 <= day <= 31:
-        article = {"": "", "bis": "zum "}.get((found["lead"] or "").lower(), "dem ")
+        lead = (found["lead"] or "").lower()
+        article = "zum " if lead == "bis" else "" if lead in _ARTICLES else "dem "
         yield Edit(*found.span("date"), f"{article}{day}. {numbers.MONTHS[month - 1]} {year}")
 
 
@@ -65,6 +69,9 @@ def _short_date(found: re.Match[str]) -> Iterator[Edit]:
 
 
 _SPEAK: dict[str, rules.Speak] = {
+    "count": rules.say(lambda numeral: str(rules.value_of(numeral)), "roman"),
+    "zu": rules.say(" zu ", "dash"),
+    "to": rules.say(" bis ", "dash"),
     "cardinal": rules.say(lambda number: numbers.cardinal(int(number))),
     "century": rules.say(lambda hundreds: numbers.cardinal(int(hundreds)) + "hundert "),
     "decade": rules.say(numbers.decade),

@@ -63,9 +63,15 @@ _AFTER_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen
 # The endings of nine in ten feminine nouns, and frequent nouns without them, also at the end of a
 # compound; the gender of others is not known.
 _FEMININE = re.compile(
+    r"(?!(?i:\w*(?:kaffee|tee|käse|name|junge|(?<!se)kunde|kollege|gebäude|gemüse))$)"
     r"\w+(?:e|ung|heit|keit|schaft|tät|ion|ik|in)"
     r"|\w*(?i:frau|person|mutter|tochter|schwester|nacht|stadt|hand|tür|zahl|nummer|zeit|fahrt"
     r"|antwort|nachricht|zwiebel)"
+)
+_MASCULINE = re.compile(r"\w*(?i:liter|meter|löffel|tag|monat|apfel|becher)|[ET]L")
+_AFTER_ACCUSATIVE = re.compile(  # "Nimm 1/2 Liter"
+    r"\b(?i:nimm|nehme[nt]?|gib|gebe[nt]?|gie(?:ß|ße|ßen)|kauf\w*|trink\w*|brauch\w*|bestell\w*"
+    r"|hat|habe[nt]?|für|ohne|um)(?: (?:du|Sie|ich|wir|noch|etwa))? $"
 )
 _NEUTER = re.compile(r"Kilo|Kilogramm|Gramm|Pfund|Dutzend|Jahr|Glas|Blech|Brot|Prozent|\w+chen")
 
@@ -134,14 +140,15 @@ def _ending(before: str, noun: str) -> str:
 
 
 def ruler(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "Ludwig XIV." as "Ludwig der Vierzehnte", and "Kapitel IV" as "Kapitel 4"."""
+    """Read "Ludwig (der) XIV." as "Ludwig der Vierzehnte", and "Kapitel IV" as "Kapitel 4"."""
     text, name, roman = found.string, found["name"], found["roman"]
     words = text[max(0, found.start() - _LONGEST_LEAD) : found.start()].split()
     title = words.pop() if words and _TITLE.fullmatch(words[-1]) else ""
+    written = found["article"] or ""
     if len(roman) == 1 and not (title or found["dot"]):
         return  # "Peter X" hides a name
     goes_on = found["dot"] and _GOES_ON.match(text, found.end()) and len(roman) > 1
-    if name.lower() in ORDINAL_LEADS or not (title or goes_on or _RULER.fullmatch(name)):
+    if name.lower() in ORDINAL_LEADS or not (title or goes_on or written or _RULER.fullmatch(name)):
         if len(roman) > 1:
             yield Edit(*found.span("roman"), str(value_of(roman)))
         return
@@ -149,9 +156,11 @@ def ruler(found: re.Match[str]) -> Iterator[Edit]:
     female = _FEMALE.fullmatch(title or name)
     article = ("der" if dative else "die") if female else ("dem" if dative else "der")
     ending = "en" if dative else "e"
+    if written:
+        ending = "en" if written not in ("der", "die") or (female and written == "der") else "e"
     end = found.end("roman") if _AT_END.match(text, found.end()) else found.end()
-    said = f"{article} {_stem(value_of(roman)).capitalize()}{ending}"
-    yield Edit(found.start("roman"), end, said)
+    said = f"{_stem(value_of(roman)).capitalize()}{ending}"
+    yield Edit(found.start("roman"), end, said if written else f"{article} {said}")
 
 
 def decade(digits: str) -> str:
@@ -183,6 +192,8 @@ def half(found: re.Match[str]) -> Iterator[Edit]:
     """Read "1/2 Stunde" as "eine halbe Stunde"."""
     before, noun = found.string[max(0, found.start() - 30) : found.start()], found["noun"]
     word = found[1] or indefinite(before, feminine=_FEMININE.fullmatch(noun) is not None)
+    if not found[1] and _MASCULINE.fullmatch(noun) and _AFTER_ACCUSATIVE.search(before):
+        word = "einen"
     neuter = word.lower() == "ein" and _NEUTER.fullmatch(noun)
     ending = {"ein": "es" if neuter else "er", "eine": "e"}.get(word.lower(), "en")
     noun = {"EL": "Esslöffel", "TL": "Teelöffel"}.get(noun, noun)

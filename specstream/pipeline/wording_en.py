@@ -19,6 +19,16 @@ _MONTHS: list[str] = _WORDS["months"]
 _FILES = "md|py|js|ts|txt|json|ya?ml|toml|csv|html?|css|pdf|png|jpe?g|mp[34]|wav|zip|exe|sh|cpp|rs"
 _ADDRESS = rf"{rules.address(_WORDS['domains'])}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
 _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2})(?![\w/]|[.-]\d)"
+_SHORT = (
+    rf"(?:\b(?P<lead>(?i:on|due|dated|since|until|till|effective|starting)"
+    rf"|{rules.any_of(_WORDS['days'])}|[A-Z][a-z]+day),? )?"
+    r"(?<![\w/.$])(?<!\D-)(?P<month>\d{1,2})/(?P<day>\d{1,2})(?![\w/]|\.\d)"
+)
+_NO_DATE_AFTER = re.compile(r"\s?(?:%|\"|″)|[ -](?:of|inch|in\b|time|full|scale|cup|mile|lb|oz)")
+_NO_DATE_BEFORE = re.compile(
+    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|about|only|times) $"
+)
+_COUNTED = re.compile(r" [a-z]{4,}s\b")  # "3/15 apples"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
 
@@ -48,6 +58,36 @@ def _date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
         yield Edit(*found.span(), f"{_MONTHS[month - 1]} {day}, {year}")
 
 
+def _short_date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]:
+    """Read "9/30" as a date where a word says so, or where it is no likely fraction."""
+    month, day = int(found["month"]), int(found["day"])
+    start, text = found.start("month"), found.string
+    if _NO_DATE_AFTER.match(text, found.end()) or (month, day) == (9, 11):
+        return
+    likely = month > 1 and day > 12 and day != 16
+    if (day_first and found["lead"]) or (month > 12 and (day_first or found["lead"])):
+        month, day = day, month
+        likely = True
+    before = text[max(0, start - 20) : start]
+    counts = _COUNTED.match(text, found.end()) or _NO_DATE_BEFORE.search(before)
+    if not found["lead"] and (counts or not likely):
+        return
+    if 1 <= month <= 12 and 1 <= day <= 31:
+        yield Edit(start, found.end(), f"{_MONTHS[month - 1]} {day}")
+
+
+def _aircraft(found: re.Match[str]) -> Iterator[Edit]:
+    """Read "737-800" as "seven thirty-seven eight hundred", and "A320-200" alike."""
+    kind, variant = found["type"], found["variant"]
+    letter, kind = ("A ", kind[1:]) if kind[0] == "A" else ("", kind)
+    rest = "hundred" if kind[1:] == "00" else f"oh {kind[2]}" if kind[1] == "0" else kind[1:]
+    if len(variant) == 3:
+        variant = f"{variant[0]} {'hundred' if variant[1:] == '00' else variant[1:]}"
+    suffix = "".join(f" {sign}" for sign in found["suffix"] or "")
+    said = f"{letter}{kind[0]} {rest} {variant}{suffix}"
+    yield Edit(*found.span(), said + (found["many"] or ""))
+
+
 def _years(found: re.Match[str]) -> Iterator[Edit]:
     """Split a year into two halves, which the library reads as two numbers."""
     high, low = found["a"][:2], found["a"][2:]
@@ -66,6 +106,13 @@ def _each(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span("letters"), " ".join(found["letters"]) + " ")
     if len(found["digits"]) > 3:
         yield from _digits(found)
+
+
+def _isbn(found: re.Match[str]) -> Iterator[Edit]:
+    """Read the digits of a book's number one by one, and an X behind them."""
+    yield from _digits(found)
+    if found["check"]:
+        yield Edit(*found.span("check"), " X")
 
 
 def _ratio(found: re.Match[str]) -> Iterator[Edit]:
@@ -89,7 +136,33 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span("unit"), several if many else word)
 
 
+def _span(found: re.Match[str]) -> Iterator[Edit]:
+    """Read the dash of "3 - 5 days" as "to", where it isn't the minus of a sum."""
+    first, second = (found[group].rstrip(".,:") for group in ("first", "second"))
+    if (
+        ":" in first
+        or found["unit"]
+        or found["score"]
+        or (not found["sum"] and _amount(first) < _amount(second))
+    ):
+        yield Edit(*found.span("dash"), " to ")
+
+
+def _amount(number: str) -> float:
+    return float(number.replace(",", "").split(":")[0].rstrip(".")) if number.count(".") < 2 else 0
+
+
 _SPEAK: dict[str, rules.Speak] = {
+    "aircraft": _aircraft,
+    "by": rules.say(" by ", "sign"),
+    "count of": rules.say(lambda number: str(rules.numerals("en").cardinal(int(number))), "number"),
+    "isbn": _isbn,
+    "less": rules.say("less than ", "sign"),
+    "more": rules.say("more than ", "sign"),
+    "pair": rules.say(lambda numbers: numbers.replace("-", " "), 1),
+    "out of": rules.say(" out of ", "sign"),
+    "span": _span,
+    "to": rules.say(" to ", "dash"),
     "count": rules.say(lambda numeral: str(rules.value_of(numeral)), "roman"),
     "date": _date,
     "decade": rules.say(lambda years: rules.numerals("en").decade(int(years[:-1]))),
@@ -111,6 +184,7 @@ def english(language: str) -> tuple[rules.Row, ...]:
     return (
         (_ADDRESS, rules.link(_WORDS["signs"])),
         (_SLASHED, partial(_date, day_first=day_first)),
+        (_SHORT, partial(_short_date, day_first=day_first)),
         (r"[₀-₉]", rules.say(rules.plain_digit)),
         *rules.everywhere("en", "", " and {} seconds", "times"),
         *rules.rows("en", _SPEAK),

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from specstream.pipeline.abbreviations import SPOKEN
 from specstream.pipeline.mapped import Edit
 
 __all__ = [
@@ -98,8 +99,8 @@ def _file(language: str) -> dict[str, Any]:
 
 
 def words(language: str) -> dict[str, Any]:
-    """The lists of words in a language's file, by their names."""
-    lists = _file(language)["words"]
+    """The lists of words in a language's file, and of its abbreviations, by their names."""
+    lists = _file(language)["words"] | SPOKEN[language]
     return {name: it.split() if isinstance(it, str) else it for name, it in lists.items()}
 
 
@@ -200,12 +201,12 @@ def fraction(joint: str) -> Speak:
 
 
 def _look_up(table: Mapping[str, str]) -> Speak:
-    """Read the table's word for the only group, with a space between it and a digit before it."""
+    """Read the table's word for the only group, with a space between it and a word beside it."""
 
     def speak(found: re.Match[str]) -> Iterator[Edit]:
         start, end = found.span(1)
-        after_digit = found.string[start - 1 : start].isdigit()
-        yield Edit(start, end, " " * after_digit + table[found[1].strip(" .")])
+        after, before = (found.string[at : at + 1].isalnum() for at in (start - 1, end))
+        yield Edit(start, end, " " * after + table[found[1].strip(" .")] + " " * before)
 
     return speak
 

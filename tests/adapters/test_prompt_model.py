@@ -199,6 +199,26 @@ async def test_a_picture_in_other_words_is_taken(text: str, answer: str) -> None
         ("fog", "A beautiful sunset over the city with many cars.", "something else"),
         ("ferry", "Nadia leans on the railing of the ferry in the midday sunlight.", "contradicts"),
         ("ana", "Ana is a girl with a great many hopes and ideas.", "no action"),
+        (
+            "leo",
+            "Leo kneads dough on a table, warm light, Leo kneads dough on a board, warm light, then"
+            " Leo kneads dough on the wood.",
+            "repeats itself",
+        ),
+        ("fog", "Fog pours in, fog pours in, fog pours in, fog pours in at a keyhole.", "repeats"),
+        ("leo", "Say who is meant instead of he, she or they: Leo kneads dough.", "the task"),
+        (
+            "leo",
+            "Here is one richer line of plain English: Leo kneads dough on a table.",
+            "the task",
+        ),
+        (
+            "leo",
+            "Medium shot: Leo kneads dough. Add no person, no animal and no quotation.",
+            "the task",
+        ),
+        ("fox", "Prompt for a video generator: a fox crept along a stone wall.", "the task"),
+        ("leo", "Leo kneads dough on a wooden table. Text: Leo kneads dough.", "the task"),
         ("leo", "Leo says: “Good morning” and kneads the dough on the table.", "quotes"),
     ],
 )

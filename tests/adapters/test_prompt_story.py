@@ -1,4 +1,4 @@
-"""Phrases back to sentences, and sentences to shots."""
+"""Phrases back to sentences, sentences to shots, and who is meant in them."""
 
 import random
 import re
@@ -7,6 +7,7 @@ import pytest
 
 from specstream.types import Phrase, Span, Tag
 from specstream_adapters.prompt.story import Sentence, Story
+from tests.adapters.test_prompt_template import final, shoot
 
 TEXT = (
     '[smile] Dr. Reed opened the door. "Stop! Who is there?" she asked. [wide eyes] It was 5.30 in '
@@ -108,3 +109,68 @@ def test_an_endless_sentence_is_taken_in_parts() -> None:
     sentences = read([phrase(text, a, min(a + 200, len(text))) for a in range(0, len(text), 200)])
     assert "".join(s.text for s in sentences) == text
     assert max(len(s.text) for s in sentences) <= 600  # three phrases of 200
+
+
+MARA = "Mara, a lighthouse keeper, stands on a pier. "
+LEO = "Leo, a tired baker, stands at the door of a barn. "
+
+
+@pytest.mark.parametrize(
+    ("before", "sentence", "told"),
+    [
+        (MARA, "A grey wolf follows her through a field of snow.", "wolf follows Mara through"),
+        (
+            MARA,
+            "An old man with a lantern takes her hand.",
+            "man with a lantern takes Mara's hand.",
+        ),
+        (LEO, "A black cat watches him from a wall.", "cat watches Leo from a wall."),
+        (LEO, "An old woman drinks from his bucket in the yard.", "drinks from Leo's bucket"),
+        (LEO, "Behind him, a fire glows in the oven.", "Behind Leo, a fire glows"),
+        (LEO, "His hands lift a lantern and a shovel from the wall.", "Leo's hands lift a lantern"),
+        (LEO, "Halfway up a ladder he lifts a lantern.", "Halfway up a ladder Leo lifts"),
+        (
+            "Ana and Tom sat on a bench. ",
+            "A black cat looks at them from a wall.",
+            "looks at Ana and Tom from",
+        ),
+        (
+            "Two men sat on a bench. ",
+            "A black cat watches them from a wall.",
+            "watches the two men",
+        ),
+        (
+            "Two men sat on a bench. ",
+            "A dog stole their bread from a basket.",
+            "stole the two men's",
+        ),
+    ],
+)
+async def test_a_pronoun_that_is_an_object_is_replaced_by_who_is_meant(
+    before: str, sentence: str, told: str
+) -> None:
+    last = final(await shoot(f"{before}Snow fell on the roof of a house. {sentence}"))[-1]
+    assert told in last.prompt
+    assert not re.search(r"\b(?:him|his|her|them|their)\b", last.action)
+
+
+async def test_whoever_was_named_in_a_shot_may_be_meant_by_a_pronoun_in_it() -> None:
+    text = f"{LEO}Snow fell on the roof of a house. He lifted a lantern from his table."
+    assert "Leo lifted a lantern from his table." in final(await shoot(text))[-1].prompt
+
+
+async def test_a_pronoun_that_nobody_known_is_meant_by_brings_what_was_told_or_makes_no_shot() -> (
+    None
+):
+    text = "It was full of young cats. A black dog watches them from a wall."
+    assert "Same scene as: It was full of young cats." in final(await shoot(text))[-1].prompt
+    text = "Snow fell on the roof of a house. A black dog looks at him from a wall."
+    assert [shot.action for shot in await shoot(text)] == ["Snow fell on the roof of a house."]
+    assert await shoot("A black cat watches them from a wall.") == []
+
+
+async def test_what_is_only_thought_of_is_not_shown_with_the_next_shot() -> None:
+    text = f"{MARA}She thought of Paris. A dog slept under a table."
+    assert all("Paris" not in shot.prompt for shot in await shoot(text))
+    text = "She thought of a village in the mountains. She opened the door with a key."
+    assert all("mountains" not in shot.prompt for shot in await shoot(text))

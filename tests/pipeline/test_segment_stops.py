@@ -1,7 +1,8 @@
-"""What opens a sentence behind a number that may be a German ordinal."""
+"""What opens a sentence behind a number that may be a German ordinal, and behind an abbreviation."""
 
 import pytest
 
+from specstream.pipeline.abbreviations import SPOKEN, WORDS, Stop, stop_after
 from specstream.pipeline.segment import Segmenter
 from specstream.types import Chunk, Span
 
@@ -28,3 +29,20 @@ def test_a_sentence_after_an_ordinal_begins_with_a_word_that_is_no_noun(marked: 
     segmenter = Segmenter(first_clause_chars=None)
     phrases = segmenter.add(Chunk(text, (), Span(0, 0), Span(0, len(text)))) + segmenter.close()
     assert "‖".join(phrase.text for phrase in phrases) == marked
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_what_is_said_for_an_abbreviation_is_known_where_sentences_end(language: str) -> None:
+    for kind, said in SPOKEN[language].items():
+        for short in said:
+            joined = short.replace(" ", "")
+            opener = joined.lower() in WORDS["sentence_openers"]  # "So." is rarely a Sunday
+            assert opener or stop_after(joined) is not Stop.PLAIN, (kind, short)
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_no_abbreviation_of_the_library_is_missing_in_the_list(language: str) -> None:
+    normt2s = pytest.importorskip("normt2s")
+    listed = {f"{short}." for said in SPOKEN[language].values() for short in said}
+    theirs = {key for key in normt2s.Normalizer(language).lexicon.abbreviations if key[-1] == "."}
+    assert theirs <= listed

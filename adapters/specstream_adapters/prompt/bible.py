@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from specstream_adapters.prompt.visible import gender, is_someone, kind, stem
 
-__all__ = ["Bible", "Subject", "pronouns"]
+__all__ = ["Bible", "Pronoun", "Subject", "only_mentioned", "pronouns"]
 
 _SUBJECTS = 32  # most subjects remembered; the one named longest ago is forgotten first
 _AT = {  # words that lead to a place, by the word that stands before it in a prompt
@@ -47,8 +48,24 @@ _INTRODUCED = re.compile(r"\b(an?|the|two|three|four|some) (?=((?:[\w’-]+ ?){1
 _PLACED = re.compile(
     rf"\b(?P<how>(?i:{'|'.join(_HOW)})) (?={_THE} (?P<where>(?:[\w’'-]+(?: |\b)){{1,6}}))"
 )
+_CLAUSE = re.compile(
+    rf"[,;:—–.!?]|\b(?:and|but|while|as|when|then|until|before|after)\b(?! {_THE}\b)"
+)
+_MENTIONED = re.compile(  # what is thought, wished, told or painted is elsewhere
+    r"\b(?:if|never|would|should|might|will|shall|was not|were not|wasn['’]t|weren['’]t|thought|thinks?"
+    r"|thinking|dream(?:s|ed|t|ing)?|imagin\w+|remember\w*|recall\w*|want(?:s|ed)|wish(?:es|ed)|hope[sd]|miss(?:es|ed)"
+    r"|long(?:s|ed)|plan(?:s|ned)|knew|knows?|promise[sd]"
+    r"|(?:spoke|speaks?|talk\w*|told|tells?|heard|hears?|read|reads|wrote|writes?|sang|sings?|stor(?:y|ies)"
+    r"|tales?|books?|songs?|poems?|letters?|pictures?|paintings?|photos?|photographs?|postcards?|maps?|films?"
+    r"|news|drawings?|sketch|posters?|portraits?)\b.* (?:of|about))\b",
+    re.IGNORECASE,
+)
 _IS = frozenset("is was has had".split())
 _RECENT = 4  # subjects named last for which a pronoun can stand
+_LEADS = frozenset("at to for from after before against over by with of around towards".split())
+_LOOKS_AT = re.compile(  # "looked at the castle": what is looked at is seen, not where one is
+    r"\b(?:look|star|gaz|glanc|point|wav|shout|laugh|peer|smil)(?:s|es|e|ed|ing)? $", re.IGNORECASE
+)
 _GAVE = frozenset(  # "brought her coffee": not her own
     "gave brought offered handed showed told threw sent passed poured gives brings offers hands shows "
     "tells throws sends passes pours".split()
@@ -68,6 +85,9 @@ _CASES = {
     }.items()
     for pronoun in forms.split()
 }
+
+
+_WHOSE = frozenset("his her its their".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +112,17 @@ class Subject:
     @property
     def definite(self) -> str:
         """The words that take the place of a pronoun: "Rusty", "the brown bear"."""
-        return self.name if self.proper else re.sub(r"^(?:an?|some) ", "the ", self.look)
+        return (
+            self.name
+            if self.proper
+            else re.sub(r"^(?:(?:an?|some) |(?=two |three |four ))", "the ", self.look)
+        )
+
+    @property
+    def clear(self) -> bool:
+        """Whether its pronoun is known from its words, or it has a name: no guess."""
+        counted = self.look.startswith(("two ", "three ", "four "))
+        return self.proper or counted or len(gender(self.look)) == 1
 
     def can_be(self, pronoun: str) -> bool:
         """Whether "he", "she", "it" or "they" can stand for it."""
@@ -109,23 +139,45 @@ class Subject:
         return found.start() if found else -1
 
 
-def pronouns(text: str) -> tuple[list[str], list[str]]:
+class Pronoun(NamedTuple):
+    """A pronoun in a sentence: the word ("that" for an "it" that is most likely a thing), and where.
+
+    ``whose``: it stands before what somebody has ("her hat"). ``acted_on``: a verb leads to it, so it
+    is somebody else than who acts ("a cat watches him", "looks at him").
+    """
+
+    word: str
+    start: int
+    end: int
+    whose: bool
+    acted_on: bool
+
+    def named(self, who: list[Subject]) -> str:
+        """What says instead who is meant."""
+        said = " and ".join(subject.definite for subject in who)
+        if self.start == 0:
+            said = said[:1].upper() + said[1:]
+        return f"{said}'s" if self.whose else said
+
+
+def pronouns(text: str) -> tuple[list[Pronoun], list[Pronoun]]:
     """The pronouns of a sentence that stand for somebody or something named outside of it.
 
     First those before which nobody is named: the sentence goes on about whom they stand for. "that"
     stands for an "it" that is most likely a thing: "He ran after it."
     """
-    leading, later = list[str](), list[str]()
+    leading, later = list[Pronoun](), list[Pronoun]()
     found = list(_WORD.finditer(text))
     words = [match[0] for match in found]
     people, can_be = 0, Counter[str]()  # named so far, and how many of them "he" and "she" can be
     article = plural = thing = False
-    for at, (word, last) in enumerate(zip(words, ["", *words], strict=False)):
+    for at, word in enumerate(words):
         near = at + 1 < len(words) and found[at + 1].start() == found[at].end() + 1
         then = words[at + 1] if near else ""
         said = re.split("['’]", word, maxsplit=1)[0]  # "he's"
         if pronoun := _CASES.get(said.lower()):
-            is_object = _is_object(said.lower(), last.lower(), then.lower())
+            before = [earlier.lower() for earlier in words[:at]]
+            is_object = _is_object(said.lower(), before, then.lower())
             if pronoun in ("he", "she"):  # who gives is not who is given something
                 inside = can_be[pronoun] > is_object
             elif pronoun == "they":
@@ -134,7 +186,12 @@ def pronouns(text: str) -> tuple[list[str], list[str]]:
                 inside = thing if is_object else article
             if not inside:
                 other = later if people or article else leading
-                other.append("that" if pronoun == "it" and is_object else said)
+                whose = said.lower() in _WHOSE and not (said.lower() == "her" and is_object)
+                start, name = found[at].start(), "that" if pronoun == "it" and is_object else said
+                many = pronoun == "they" and any(map(_may_be_many, before))
+                acts = _led_to(before) and said.lower() in ("him", "her", "them")
+                acted_on = acts and not whose and not many
+                other.append(Pronoun(name, start, start + len(said), whose, acted_on))
         elif is_someone(word) or _is_name(word, then, first=at == 0):
             people += 1
             can_be.update(gender(word) or ("he", "she"))
@@ -144,14 +201,31 @@ def pronouns(text: str) -> tuple[list[str], list[str]]:
     return leading, later
 
 
-def _is_object(pronoun: str, last: str, then: str) -> bool:
-    """Whether a pronoun between two words is most likely the object of the verb before it."""
+def _is_object(pronoun: str, before: list[str], then: str) -> bool:
+    """Whether a pronoun between words is most likely the object of the verb before it."""
+    last = before[-1] if before else ""
     if pronoun == "her":  # "her hat" is possessive
         return last in _GAVE or not then or then in _FUNCTION
-    verb = kind(last) == "doing" or last.endswith("ed") or last in _GAVE
+    verb = _acts(last)
     if pronoun == "it":
         return verb or last in _PREPOSITIONS
-    return pronoun == "him" and (verb or last in ("at", "to", "for", "from", "of", "by"))
+    led = last in ("at", "to", "for", "from", "of", "by") or _led_to(before)
+    return pronoun == "him" and led
+
+
+def _led_to(before: list[str]) -> bool:
+    """Whether words end with a verb, or with one and a preposition, that may have an object."""
+    *earlier, last = before or [""]
+    return _acts(last) or (last in _LEADS and bool(earlier) and _acts(earlier[-1]))
+
+
+def _acts(word: str) -> bool:
+    return kind(word) == "doing" or word.endswith("ed") or word in _GAVE
+
+
+def _may_be_many(word: str) -> bool:
+    """Whether a word that names nobody known can be a plural: "spectacles"."""
+    return re.fullmatch(r"[a-z]{2,}[^su]s", word) is not None and not _acts(word)
 
 
 def _is_plural(word: str) -> bool:
@@ -200,6 +274,7 @@ def _is_subject(name: re.Match[str]) -> bool:
         return True
     following = _WORD.match(name.string, name.end() + 1)
     acts = following is not None and (kind(following[0]) == "doing" or following[0] in _IS)
+    acts |= re.match(r" and [A-Z]", name.string[name.end() :]) is not None  # "Ana and Tom sat"
     return (acts or name["who"] is not None) and not _oblique(name.string[: name.start()])
 
 
@@ -215,22 +290,31 @@ def _described(text: str) -> Iterator[Subject]:
                 break
             look += f" {word}"
             if is_someone(word):
-                noun = kind(following) not in ("", "doing") and not following.endswith("s")
+                noun = kind(following) not in ("", "doing") and not following.endswith(("s", "ed"))
                 if not noun:  # "a pheasant feather"; "crosses" is also a noun
                     many = article in ("two", "three", "four", "some") or _is_plural(word)
                     yield _subject(word, look, many=many)
                 break
 
 
+def only_mentioned(text: str) -> bool:
+    """Whether what follows a beginning of a sentence is thought or told of, but not there."""
+    return _MENTIONED.search(_CLAUSE.split(text.rstrip(".!?… "))[-1]) is not None
+
+
 def _place(text: str) -> str:
     """Where a sentence says that it happens: a preposition and a noun phrase that ends with a site."""
     for found in _PLACED.finditer(text):
         how = found["how"]
+        if how == "at" and _LOOKS_AT.search(text[: found.start()]):
+            continue
         words = found["where"].split()
         article = text[found.end() :].split(maxsplit=1)[0]
         for at, word in enumerate(words):
             follows = kind(words[at + 1]) if at + 1 < len(words) else ""
             if kind(word) == "site" and follows not in ("something", "site"):
+                if only_mentioned(text[: found.end()] + " ".join([article, *words[:at]])):
+                    break
                 how = _HOW[how] if how in _HOW else how
                 return " ".join([how, article, *words[: at + 1]])
             if word.endswith(("'s", "’s")):  # "on the mayor's car"

@@ -158,7 +158,7 @@ class _Queue:
             try:
                 async with asyncio.timeout(rewriter.timeout_s):
                     prompt = _cleaned(await self._ask(shot, story))
-                why = fault(prompt, shot, story, max_chars=rewriter.max_chars)
+                why = fault(prompt, shot, story, max_chars=rewriter.max_chars, task=_TASK)
             except TimeoutError:
                 why = "the model was too slow"
             except SpecstreamError as error:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from specstream.types import Phrase, Span
-from specstream_adapters.prompt.bible import Bible, Subject, pronouns
+from specstream_adapters.prompt.bible import Bible, Pronoun, Subject, only_mentioned, pronouns
 from specstream_adapters.prompt.visible import (
+    is_someone,
     language_of,
     machine_text,
     narration,
@@ -26,6 +28,8 @@ _LONGEST = 320  # characters of a sentence that go into a prompt
 _MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
 _MAX_MACHINE = 20_000  # the same with text for programs that is open
 _ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
+_THEY = frozenset("they them their theirs".split())
+_Found: TypeAlias = tuple[Pronoun, list[Subject]]  # a pronoun, and for whom it can stand
 _OTHERS = {  # beginnings of a sentence that goes on about the subject before it, in other languages
     "": re.compile(r"^[他她它]"),
     "de": re.compile(r"^(?:Er|Sie|Es|Ihm|Ihn|Ihr|Ihre|Sein|Seine)\b"),
@@ -158,7 +162,8 @@ class Shot:
 class Story:
     """What is known before a sentence: the bible, the open shot, the number of shots, the language.
 
-    ``told`` is the sentence before it, with those that its pronouns refer to.
+    ``told`` is the sentence before it, with those that its pronouns refer to; ``both`` are the two
+    that were named last in one sentence.
     """
 
     bible: Bible = field(default_factory=Bible)
@@ -166,6 +171,7 @@ class Story:
     count: int = 0
     language: str = ""
     told: str = ""
+    both: tuple[Subject, ...] = ()
 
     def copy(self) -> Story:
         """An independent copy."""
@@ -183,39 +189,33 @@ class Story:
         if not text:
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
-        words, who, others = self._meant(text)
-        told, self.told = self.told, text
+        words, who, others, found = self._meant(text)
+        named = _with_names(text, found)
+        told, self.told = self.told, named
         if words and who is None and told:
-            self.told = f"{told[-_LONGEST:]} {text}"
+            self.told = f"{told[-_LONGEST:]} {named}"
         moved = self.language == "en" and self.bible.read(text)
+        both = tuple(self.bible.named_in(text))
+        self.both = both if len(both) == 2 else self.both
         known = self.bible.names.union(words if who is not None else ())
         weight = max(sight(text, self.language, known), 2 * begun)
-        line, old = _shorten(text.rstrip(" ,;:")), self.open
+        line, old = _shorten(named.rstrip(" ,;:")), self.open
         goes_on = not begun and old is not None and _goes_on(old, line, words, who, weight)
-        if weight < (1 if goes_on else 2):
+        if weight < (1 if goes_on else 2) or (weight == 1 and only_mentioned(text)):
             return None
         enough = 2 if sentence.shot_id else _HALF
         if not sentence.ended and (weight < enough or goes_on or self.count >= max_shots):
             return None
         if goes_on and old is not None:
-            looks = dict.fromkeys(old.others + others)
-            self.open = replace(
-                old,
-                span=Span(old.span.start, sentence.span.end),
-                tokens=Span(old.tokens.start, sentence.tokens.end),
-                lines=(*old.lines, line),
-                others=tuple(look for look in looks if look != old.subject),
-                place=self.bible.place if moved or not old.place else old.place,
-                tags=old.tags + sentence.tags,
-            )
+            line = _shorten(_with_names(text, found, f"{old.text} {old.subject}").rstrip(" ,;:"))
+            self.open = self._longer(old, sentence, line, others, moved)
             return self.open
-        context = ""
+        lost = any(pronoun.acted_on and not subjects for pronoun, subjects in found)
+        context = self._context(told) if lost or (words and who is None) else ""
+        if lost and not (begun or any(map(is_someone, re.findall(r"\w+", context)))):
+            return None  # "A cat watches them": nobody knows whom
         if not words:
             who = next(iter(self.bible.named_in(text)), None)
-        elif who is not None:
-            line = _with_name(line, who)
-        else:
-            context = (old.context or old.lines[0]) if old is not None else told
         last = old if self.count >= max_shots else None  # the shot to be revised
         since = last or sentence
         self.open = Shot(
@@ -235,17 +235,43 @@ class Story:
         self.count += last is None
         return self.open
 
-    def _meant(self, text: str) -> tuple[list[str], Subject | None, tuple[str, ...]]:
-        """The words that stand for somebody outside of a sentence; whom the first means; other looks."""
+    def _longer(
+        self, shot: Shot, sentence: Sentence, line: str, others: tuple[str, ...], moved: bool
+    ) -> Shot:
+        """The open shot with a sentence that goes on about it."""
+        looks = dict.fromkeys(shot.others + others)
+        return replace(
+            shot,
+            span=Span(shot.span.start, sentence.span.end),
+            tokens=Span(shot.tokens.start, sentence.tokens.end),
+            lines=(*shot.lines, line),
+            others=tuple(look for look in looks if look != shot.subject),
+            place=self.bible.place if moved or not shot.place else shot.place,
+            tags=shot.tags + sentence.tags,
+        )
+
+    def _context(self, told: str) -> str:
+        """What a pronoun of somebody unknown refers to; ``told`` is the sentence before it."""
+        if self.open is not None:
+            return self.open.context or self.open.lines[0]
+        return "" if only_mentioned(told) else told
+
+    def _meant(self, text: str) -> tuple[list[str], Subject | None, tuple[str, ...], list[_Found]]:
+        """The words that go on about somebody; whom the first means; other looks; all pronouns."""
         if self.language != "en":
             other = _OTHERS.get(self.language)
-            return other.findall(text) if other is not None else [], None, ()
+            return other.findall(text) if other is not None else [], None, (), []
         leading, later = pronouns(text)
         shown = self.open.subject if self.open is not None else ""
-        meant = [self.bible.meant_by(word, shown) for word in leading + later]
-        who = meant[0][0] if leading and len(meant[0]) == 1 else None
-        looks = (subject.look for found in meant for subject in found if subject != who)
-        return leading, who, tuple(dict.fromkeys(looks))
+        found = [(one, self._whom(one, shown)) for one in leading + later]
+        who = found[0][1][0] if leading and len(found[0][1]) == 1 else None
+        looks = (subject.look for _, meant in found for subject in meant if subject != who)
+        return [one.word for one in leading], who, tuple(dict.fromkeys(looks)), found
+
+    def _whom(self, pronoun: Pronoun, shown: str) -> list[Subject]:
+        """For whom a pronoun can stand; "them" also for the two that were named last in one sentence."""
+        meant = self.bible.meant_by(pronoun.word, shown)
+        return meant or (list(self.both) if pronoun.word.lower() in _THEY else [])
 
 
 def _goes_on(shot: Shot, line: str, words: list[str], who: Subject | None, weight: int) -> bool:
@@ -257,12 +283,19 @@ def _goes_on(shot: Shot, line: str, words: list[str], who: Subject | None, weigh
     return bool(words) or weight == 1
 
 
-def _with_name(line: str, who: Subject) -> str:
-    """The line with ``who`` named in place of the pronoun at its beginning, if it is ``who.pronoun``."""
-    first, _, rest = line.partition(" ")
-    if first.lower() != who.pronoun:
-        return line
-    return f"{who.definite[:1].upper()}{who.definite[1:]} {rest}"
+def _with_names(text: str, found: list[_Found], told: str = "") -> str:
+    """The sentence with whoever is surely meant named once, unless it or ``told`` does so."""
+    named, out, at = told + text, "", 0
+    for pronoun, subjects in sorted(found, key=lambda one: one[0].start):
+        sure = len(subjects) == 1 or (subjects and pronoun.word.lower() in _THEY)
+        if pronoun.word == "that" or not sure or subjects[0].position(named) >= 0:
+            continue
+        if not (subjects[0].clear or pronoun.start == 0):
+            continue  # it stays, and the look is added
+        said = pronoun.named(subjects)
+        out, at = out + text[at : pronoun.start] + said, pronoun.end
+        named += f" {said}"
+    return out + text[at:]
 
 
 def ended(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache, lru_cache
 from importlib.resources import files
 
@@ -32,7 +33,8 @@ _WORDS_OF = {language: frozenset(words.split()) for language, words in _FUNCTION
 _NOT = frozenset(  # words by which something is denied, wished or thought: it can't be seen
     "not never no nothing nobody none neither nor seldom scarcely won't don't didn't cannot "
     "wanted wants hoped hopes wished wishes knew knows thought thinks believed believes wondered "
-    "wonders remembered remembers forgot seemed seems nicht kein keine keinen keiner nie niemand "
+    "wonders remembered remembers recalled dreamed dreamt dreams imagined imagines missed planned "
+    "forgot seemed seems nicht kein keine keinen keiner nie niemand "
     "nichts niemals scheint schien weiß wusste nada nadie nunca ningún ninguna parece parecía sabe "
     "sabía".split()
 )
@@ -82,6 +84,7 @@ _CRAFT = frozenset(
 _NIGHT = frozenset(("night", "midnight", "moonlit", "moonlight", "starlight"))
 _DAY = frozenset("noon midday sunny sunlit sunlight daylight sunshine".split())
 _LETTERS = re.compile(r"[^\W\d_]+")
+_LABEL = re.compile(r"\b(?:Story so far|Text|Prompt):")  # of what the model is given
 _BRACE = re.compile(r'"(?:\\.|[^"\\])*+"|[{}]', re.DOTALL)
 
 
@@ -238,16 +241,19 @@ def _denies(words: list[str]) -> bool:
     return not (_NOT.isdisjoint(lower) and _MODAL.isdisjoint(lower[:-1]))
 
 
-def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) -> str:
+def fault(
+    prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int, task: str = ""
+) -> str:
     """Return what is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
     It must be one line of at least five words and at most ``max_chars`` characters, without markup
-    or quoted speech. It must show somebody if the shot does, otherwise something that the shot or the
-    story mentions; and an action, a thing or a place. It must not bring in people or animals that
-    neither the shot nor ``story`` (the text so far) has, nor turn a man into a woman or night into day.
-    It may use other words than the text. A prompt that is not English is judged by its form alone.
+    or quoted speech. No four words may stand in it three times, or be those of the ``task``. It must
+    show somebody if the shot does, otherwise something that the shot or the story mentions; and an
+    action, a thing or a place. It must not bring in people or animals that neither the shot nor
+    ``story`` (the text so far) has, nor turn a man into a woman or night into day. It may use other
+    words than the text. A prompt that is not English is judged by its form alone.
     """
-    if why := _form(prompt, max_chars):
+    if why := _form(prompt, max_chars) or _echo(prompt, task):
         return why
     told = f"{shot.action} {shot.subject}"
     if language_of(prompt) != "en" or language_of(told) not in ("en", ""):
@@ -278,6 +284,23 @@ def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int) ->
         if known & here and not known & there and words & there:
             return f"the answer contradicts the text: {sorted(words & there)[0]}"
     return ""
+
+
+def _echo(prompt: str, task: str) -> str:
+    """What a small model gives instead of an answer: the same again and again, or what it was asked."""
+    said, asked = Counter(_fours(prompt)), set(_fours(task))
+    if said and max(said.values()) > 2:
+        return f"the answer repeats itself: {' '.join(said.most_common(1)[0][0])}"
+    if echo := next((four for four in said if four in asked), None) or _LABEL.search(prompt):
+        return (
+            f"the answer repeats the task: {' '.join(echo) if isinstance(echo, tuple) else echo[0]}"
+        )
+    return ""
+
+
+def _fours(text: str) -> list[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.casefold())
+    return list(zip(words, words[1:], words[2:], words[3:], strict=False))
 
 
 def _form(prompt: str, max_chars: int) -> str:
