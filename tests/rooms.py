@@ -33,6 +33,9 @@ class Room:
         voice: WordVoice | None = None,
         recognizer: ScriptedRecognizer | None = None,
         preempt: Preempt | None = None,
+        sound: Sound | None = None,
+        echo: Any = None,
+        rate: int = RATE,
         **settings: Any,
     ) -> None:
         self.engine = engine or ScriptedEngine([TEXT, "Fine."])
@@ -40,7 +43,7 @@ class Room:
         settings = {"partial_ms": 100, "silence_ms": 300, "by_words": False} | settings
         self.recognizer = recognizer or ScriptedRecognizer(heard, word_ms=100)
         self.detector = ScriptedTurnDetector()
-        self.sound = Sound()
+        self.sound = sound or Sound()
         self.events: list[Event] = []
         self.times: list[float] = []
         self.agent = Agent(
@@ -48,7 +51,8 @@ class Room:
             voice=self.voice,
             play=self.sound,
             recognizer=Ears(self.recognizer, self.detector),
-            sample_rate=RATE,
+            echo=echo,
+            sample_rate=rate,
             listening=ListenerSettings(**settings),
             preempt=preempt,
         )

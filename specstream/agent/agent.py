@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 
+from specstream.agent.echo import Echo
 from specstream.agent.hearing import Hearing
 from specstream.agent.parts import check_options, make_parts, playout_of
 from specstream.agent.preempt import Ledger, Preempt, PreemptReport
@@ -70,6 +71,9 @@ class Agent:
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
         turns: A turn detector's name or object.
+        echo: Takes the agent's own voice out of what it hears: an echo canceller's name or object;
+            ``"auto"``: an installed one (``speexdsp``), if any is; None: the user wears headphones, or
+            the microphone's audio comes without echoes. Without one the agent interrupts itself.
         listening: How the user's speech is cut into turns and recognised.
         sample_rate: Samples a second of the audio that `hear` is given.
         play: Where speech goes: a `Playout`, a sink, a function ``writer(pcm, sample_rate)``, or the
@@ -93,6 +97,7 @@ class Agent:
         prompts: Any = None,
         recognizer: Any = None,
         turns: Any = "silero",
+        echo: Any = "auto",
         listening: ListenerSettings | None = None,
         sample_rate: int = 24_000,
         play: Playout | AudioSink | AudioWriter | str | Path | None = None,
@@ -106,10 +111,11 @@ class Agent:
         check_options(engine, sample_rate, system, params, preempt)
         self._own = Engine.load(target, draft, **options) if engine is None else None
         self._given = engine
-        self._made_of = (voice, avatar, prompts, recognizer, turns)
         self._listening = listening
         self._sample_rate = sample_rate
         self._playout = playout_of(play)
+        echo = echo if self._playout.audible else None
+        self._made_of = (voice, avatar, prompts, recognizer, turns, echo)
         self._system, self._params = system, params
         self._stack = AsyncExitStack()
         self._events: Link[Event] = Link(_MAX_EVENTS)
@@ -165,12 +171,17 @@ class Agent:
             session, parts, self._playout, self._params, self._ledger, self._tell
         )
         if parts.ears is not None:
+            echo = None
+            if parts.echo is not None:
+                echo = Echo(parts.echo, self._sample_rate, self._playout.clock.now)
+                self._playout.told = echo.played
             self._hearing = Hearing(
                 parts.ears,
                 self._sample_rate,
                 self._listening,
                 talking,
                 self._tell,
+                clean=echo.clean if echo is not None else None,
                 in_speech=self._ledger.settings.in_speech,
             )
             self._begin(self._hearing.run)

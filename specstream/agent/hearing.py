@@ -35,6 +35,7 @@ class Hearing:
         settings: How turns are cut and recognised.
         talking: Gives the replies, and takes final transcripts as questions, partial ones as guesses.
         tell: Called with the source and the item of each event to report.
+        clean: Takes the agent's own voice out of the audio.
         in_speech: Let answers begin on any partial transcript, not only on those in a pause.
 
     Attributes:
@@ -49,9 +50,10 @@ class Hearing:
         talking: Talking,
         tell: Callable[[str, object], Awaitable[None]],
         *,
+        clean: Callable[[bytes], bytes] | None = None,
         in_speech: bool,
     ) -> None:
-        self.listener = Listener(ears, sample_rate=sample_rate, settings=settings)
+        self.listener = Listener(ears, sample_rate=sample_rate, settings=settings, clean=clean)
         self._talking = talking
         self._tell = tell
         self._in_speech = in_speech

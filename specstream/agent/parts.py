@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,16 @@ from anyio import to_thread
 
 from specstream.agent.first_phrase import FirstPhrase
 from specstream.agent.preempt import Preempt
-from specstream.errors import ConfigError
+from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
-from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
+from specstream.pipeline.adapters import (
+    AdapterKind,
+    adapter_names,
+    default_voice,
+    load_adapter,
+    stage_of,
+)
+from specstream.pipeline.listening_interfaces import EchoCanceller
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.sinks import AudioSink, AudioWriter, WaveSink
 from specstream.pipeline.stage import Pipeline, Stage
@@ -32,13 +40,15 @@ class Parts:
     """The pipeline and the ears of an agent.
 
     ``speaks``: whether there is a voice. ``first``: the wrapper of the voice, if it keeps first phrases.
-    ``closed``: the objects to close together with the agent.
+    ``echo`` takes the voice out of the microphone's audio. ``closed``: the objects to close together
+    with the agent.
     """
 
     pipeline: Pipeline
     speaks: bool
     first: FirstPhrase | None
     ears: Ears | None
+    echo: EchoCanceller | None
     closed: tuple[Any, ...]
 
 
@@ -70,6 +80,7 @@ async def make_parts(
     prompts: Any,
     recognizer: Any,
     turns: Any,
+    echo: Any,
     *,
     generator: Any,
     keeps: bool = False,
@@ -106,11 +117,15 @@ async def make_parts(
         ears = recognizer
     elif recognizer is not None:
         ears = Ears(await _made("recognizer", recognizer), await _made("turns", turns))
+    canceller = None
+    if ears is not None and voice is not None:
+        tested = ears.detector.capabilities.scripted and echo == "auto"
+        canceller = _canceller(echo) if not tested else None
     stages = [stage for branch in branches for stage in branch]
     closed = tuple(part for part in [*stages, ears] if hasattr(part, "aclose"))
     segment = SegmentStage(clock=anyio.current_time, lookahead=True)
     pipeline = Pipeline(branches, head=segment, clock=anyio.current_time)
-    return Parts(pipeline, voice is not None, first, ears, closed)
+    return Parts(pipeline, voice is not None, first, ears, canceller, closed)
 
 
 async def _stage(kind: AdapterKind, given: Any, **options: Any) -> Stage[Any, Any]:
@@ -121,6 +136,19 @@ async def _made(kind: Any, given: Any, **options: Any) -> Any:
     if not isinstance(given, str):
         return given
     return await to_thread.run_sync(lambda: load_adapter(kind, given, **options))
+
+
+def _canceller(given: Any) -> EchoCanceller | None:
+    """Make the canceller; ``"auto"``: one that is installed, if any is."""
+    if given != "auto":
+        canceller: EchoCanceller | None = given
+        return load_adapter("echo", given) if isinstance(given, str) else canceller
+    for name in adapter_names("echo"):
+        with suppress(AdapterUnavailable):
+            found: EchoCanceller = load_adapter("echo", name)
+            return found
+    _log.info("no echo canceller is installed: use headphones, or install libspeexdsp")
+    return None
 
 
 def _default_voice() -> Any:

@@ -259,7 +259,7 @@ async def interrupted(
         ends[0] = max(ends[0], anyio.current_time()) + len(pcm) / 2 / sample_rate
 
     waits: list[float] = []
-    async with make(Playout(write)) as agent:
+    async with make(Playout(write, audible=False)) as agent:
         for question in questions:
             await agent.say(question)
             async for event in agent:

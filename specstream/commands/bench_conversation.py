@@ -122,7 +122,7 @@ async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakF
         avatar="viseme",
         recognizer=ears,
         sample_rate=voice.capabilities.sample_rate,
-        play=Playout(heard),
+        play=Playout(heard, audible=False),
         params=params,
     ) as agent:
         tell = progress.phase("minute")

@@ -67,7 +67,7 @@ def _tell(args: argparse.Namespace) -> None:
     for kind in kinds:
         make = partial(stage_or_adapter, kind, engine=Engine.load())
         found[kind] = _states(kind, make, advice)
-    ears: tuple[EarsKind, ...] = ("recognizer", "turns")
+    ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
     if found["cpu_passes"] != "native":

@@ -27,7 +27,7 @@ class ScriptedTurnDetector:
     audio raises it.
     """
 
-    capabilities = TurnCapabilities("scripted", (16_000, 8_000))
+    capabilities = TurnCapabilities("scripted", (16_000, 8_000), scripted=True)
 
     def __init__(self, *, stop_ms: float = 96.0) -> None:
         self._stop_ms = stop_ms

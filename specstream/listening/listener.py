@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
@@ -54,6 +54,7 @@ class Listener:
         ears: The recogniser and the turn detector.
         sample_rate: Samples a second of the audio; any usual rate.
         settings: How turns are cut and how often they are recognised.
+        clean: Is given all audio, and returns what is to be heard of it, such as the user's voice alone.
 
     Raises:
         ConfigError: the recogniser and the detector share no sample rate.
@@ -61,12 +62,17 @@ class Listener:
     """
 
     def __init__(
-        self, ears: Ears, *, sample_rate: int, settings: ListenerSettings | None = None
+        self,
+        ears: Ears,
+        *,
+        sample_rate: int,
+        settings: ListenerSettings | None = None,
+        clean: Callable[[bytes], bytes] | None = None,
     ) -> None:
         if not isinstance(settings, ListenerSettings | None):
             raise ConfigError(f"settings must be ListenerSettings(...), not {settings!r:.80}")
         self.settings = settings or ListenerSettings()
-        self._ears = ears
+        self._ears, self._clean = ears, clean
         self._rate = ears.sample_rate
         self._resampler = Resampler(sample_rate, self._rate)
         self._slice = 2 * int(sample_rate * _SLICE_S)
@@ -148,6 +154,8 @@ class Listener:
         pcm = bytes(pcm)
         if len(pcm) % 2:
             raise RequestError("audio is whole 16-bit samples: an even number of bytes")
+        if self._clean is not None:
+            pcm = self._clean(pcm)
         most = self.settings.max_turn_s
         if self.settings.manual and self.held_ms >= most * 1e3:
             raise RequestError(f"{most:g} s of audio are waiting; commit or clear them first")

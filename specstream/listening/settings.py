@@ -40,7 +40,7 @@ class ListenerSettings:
     silence_ms: float = 500.0
     by_words: bool = True
     patience: float = 1.0
-    range_db: float = 15.0
+    range_db: float = 12.0
     stall_s: float = 1.0
     max_turn_s: float = 120.0
     partial_ms: float | None = 500.0

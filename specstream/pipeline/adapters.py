@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
-EarsKind = Literal["recognizer", "turns"]
+EarsKind = Literal["recognizer", "turns", "echo"]
 _KINDS: dict[AdapterKind, tuple[Callable[[Any], Stage[Any, Any]], tuple[str, ...]]] = {
     "voice": (VoiceStage, ("capabilities", "synthesize", "aclose")),
     "avatar": (AvatarStage, ("open",)),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 __all__ = [
+    "EchoCanceller",
+    "EchoTrack",
     "HeardWord",
     "Recognizer",
     "RecognizerCapabilities",
@@ -127,10 +129,14 @@ VoiceActivity = SpeechStarted | SpeechStopped
 
 @dataclass(frozen=True, slots=True)
 class TurnCapabilities:
-    """Facts about a turn detector; ``sample_rates`` as in `RecognizerCapabilities`."""
+    """Facts about a turn detector; ``sample_rates`` as in `RecognizerCapabilities`.
+
+    ``scripted``: it is for tests, whose audio is no microphone's and has no echoes.
+    """
 
     name: str
     sample_rates: tuple[int, ...] = (16_000,)
+    scripted: bool = False
 
 
 class TurnTrack(Protocol):
@@ -154,3 +160,26 @@ class TurnDetector(Protocol):
 
     def open(self, sample_rate: int, *, threshold: float = 0.5) -> TurnTrack:
         """Begin a stream. A higher ``threshold`` (0 to 1) needs a clearer voice to report speech."""
+
+
+class EchoTrack(Protocol):
+    """The cancellation of echoes in one stream of a microphone. Calls never overlap."""
+
+    @property
+    def frame(self) -> int:
+        """Samples that `cancel` takes at once."""
+
+    def cancel(self, heard: bytes, played: bytes) -> bytes:
+        """Return ``heard`` without what it contains of the audio that is played.
+
+        Both are one frame of s16 little-endian mono at the stream's rate. A sample of ``played`` is
+        played when the same sample of ``heard`` is recorded or up to some tens of milliseconds later;
+        its echoes come within the canceller's tail.
+        """
+
+
+class EchoCanceller(Protocol):
+    """Takes out of a microphone's audio what the loudspeaker plays."""
+
+    def open(self, sample_rate: int) -> EchoTrack:
+        """Begin a stream. Raises AdapterFailed if the rate can't be had."""

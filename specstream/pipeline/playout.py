@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -34,6 +34,7 @@ class Playout:
         lead_s: How far audio is written ahead of the moment when it is heard: the sink's own buffer.
         ahead_s: Seconds of speech that may wait to be written; then the voice and the decoding wait.
         paced: False writes speech as soon as it is made (a file); all that was written counts as played.
+        audible: False: no microphone hears it (headphones, a test), so there are no echoes.
         clock: Paces the play-out; the event loop's clock unless a test brings another.
 
     Raises:
@@ -47,12 +48,16 @@ class Playout:
         lead_s: float = 0.08,
         ahead_s: float = 30.0,
         paced: bool = True,
+        audible: bool = True,
         clock: Clock | None = None,
     ) -> None:
         check_numbers(0, lead_s=lead_s, ahead_s=ahead_s)
         self.sink = sink_of(sink)
         self.lead_s, self.ahead_s, self.paced = lead_s, ahead_s, paced
+        self.audible = audible and paced and sink is not None
         self.clock = clock or LoopClock()
+        self.told: Callable[[bytes, int, float], object] | None = None
+        """Called with all audio that is played, its rate, and the clock's time of its first sample."""
         self._busy = False
 
     @asynccontextmanager
@@ -252,5 +257,8 @@ class Playback:
         await self._playout.sink.write(piece, self.rate)
         if self.played >= self.written:  # the sink has run dry, or this is the first audio
             self._since, self._from = self._clock.now(), self.written
+        if self._playout.told is not None:
+            at = self._since + (self.written - self._from) / self.rate
+            self._playout.told(piece, self.rate, at)
         self.written += len(piece) // 2
         self._changed.notify()

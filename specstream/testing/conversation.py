@@ -100,7 +100,7 @@ class _AgentTalk(Talk):
                 voice=ScriptedVoice(**scenario.voice.model_dump()),
                 ears=Ears(recognizer, ScriptedTurnDetector(stop_ms=script.notice_ms)),
                 listening=ListenerSettings(**listening.model_dump(exclude={"frame_ms"})),
-                playout=Playout(self.ear),
+                playout=Playout(self.ear, audible=False),
             )
         )
 

@@ -79,7 +79,7 @@ def test_who_moves_away_is_heard_again_after_some_tries() -> None:
     tries = 0
     while not talk.hear(sound(500, -38), silence(800)):
         tries += 1
-        assert tries < 6
+        assert tries < 9
     assert tries > 0
 
 

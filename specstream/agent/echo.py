@@ -1,0 +1,126 @@
+"""Takes the agent's own voice out of the microphone's audio: it knows what it plays, and when."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+import numpy as np
+
+from specstream.listening.resampler import Resampler
+from specstream.pipeline.listening_interfaces import EchoCanceller
+
+__all__ = ["Echo"]
+
+_EARLY_S = 0.01  # the reference precedes the play-out's own estimate by this
+_LEARNS_S = 2.0  # of play-out until a canceller knows the room; nothing is heard during it
+_RINGS_S = 0.4  # after the last played sample an echo may still come
+_APART_S = 0.25  # between the microphone's clock and the loop's, before they are set equal
+_GAP_S = 0.01  # less than it between two pieces is what the rate's conversion holds back
+_KEPT_S = 2.0  # of played audio behind the microphone
+_JUDGED_S = 0.1
+_REST = 0.1  # share of the power; where less than it is left, all of it was echo
+
+
+class Echo:
+    """The way from loudspeaker to microphone of one stream of audio.
+
+    While nothing is played, audio passes as it is. During the first two seconds of play-out the
+    canceller learns the room, and the microphone counts as silent.
+
+    Args:
+        canceller: Cancels the echo.
+        sample_rate: Samples a second of the microphone's audio.
+        now: The clock of the play-out, in seconds.
+    """
+
+    def __init__(
+        self,
+        canceller: EchoCanceller,
+        sample_rate: int,
+        now: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self._track = canceller.open(sample_rate)
+        self._rate, self._now = sample_rate, now
+        self._frame = 2 * self._track.frame
+        self._held = b""  # of the microphone, less than a frame
+        self._at: int | None = None  # the microphone's next sample, counted on the clock
+        self._played = bytearray()
+        self._from = 0  # the number of its first sample, on the same count
+        self._until = 0  # behind the last sample that was played
+        self._fed = 0  # behind the last sample that the canceller was given
+        self._learnt = 0  # samples
+        frames = round(_JUDGED_S * sample_rate / self._track.frame)
+        self._powers = deque[tuple[float, float]](
+            maxlen=frames
+        )  # of the microphone; of what is left
+        self._resampler: tuple[int, Resampler] | None = None
+
+    def played(self, pcm: bytes, rate: int, at: float) -> None:
+        """Take note that audio is played (s16 mono at ``rate``), its first sample at time ``at``."""
+        first = round((at - _EARLY_S) * self._rate)
+        follows = abs(first - self._until) < _GAP_S * self._rate
+        if self._resampler is None or self._resampler[0] != rate or not follows:
+            self._resampler = (rate, Resampler(rate, self._rate))
+        converted = self._resampler[1].push(pcm)
+        if not self._played:
+            self._from = first
+        end = self._from + len(self._played) // 2
+        if not follows and first > end:
+            self._played += bytes(2 * (first - end))
+        self._played += converted
+        self._until = self._from + len(self._played) // 2
+        if self._at is not None:
+            self._drop(self._at - int(_KEPT_S * self._rate))
+
+    def clean(self, pcm: bytes) -> bytes:
+        """Take the microphone's next audio; return as much as is whole frames, without echoes."""
+        self._set_clock(len(pcm) // 2)
+        data, out = self._held + pcm, bytearray()
+        whole = len(data) - len(data) % self._frame
+        for start in range(0, whole, self._frame):
+            out += self._clean(data[start : start + self._frame])
+        self._held = data[whole:]
+        return bytes(out)
+
+    def _set_clock(self, taken: int) -> None:
+        """Count samples rather than look at the clock: audio comes in jumps."""
+        began = round(self._now() * self._rate) - taken - len(self._held) // 2
+        if self._at is None or abs(began - self._at) > _APART_S * self._rate:
+            self._at = began
+
+    def _clean(self, heard: bytes) -> bytes:
+        assert self._at is not None
+        at, self._at = self._at, self._at + self._track.frame
+        if not self._played or at > self._until + _RINGS_S * self._rate or at < self._from:
+            self._fed = max(self._fed, at - self._rate // 10)
+            return heard
+        # Audio is told when it is played, and belongs to a moment before that.
+        missed = -(-(at - max(self._fed, self._from)) // self._track.frame)
+        for back in range(missed, 0, -1):
+            late = self._reference(at - back * self._track.frame)
+            self._track.cancel(bytes(self._frame), late)
+        self._fed = at + self._track.frame
+        cleaned = self._track.cancel(heard, self._reference(at))
+        self._powers.append((_power(heard), _power(cleaned)))
+        before, after = (sum(powers) for powers in zip(*self._powers, strict=True))
+        if self._learnt < _LEARNS_S * self._rate:
+            self._learnt += self._track.frame
+            return bytes(self._frame)
+        return bytes(self._frame) if after < _REST * before else cleaned
+
+    def _reference(self, at: int) -> bytes:
+        start = 2 * (at - self._from)
+        found = bytes(self._played[max(0, start) : max(0, start + self._frame)])
+        return found.rjust(self._frame, b"\0") if start < 0 else found.ljust(self._frame, b"\0")
+
+    def _drop(self, before: int) -> None:
+        if before > self._from:
+            del self._played[: 2 * (before - self._from)]
+            self._from = min(before, self._until)
+
+
+def _power(pcm: bytes) -> float:
+    samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32)
+    return float(samples @ samples)
