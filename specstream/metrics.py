@@ -61,7 +61,8 @@ class Report:
     were still cached from an earlier turn. ``token_ids`` are all that were written; ``text`` is the
     reply, ``reasoning`` what the model wrote for itself before it, in ``reasoning_tokens`` (tags
     included), ``tool_calls`` the calls that have ended. ``truncated_messages`` of the conversation were
-    left out of the prompt (see `Truncation`).
+    left out of the prompt (see `Truncation`). ``looping``: the sentence that was written ``max_repeats``
+    times and so ended the reply (as ``length``).
     """
 
     text: str
@@ -89,6 +90,7 @@ class Report:
     reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     truncated_messages: int = 0
+    looping: str = ""
 
     @property
     def acceptance_rate(self) -> float:
@@ -129,7 +131,7 @@ def _plain(value: Any, digits: int) -> object:
 _DIGITS = {
     "text": 0, "reasoning": 0, "reasoning_tokens": 0, "tool_calls": 0, "token_ids": 0,
     "finish_reason": 0, "prompt_tokens": 0, "reused_tokens": 0, "completion_tokens": 0, "rounds": 0,
-    "truncated_messages": 0,
+    "truncated_messages": 0, "looping": 0,
     "target_forwards": 0, "drafted": 0, "accepted": 0, "acceptance_rate": 4,
     "mean_acceptance_length": 4, "acceptance_by_position": 4, "tokens_per_second": 2,
     "ttft_ms": 3, "total_ms": 3, "draft_ms": 3, "verify_ms": 3, "sample_ms": 3,

@@ -14,6 +14,7 @@ from specstream.tools import json_copy
 
 __all__ = [
     "Grammar",
+    "Manner",
     "Parameter",
     "SamplingParams",
     "Truncation",
@@ -186,6 +187,8 @@ class SamplingParams:
             reasoning included) after every single token, once and in order; True ends the reply there.
         bad_words: Texts that are not written: the last token of each, as it is tokenised alone and
             after a space, is ruled out where the others precede it.
+        max_repeats: The reply ends, as by ``max_tokens``, when a sentence of at least three words has
+            been written so many times: small models go round in circles. 0: never.
         grammar: The shape of the reply from its first token on, so it leaves no room for reasoning;
             needs the extra ``grammar``.
         processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
@@ -219,6 +222,7 @@ class SamplingParams:
     stop_when: tuple[Callable[[list[int], str], bool], ...] = _parameter(
         (), "reply", _FUNCTIONS, (lambda ids, text: False,)
     )
+    max_repeats: int = _parameter(0, "reply", _whole(0, 1000), 3)
     grammar: Grammar | None = _parameter(None, "logits", _check_grammar, Grammar("regex", "[a-z]+"))
     processors: tuple[Callable[..., Any], ...] = _parameter(
         (), "logits", _FUNCTIONS, (lambda ids, scores: scores - scores.max(),)
@@ -255,6 +259,17 @@ _PROCESSED = tuple(
     for field in fields(SamplingParams)
     if _PARAMETERS[field.name].stage == "logits"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a model replies in a conversation where nobody says otherwise; see `Engine.manner`.
+
+    ``system`` is the system message; None: none.
+    """
+
+    params: SamplingParams = SamplingParams()
+    system: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.generation import Generation
 from specstream.hosting import EngineHost
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Message, SamplingParams, Tool, Tools, Truncation
+from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Truncation
 
 if TYPE_CHECKING:
     from specstream.learning.learner import LearningReport
@@ -179,6 +179,17 @@ class Engine:
         """Why the target can't call tools; None if it can. Known once the engine is entered."""
         worker = self._host.worker
         return worker.no_tools if worker is not None else "the engine is not running"
+
+    @property
+    def manner(self) -> Manner:
+        """How the target replies in conversation where nobody says otherwise. Known once it is loaded.
+
+        As the model's own ``generation_config`` recommends; where that recommends nothing, mildly
+        sampled. A system message asks for short spoken answers. `generate` doesn't use it: an `Agent`,
+        a server and the commands ``chat`` and ``say`` do.
+        """
+        worker = self._host.worker
+        return worker.manner if worker is not None else Manner()
 
     async def explain(self) -> Explanation | None:
         """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from specstream.params import Grammar, SamplingParams, Truncation, template_kwargs
+from specstream.params import Grammar, Manner, SamplingParams, Truncation, template_kwargs
 from specstream.tools import CallProblem, Message, Tool, ToolCall, ToolCallDelta, Tools
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "FinishReason",
     "Flush",
     "Grammar",
+    "Manner",
     "Mark",
     "Message",
     "Phrase",

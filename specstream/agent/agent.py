@@ -24,7 +24,7 @@ from specstream.pipeline.sinks import AudioSink, AudioWriter
 from specstream.pipeline.stage import Event
 from specstream.session import Engine
 from specstream.turn import Interruption
-from specstream.types import Message, SamplingParams
+from specstream.types import Manner, Message, SamplingParams
 
 if TYPE_CHECKING:
     from specstream.listening.settings import ListenerSettings
@@ -78,8 +78,8 @@ class Agent:
         sample_rate: Samples a second of the audio that `hear` is given.
         play: Where speech goes: a `Playout`, a sink, a function ``writer(pcm, sample_rate)``, or the
             path of a WAV file; None discards the audio, in the time that playing it would take.
-        system: The system message.
-        params: Sampling parameters of the replies.
+        system: The system message; None: that of `Engine.manner`; "": none.
+        params: Sampling parameters of the replies; None: those of `Engine.manner`.
         preempt: Begin to answer before the question is over (see `Preempt`); None: don't.
         options: Further keys of `EngineConfig`.
 
@@ -165,10 +165,13 @@ class Agent:
         if self._own is not None:
             engine = await self._stack.enter_async_context(self._own)
         assert engine is not None
-        session = await self._stack.enter_async_context(engine.session(self._system))
+        manner = getattr(engine, "manner", Manner())  # engines of others may have none
+        system = manner.system if self._system is None else self._system
+        params = self._params or manner.params
+        session = await self._stack.enter_async_context(engine.session(system or None))
         self._session = session
         talking = self._talking = Talking(
-            session, parts, self._playout, self._params, self._ledger, self._tell
+            session, parts, self._playout, params, self._ledger, self._tell
         )
         if parts.ears is not None:
             echo = None

@@ -20,13 +20,14 @@ from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
 from specstream.engine.sequence import Sequence
 from specstream.engine.slots import Slots
+from specstream.engine.stops import Repeats
 from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.forced import with_choice
 from specstream.engine.tools.formats import CallFormat, format_of
 from specstream.engine.truncation import fitting
 from specstream.errors import EngineBusy, PromptError, PromptTooLong, SamplingError
 from specstream.methods import AutoProposerConfig
-from specstream.model.defaults import ModelDefaults
+from specstream.model.defaults import ModelDefaults, manner_of
 from specstream.model.processors import LogitsPipeline, ModelFacts
 from specstream.model.runner import ModelRunner
 from specstream.speculation.noise import Noise
@@ -67,6 +68,7 @@ class Admission:
         self._markers = markers_of(tokenizer) if config.reasoning == "apart" else None
         own = target.model.generation_config if config.model_defaults else None
         self._defaults = ModelDefaults.of(own)
+        self.manner = manner_of(own)
         self._reproducible = config.mode == "reproducible"
         wanted = config.proposer
         eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
@@ -191,7 +193,8 @@ class Admission:
             speculates=request.proposer != "off",
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
-        output = Output(self._decoder, params.stop, reasoning, phrase, calls)
+        repeats = Repeats(params.max_repeats) if params.max_repeats else None
+        output = Output(self._decoder, params.stop, reasoning, phrase, calls, repeats)
         request.admitted = sequence, output
         return True
 

@@ -115,8 +115,8 @@ def take_token(request: Request, token: int) -> str:
     """Commit one token; return the text that became final with it.
 
     Sets ``finish_reason`` if the token ends the reply: it is an end-of-sequence or stop id, completes a
-    stop string, meets a ``stop_when`` criterion, completes the last call that the reply may have, or is
-    the last token for which there is room.
+    stop string, meets a ``stop_when`` criterion, completes the last call that the reply may have,
+    completes a sentence that was written too often, or is the last token for which there is room.
 
     Raises:
         RequestError: a ``stop_when`` criterion raised.
@@ -134,7 +134,7 @@ def take_token(request: Request, token: int) -> str:
             reason = "stop"
         elif output.calls is not None and output.calls.log.full:
             reason = "tool_calls"
-        elif sequence.room <= 0:
+        elif sequence.room <= 0 or output.looping:
             reason = "length"
         if reason is None:
             return text

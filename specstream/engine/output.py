@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from specstream.engine.detokenizer import Decoder, Detokenizer
 from specstream.engine.phrase import FirstPhrase
 from specstream.engine.reasoning import Reasoning
-from specstream.engine.stops import StopMatcher
+from specstream.engine.stops import Repeats, StopMatcher
 from specstream.engine.tools.calls import Calls
 
 __all__ = ["Output"]
@@ -33,6 +33,7 @@ class Output:
         reasoning: Reasoning,
         phrase: FirstPhrase | None = None,
         calls: Calls | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
         self.text = self.decoded = self.replied = ""
         self.reasoning = reasoning
@@ -40,12 +41,18 @@ class Output:
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(stops)
         self._phrase = phrase
+        self._repeats = repeats
         self._tokens = 0
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string has ended the reply."""
         return self._stops.stopped
+
+    @property
+    def looping(self) -> str:
+        """The sentence that was written too often; "" if there is none."""
+        return self._repeats.looping if self._repeats is not None else ""
 
     @property
     def aside_end(self) -> int:
@@ -59,7 +66,7 @@ class Output:
         """
         twin = copy.copy(self)
         twin.text = twin.decoded = twin.replied = ""
-        twin.calls = twin._phrase = None
+        twin.calls = twin._phrase = twin._repeats = None
         twin.reasoning = copy.copy(self.reasoning)
         twin._detokenizer, twin._stops = self._detokenizer.fork(), copy.copy(self._stops)
         return twin
@@ -83,6 +90,8 @@ class Output:
         self.replied += reply
         if self._phrase is not None:
             self._phrase.read(self.replied, self._tokens - self.aside_end)
+        if self._repeats is not None:
+            self._repeats.read(self.replied)
         return self._stops.add(reply, searching=searching)
 
     def finish(self) -> str:

@@ -144,6 +144,7 @@ class Request:
                 prompt_tokens=self.prompt_length,
                 reused_tokens=self.reused,
                 truncated_messages=self.truncated,
+                looping=output.looping if output is not None else "",
                 rounds=stats.rounds,
                 target_forwards=stats.rounds + stats.prefill_forwards,
                 drafted=stats.drafted,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["StopMatcher", "held_back"]
+__all__ = ["Repeats", "StopMatcher", "held_back"]
+
+_SENTENCE = re.compile(r"[^.!?…。！？\n]*(?:[.!?…。！？]+(?=\s)|\n)")
+_WORD = re.compile(r"\w+")
+_LEAST = 3  # words of a sentence that is counted: "No." may be said often
 
 
 class StopMatcher:
@@ -42,6 +48,29 @@ class StopMatcher:
         """End the reply without a stop string; return the text held back. Idempotent."""
         held, self._held = self._held, ""
         return held
+
+
+class Repeats:
+    """Counts the sentences of one reply, whatever their case and marks.
+
+    Attributes:
+        looping: The sentence that was written ``most`` times; "" before that.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._at = 0  # of the reply; what is before it has been counted
+        self.looping = ""
+
+    def read(self, reply: str) -> None:
+        """Count the sentences that have become complete in ``reply``, the whole text so far."""
+        for found in _SENTENCE.finditer(reply, self._at):
+            self._at = found.end()
+            words = tuple(_WORD.findall(found.group().lower()))
+            self._counts[words] += len(words) >= _LEAST
+            if self._counts[words] >= self._most:
+                self.looping = self.looping or found.group().strip()
 
 
 def held_back(text: str, marks: Iterable[str]) -> int:

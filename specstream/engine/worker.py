@@ -22,6 +22,7 @@ from specstream.errors import EngineBusy, EngineClosed, EngineFailed, Specstream
 
 if TYPE_CHECKING:
     from specstream.engine.step import EngineCore
+from specstream.params import Manner
 
 __all__ = ["EngineWorker"]
 
@@ -57,6 +58,7 @@ class EngineWorker:
         self._process = os.getpid()
         self.no_tools: str | None = "the engine is being loaded"
         self.places = 0
+        self.manner = Manner()
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
@@ -153,6 +155,7 @@ class EngineWorker:
             return None
         self.no_tools = core.admission.no_tools
         self.places = core.config.places
+        self.manner = core.admission.manner
         self._on_ready(None)
         return core
 

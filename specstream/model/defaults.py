@@ -29,9 +29,9 @@ from transformers import (
 )
 
 from specstream.errors import ModelBroken, SamplingError
-from specstream.params import SamplingParams
+from specstream.params import Manner, SamplingParams
 
-__all__ = ["HONOURED", "ModelDefaults"]
+__all__ = ["HONOURED", "ModelDefaults", "manner_of"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -125,6 +125,13 @@ _NOT_HONOURED = (
 _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
 )  # fmt: skip
+
+
+_MILD = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.1, max_repeats=3)
+_SPOKEN = (
+    "You are a friendly voice assistant. Answer in one to three short sentences, in plain spoken words,"
+    " without lists, headings or emojis."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,26 @@ class ModelDefaults:
                 name,
                 _listed(sampling),
             )
+
+
+def manner_of(generation_config: Any) -> Manner:
+    """How a model replies in conversation: as its own config recommends, else mildly sampled.
+
+    A config that says ``do_sample: false`` asks for greedy replies and no system message.
+    """
+    samples = getattr(generation_config, "do_sample", None)
+    if samples is False:
+        return Manner(SamplingParams(max_repeats=_MILD.max_repeats))
+    if not samples:
+        return Manner(_MILD, _SPOKEN)
+    known = {"temperature", "top_k", "top_p", "min_p", "typical_p"}
+    own = {name: v for name, v in _given(generation_config, _SAMPLING).items() if name in known}
+    try:
+        params = SamplingParams(**{"temperature": 1.0, **own}, max_repeats=_MILD.max_repeats)
+    except SamplingError as error:
+        _log.warning("the generation_config recommends what can't be: %s", error)
+        params = _MILD
+    return Manner(params, _SPOKEN)
 
 
 @contextmanager

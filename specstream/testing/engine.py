@@ -16,6 +16,7 @@ from specstream.testing.chunks import chunks_of
 from specstream.types import (
     Chunk,
     FinishReason,
+    Manner,
     Message,
     SamplingParams,
     Tool,
@@ -139,6 +140,7 @@ class ScriptedEngine:
         self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
         self.places = 1
+        self.manner = Manner()
         self.tools: list[Tools | None] = []
         self._replies = list(replies)
         self._gate = gate

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.pipeline.clock import Clock, LoopClock
-from specstream.types import SamplingParams
+from specstream.types import Manner, SamplingParams
 from specstream.ws.auth import Authentication, check_key, check_names
 from specstream.ws.counters import Counters
 from specstream.ws.hosts import is_loopback
@@ -51,8 +51,9 @@ class RealtimeServer:
         prompt: The same for a `PromptRewriter`.
         ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
             it the server takes no audio input.
-        params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means.
-        system: Default instructions.
+        params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means. None: those of
+            `Engine.manner`.
+        system: Default instructions. None: the system message of `Engine.manner`; "": none.
         model: The model name in a session's settings, for clients that name none.
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
@@ -140,6 +141,7 @@ class RealtimeServer:
             type="realtime", model=model, instructions=system or "", **modality
         )
         self._ears = ears
+        self._by_manner = (params is None, system is None)
         self.counters = Counters()
         self._service = Service(
             engine=engine,
@@ -192,7 +194,7 @@ class RealtimeServer:
         ears = await to_thread.run_sync(self._ears) if self._ears is not None else None
         if ears is not None:
             names["ears"] = ears.recognizer.capabilities.name
-        self._service = replace(self._service, ears=ears, names=names)
+        self._service = replace(self._service, ears=ears, names=names, **self._manners())
         try:
             async with listen(self._handle, *self._address, **self._options) as port:
                 yield port
@@ -200,6 +202,17 @@ class RealtimeServer:
             if ears is not None:
                 with anyio.CancelScope(shield=True):
                     await ears.aclose()
+
+    def _manners(self) -> dict[str, Any]:
+        """What the model's manner decides of the settings that weren't given."""
+        manner: Manner = getattr(self._service.engine, "manner", Manner())
+        decided: dict[str, Any] = {}
+        if self._by_manner[0]:
+            decided["params"] = manner.params
+        if self._by_manner[1] and manner.system:
+            told = {"instructions": manner.system}
+            decided["settings"] = self._service.settings.model_copy(update=told)
+        return decided
 
     async def serve_forever(self) -> None:
         """Wait until cancelled; `start` serves the connections."""
