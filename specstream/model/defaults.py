@@ -127,7 +127,7 @@ _SAMPLING = (
 )  # fmt: skip
 
 
-_MILD = SamplingParams(temperature=0.6, top_p=0.9, repetition_penalty=1.1, max_repeats=3)
+_MILD = SamplingParams(temperature=0.3, top_p=0.9, repetition_penalty=1.05, max_repeats=3)
 _SPOKEN = (
     "You are a friendly voice assistant. Answer in one to three short sentences, in plain spoken words,"
     " without lists, headings or emojis."

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from specstream.engine.stops import StopMatcher
+from specstream.engine.stops import Repeats, StopMatcher
 
 
 def reference(pieces: list[str], stops: list[str]) -> tuple[str, bool]:
@@ -41,3 +41,25 @@ def test_nothing_is_held_back_without_need() -> None:
     assert matcher.add("one line\n") == "one line"
     assert matcher.add("more") == "\nmore"
     assert StopMatcher([]).add("x\n") == "x\n"
+
+
+def looping(text: str, most: int = 3) -> str:
+    repeats = Repeats(most)
+    for end in range(1, len(text) + 1):
+        repeats.read(text[:end])
+    return repeats.looping
+
+
+def test_a_sentence_that_comes_too_often_is_noticed_however_it_is_marked() -> None:
+    assert (
+        looping("I like the sea. Do you? I like the sea! Yes. I like THE sea. And")
+        == "I like THE sea."
+    )
+    assert looping("I like the sea. Do you? I like the sea! Yes.") == ""
+    assert looping("one two three\n" * 3) == "one two three"
+    assert looping("I like the sea.\n" * 2, most=2) == "I like the sea."
+
+
+def test_short_sentences_and_unfinished_ones_are_not_counted() -> None:
+    assert looping("No. No. No. No! I am. I am. I am. ") == ""
+    assert looping("It costs 3.50 here and it costs 3.50 there and it costs 3.50 too. ") == ""

@@ -21,7 +21,7 @@ from specstream.config import parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import ModelBroken, SamplingError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
-from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams
+from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams, manner_of
 from specstream.model.runner import ModelRunner
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers.draft_model import DraftModelProposer
@@ -220,3 +220,23 @@ def test_a_setting_of_a_wrong_value_is_refused_when_the_model_is_loaded(
         build_engine(config)
     assert str(caught.value).startswith(f"{target}: ")
     build_engine(config.model_copy(update={"model_defaults": False}))
+
+
+def test_the_manner_is_the_models_own_else_a_mild_one() -> None:
+    mild = manner_of(new_config())
+    assert 0 < mild.params.temperature < 1
+    assert mild.params.repetition_penalty > 1
+    assert mild.system is not None
+    assert "voice" in mild.system
+    own = manner_of(new_config(do_sample=True, temperature=0.2, top_k=7)).params
+    assert (own.temperature, own.top_k, own.repetition_penalty) == (0.2, 7, 1.0)
+    greedy = manner_of(new_config(do_sample=False))
+    assert greedy.params.greedy
+    assert greedy.system is None
+    assert manner_of(None).params == mild.params
+    assert {m.params.max_repeats for m in (mild, greedy)} == {3}
+
+
+def test_a_recommendation_that_cannot_be_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    assert manner_of(new_config(do_sample=True, temperature=-1.0)).params == manner_of(None).params
+    assert "temperature" in caplog.text
