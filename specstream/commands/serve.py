@@ -67,7 +67,7 @@ async def run_server(args: argparse.Namespace) -> int:
 
 def _names(config: EngineConfig) -> dict[str, str]:
     """Name the target and what drafts for it; of a folder or file only its last part."""
-    drafts = config.drafts or shipped_heads(config.target)
+    drafts = config.drafts or shipped_heads(config.target, config.proposer.kind)
     if not drafts and config.target == DEFAULT_TARGET:
         drafts = (DEFAULT_DRAFT,)
     if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
