@@ -61,7 +61,7 @@ class Progress:
 
         def tell(done: int, total: int) -> None:
             left = forecast(self._clock() - began, done, total, most())
-            self.show(f"{what} {done} of {total}{left}")
+            self.show(f"{what} {min(done, total)} of {total}{left}")
 
         return tell
 
