@@ -101,7 +101,7 @@ async def _turn(
             async with talk.generate(text, params) as chunks:
                 if interrupts is not None:
                     interrupts.begin(chunks)
-                await print_reply(chunks, show_runs=False)
+                await print_reply(chunks, show_runs=False, directions=False)
         except PromptError:
             forgotten = _forget_half(talk.messages)
             if forgotten:

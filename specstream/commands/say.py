@@ -32,7 +32,9 @@ async def run(args: argparse.Namespace) -> None:
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns
     out = Path(args.out)
-    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or shades(sys.stdout))
+    printer = RunPrinter(
+        sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
+    )
     chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
     with Recorder(out, printer) as recorder:
         async with chain as pipeline, loaded(engine):
