@@ -31,9 +31,9 @@ _HELP = """/new   forget the conversation and begin another
 async def run(args: argparse.Namespace) -> None:
     """Answer line after line until the end of input.
 
-    On a terminal an interrupt stops the reply under way; at the prompt it ends the conversation, as
-    does the end of input. After an error the conversation goes on on a terminal, while piped input ends
-    with the error.
+    On a terminal an interrupt stops the reply under way; at the prompt the second one in a row ends the
+    conversation, as does the end of input. After an error the conversation goes on on a terminal, while
+    piped input ends with the error.
     """
     engine, params = engine_of(args), params_of(args)
     async with loaded(engine), engine.session(args.system) as talk:
@@ -74,13 +74,27 @@ async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> 
 
 
 def _ask(interrupts: _Interrupts) -> str | None:
-    """The person's next line; None at the end of input. Blocks the event loop."""
+    """The person's next line; None at the end of input. Blocks the event loop.
+
+    An interrupt drops what is typed; of two in a row at an empty prompt the second ends the input.
+    """
+    leaving = False
     while True:
         try:
             with interrupts.asking():
                 if not sys.stdout.isatty():
                     print("> ", end="", file=sys.stderr, flush=True)
                 text = input("> " if sys.stdout.isatty() else "").strip()
+        except _AtPrompt as interrupt:
+            note()
+            if interrupt.typed:
+                leaving = False
+            elif leaving:
+                return None
+            else:
+                leaving = True
+                note("(Ctrl-D, or Ctrl-C again, ends the conversation)")
+            continue
         except (EOFError, KeyboardInterrupt):
             note()
             return None
@@ -89,6 +103,7 @@ def _ask(interrupts: _Interrupts) -> str | None:
             continue
         if text:
             return text
+        leaving = False
 
 
 async def _turn(
@@ -124,8 +139,16 @@ def _forget_half(messages: list[Message]) -> bool:
     return True
 
 
+class _AtPrompt(KeyboardInterrupt):
+    """Ctrl-C while a line is asked for; ``typed``: a part of it was typed already."""
+
+    def __init__(self) -> None:
+        lines = sys.modules.get("readline")
+        self.typed = bool(lines is not None and lines.get_line_buffer())
+
+
 class _Interrupts:
-    """Ctrl-C in a conversation: stops a reply; at the prompt, raises KeyboardInterrupt.
+    """Ctrl-C in a conversation: stops a reply; at the prompt, raises `_AtPrompt`.
 
     Replaces the event loop's handling, which would end the command after the next line is read. A
     service manager's stop always raises.
@@ -153,7 +176,7 @@ class _Interrupts:
 
     def _act(self, *_: object) -> None:
         if self._asking:
-            raise KeyboardInterrupt
+            raise _AtPrompt
         self._stopped = True
         self._loop.call_soon_threadsafe(self._stop)  # unlike `call_soon`, this wakes the loop
 

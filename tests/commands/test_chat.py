@@ -265,12 +265,44 @@ def test_what_begins_with_a_slash_is_for_the_command(terminal: Terminal) -> None
     assert terminal.process.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_at_the_prompt_ends_it_quietly(
-    terminal: Terminal, number: signal.Signals
+def test_an_interrupt_at_the_prompt_says_how_to_leave_and_a_second_one_leaves(
+    terminal: Terminal,
 ) -> None:
+    how = "Ctrl-D, or Ctrl-C again, ends the conversation"
     terminal.until("> ")
-    terminal.interrupt(number)
+    terminal.interrupt()
+    terminal.until(how)
+    terminal.until("> ")
+    terminal.say("go on\n")
+    terminal.until("four")
+    terminal.until("> ")
+    terminal.interrupt()  # the first one after a reply
+    terminal.until(how)
+    terminal.until("> ")
+    terminal.interrupt()
+    shown = terminal.until("HISTORY ['go on']")
+    assert not shown.strip()
+    assert terminal.process.wait() == 0
+
+
+def test_an_interrupt_drops_a_line_that_is_half_typed(terminal: Terminal) -> None:
+    """It counts as no wish to leave."""
+    terminal.until("> ")
+    for _ in range(3):
+        terminal.say("never mi")
+        terminal.until("never mi")
+        terminal.interrupt()
+        assert "Ctrl-D" not in terminal.until("> ")
+    terminal.say("go on\n")
+    terminal.until("four")
+    terminal.until("> ")
+    terminal.say("\x04")
+    terminal.until("HISTORY ['go on']")
+
+
+def test_a_stop_at_the_prompt_ends_it_quietly(terminal: Terminal) -> None:
+    terminal.until("> ")
+    terminal.interrupt(signal.SIGTERM)
     shown = terminal.until("HISTORY []")
     assert not shown.strip()
     assert terminal.process.wait() == 0
