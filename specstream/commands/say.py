@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specstream.commands.chain import open_pipeline
+from specstream.commands.chain import manner_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
@@ -35,7 +35,7 @@ async def run(args: argparse.Namespace) -> None:
     printer = RunPrinter(
         sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
     )
-    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
+    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts, **manner_of(args))
     with Recorder(out, printer) as recorder:
         async with chain as pipeline, loaded(engine):
             try:
