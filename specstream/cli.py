@@ -52,6 +52,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_prompt_options(say)
     add = adding_to(say)
     add("--out DIR", "where the files go (default: out)", default="out")
+    verbatim = "speak the text itself: no language model is loaded, and none writes a reply"
+    add("--verbatim", verbatim, action="store_true")
     add("--compare", "also run it without speculation", action="store_true")
     _add_adapter_options(add)
 

@@ -73,6 +73,10 @@ def stage_or_adapter(
     if kind == "voice":
         return load_voice(name, **manner)
     generator = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
+    if generator and engine is None:
+        raise ConfigError(
+            "the prompt adapter 'model' needs a language model; choose --prompts template"
+        )
     return load_adapter(kind, name, **generator)
 
 
