@@ -221,6 +221,7 @@ def drawn_timeline(
                 below = at + 0.35 + _LANE * (label.lane + 0.5)
                 axes.vlines(label.bar.start_ms, at + 0.35, below, color="#8a8f98", linewidth=0.5)
                 look = {"fontsize": _FONT, "va": "center", "parse_math": False}  # "$5 and $6"
+                look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
                 axes.text(label.left_ms, below, f" {_cut(label.bar.text)}", **look)
         for kind in kinds:
             axes.barh(0, 0, color=colours[kind], label=kind)
