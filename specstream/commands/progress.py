@@ -83,7 +83,7 @@ class Progress:
             self._stream.flush()
 
 
-def forecast(used: float, done: int, total: int, most: float | None = None) -> str:
+def forecast(used: float, done: float, total: float, most: float | None = None) -> str:
     """The remaining time in words, after a comma, at the pace of the steps done; empty if unknown."""
     if not 0 < done < total:
         return ""
