@@ -14,6 +14,7 @@ from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
 from specstream.commands.stdin import read_lines
+from specstream.config import DEFAULT_TARGET
 from specstream.conversation import Session
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
 from specstream.generation import Generation
@@ -38,6 +39,7 @@ async def run(args: argparse.Namespace) -> None:
     engine, params = engine_of(args), params_of(args)
     async with loaded(engine), engine.session(args.system) as talk:
         if sys.stdin is not None and sys.stdin.isatty():
+            _greet(engine.config.target)
             await _converse(talk, params, as_json=args.json)
             return
         for text in read_lines():
@@ -48,8 +50,17 @@ async def run(args: argparse.Namespace) -> None:
                 print_json(report.to_dict())
 
 
-async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
+def _greet(target: str) -> None:
+    """Tell a person at a terminal what can be done here, and what the bundled target can."""
     _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation, /help lists what else there is")
+    if target == DEFAULT_TARGET:
+        _tell(
+            "the bundled test pair tells short stories and asks about bookings; "
+            "try: Tell me a story about a brave little fox. (--target smollm2 answers questions)"
+        )
+
+
+async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
     first = list(talk.messages)  # the system message, if there is one
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited and called back
