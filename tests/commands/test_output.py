@@ -104,3 +104,14 @@ def test_text_waits_for_a_bracket_only() -> None:
         at += len(text)
         parts.append(out.getvalue())
     assert parts == ["One two", "One two ", "One two ", "One two three"]
+
+
+def test_a_shaded_pass_sets_both_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a light terminal would show dark letters on dark grey."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    printer = RunPrinter(screen := Screen(), show_runs=True)
+    for chunk in chunks_of("One two three"):
+        printer.add(chunk)
+    plain, shaded, _ = screen.getvalue().split("\033[0m\033[")[:3]
+    assert "[38;5;252;48;5;236m" not in plain and shaded.startswith("38;5;252;48;5;236m")
