@@ -123,4 +123,5 @@ class _Shown(Progress):
             self._began, self._first = now, done
         left = forecast(now - self._began, done - self._first, 1 - self._first)
         bar = "#" * round(done * 20)
-        self.show(f"{what} {done:4.0%} [{bar:.<20}] {says}{left}")
+        figures = ", ".join(filter(None, (left.removeprefix(", "), says)))
+        self.show(f"{what} {done:4.0%} [{bar:.<20}] {figures}")
