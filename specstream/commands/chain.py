@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -35,9 +35,19 @@ def load_voice(name: str, **manner: Any) -> SpeechSynthesizer:
     """Load a voice by adapter name; ``auto`` is `default_voice`. ``manner``: its speed and pitch.
 
     A note tells where ``auto`` gives a test voice, and where an installed voice is broken.
+
+    Raises:
+        AdapterUnavailable: the name is unknown, or what the voice needs is missing.
+        ConfigError: the voice can't be set so.
     """
     if name != "auto":
-        voice: SpeechSynthesizer = load_adapter("voice", name, **manner)
+        try:
+            voice: SpeechSynthesizer = load_adapter("voice", name, **manner)
+        except AdapterUnavailable as error:
+            if manner and isinstance(error.__cause__, TypeError):
+                what = f"the voice {name!r} can't be set with {_options(manner)}"
+                raise ConfigError(f"{what}: {error.__cause__}") from error
+            raise
         return voice
     chosen = default_voice(**manner)
     if chosen.announcement:
@@ -58,7 +68,7 @@ def stage_or_adapter(
         AdapterUnavailable: the name is unknown, or what the adapter needs is missing.
         ConfigError: an option is wrong.
     """
-    options = " ".join(f"--{option}" for option in manner)
+    options = _options(manner)
     if manner and kind != "voice":
         raise ConfigError(f"{options} is for voices; leave it out for the {kind} adapter")
     if name.startswith(("ws://", "wss://")):
@@ -78,6 +88,10 @@ def stage_or_adapter(
             "the prompt adapter 'model' needs a language model; choose --prompts template"
         )
     return load_adapter(kind, name, **generator)
+
+
+def _options(manner: Mapping[str, Any]) -> str:
+    return " ".join(f"--{option}" for option in manner)
 
 
 @asynccontextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from specstream.commands import chain
 from specstream.commands.chain import load_voice, open_pipeline, stage_or_adapter
 from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.pipeline import adapters
 from specstream.pipeline.adapters import DefaultVoice
 from specstream.session import Engine
 from specstream.ws.stage.server import adapter_server
@@ -29,6 +32,15 @@ def test_speed_and_pitch_reach_any_voice() -> None:
     with pytest.raises(ConfigError, match="pitch.*hibari"):
         stage_or_adapter("voice", "auto", pitch=1.5)  # no other voice takes its place
     assert load_voice("auto", speed=1.5).capabilities.name == "hibari"
+
+
+def test_a_voice_that_has_no_speed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [EntryPoint("tone", "tests.standins:ToneVoice", group)]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    with pytest.raises(ConfigError, match="the voice 'tone' can't be set with --speed: .*'speed'"):
+        load_voice("tone", speed=1.5)
 
 
 def test_the_speed_of_a_voice_elsewhere_is_set_there() -> None:
