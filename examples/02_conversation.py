@@ -4,7 +4,7 @@ import asyncio
 
 from specstream import Engine
 
-TURNS = ["I'd like to book a flight.", "From San Diego to Portland, please.", "Next Friday."]
+TURNS = ["I need a taxi to the station.", "From the airport.", "At six."]
 
 
 async def main() -> None:

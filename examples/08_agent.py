@@ -10,7 +10,7 @@ from specstream.types import Phrase
 
 async def main(path: Path) -> None:
     async with Agent(voice="reference", play=path) as agent:
-        await agent.say("I'd like to book a flight.")
+        await agent.say("I'd like to book a table for two.")
         agent.finish()
         async for event in agent:
             if isinstance(event.item, Phrase):

@@ -52,6 +52,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_prompt_options(say)
     add = adding_to(say)
     add("--out DIR", "where the files go (default: out)", default="out")
+    verbatim = "speak the text itself: no language model is loaded, and none writes a reply"
+    add("--verbatim", verbatim, action="store_true")
     add("--compare", "also run it without speculation", action="store_true")
     _add_adapter_options(add)
 
@@ -73,7 +75,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     adapter = command("adapter", "one adapter behind its own WebSocket", "serve:run_adapter")
     add = adding_to(adapter)
     add("kind", choices=["voice", "avatar", "prompt"])
-    add("--name", "which adapter of that kind")
+    add("--name", "which adapter of that kind, as the options --voice, --avatar, --prompts name it")
+    _add_manner_options(add)
     add_server_options(adapter, port=0, clients=False)
 
     verify = command("verify", "check that this pair's output is the target's own")
@@ -126,12 +129,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _add_adapter_options(add: Callable[..., None]) -> None:
     for name, default, what in (
-        ("voice", "auto", "voice adapter"),
+        (
+            "voice",
+            "auto",
+            "voice adapter, perhaps with a voice of it, as in espeak=de or hibari=emma",
+        ),
         ("avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
         ("prompts", "template", "prompt adapter"),
     ):
         where = f"{what}, or the address where it is served (default: {default})"
         add(f"--{name} NAME_OR_URL", where, default=default)
+    _add_manner_options(add)
+
+
+def _add_manner_options(add: Callable[..., None]) -> None:
+    add("--speed FACTOR", "of the voice, 0.5 to 2 (default: 1)", type=float)
+    add("--pitch FACTOR", "of the voice, 0.5 to 2 (default: 1); hibari has one only", type=float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

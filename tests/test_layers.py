@@ -18,7 +18,9 @@ PACKAGES = {
 # A whole training asks the engine and the benchmark; losses and what is trained know the models only.
 TRAINING = {
     f"specstream.train.{name}"
-    for name in ("block", "data", "output", "replies", "run", "speed", "streaming", "trained")
+    for name in (
+        *("block", "data", "inputs", "output", "replies", "run", "speed", "streaming", "trained"),
+    )
 }
 
 # Lower layers first; a module may import from its own layer and from those below.

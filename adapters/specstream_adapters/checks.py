@@ -8,7 +8,7 @@ from numbers import Real
 
 from specstream.errors import ConfigError
 
-__all__ = ["in_range", "one_of"]
+__all__ = ["in_range", "manner", "one_of"]
 
 
 def in_range(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
@@ -21,6 +21,16 @@ def in_range(name: str, value: float, low: float, high: float, *, whole: bool = 
         kind = "a whole number" if whole else "a number"
         end = f"to {high}" if high < math.inf else "on"
         raise ConfigError(f"{name} must be {kind} from {low} {end}, not {value!r:.80}")
+
+
+def manner(speed: float, pitch: float) -> None:
+    """Refuse a speed or a pitch that isn't from half to twice the usual, for any voice alike.
+
+    Raises:
+        ConfigError: one of them isn't.
+    """
+    in_range("speed", speed, 0.5, 2)
+    in_range("pitch", pitch, 0.5, 2)
 
 
 def one_of(what: str, name: str, known: Collection[str]) -> None:

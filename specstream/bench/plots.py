@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from specstream.bench.aggregates import middle_half
 from specstream.bench.results import Results
 
-__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline"]
+__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline", "drawn_timeline"]
 
 _COLOURS = {
     "own": "#8a8f98",
@@ -26,6 +27,10 @@ _BLUES = ("#9ecbe8", "#6fb0dc", "#4394cc", "#2878b5")
 _KINDS = ("#8a8f98", "#d9b38c", "#c9ccd1", "#0b5fad", "#5aa9e6", "#e08b3c", "#6b4c8a", "#5b8c5a",
           "#9ecbe8", "#b5502e", "#d8d2a8")  # fmt: skip
 _ROW_INCHES = 0.45  # of a timeline
+_LANE = 0.32  # rows that one line of labels takes
+_MOST_LANES = 16
+_FONT, _LONGEST = 7, 40  # points, and characters of a label
+_LEAST_INCHES = 9.0  # of the time axis, beside the longest names of rows and kinds
 _FEW = 5  # a position reached less often than this is not drawn
 _NAMES = {"own": "without speculation (own)", "auto": "with speculation (auto)",
           "generate": "transformers", "assisted": "transformers, assisted",
@@ -61,9 +66,9 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
 
 @contextmanager
 def _picture(
-    path: Path, columns: int, inches: tuple[float, float], **options: Any
+    path: Path | None, columns: int, inches: tuple[float, float], **options: Any
 ) -> Iterator[Any]:
-    """Yield the axes to draw on, and write the picture at the end of the block.
+    """Yield the axes to draw on, and write the picture, if it has a path, at the end of the block.
 
     An SVG of the same drawing has the same bytes.
     """
@@ -76,8 +81,9 @@ def _picture(
         figure, axes = pyplot.subplots(1, columns, figsize=inches, layout="constrained", **options)
         try:
             yield axes
-            fixed = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=110, metadata=fixed)
+            if path is not None:
+                fixed = {"Date": None} if path.suffix == ".svg" else None
+                figure.savefig(path, dpi=110, metadata=fixed)
         finally:
             pyplot.close(figure)
 
@@ -187,29 +193,97 @@ def draw_timeline(
         OSError: the file can't be written.
         ValueError: matplotlib can't write pictures with that suffix.
     """
+    with drawn_timeline(rows, path, title, line_ms=line_ms):
+        pass
+
+
+@contextmanager
+def drawn_timeline(
+    rows: Sequence[Row], path: Path | None, title: str, *, line_ms: float | None = None
+) -> Iterator[Any]:
+    """Yield the axes of `draw_timeline`, and write the picture at the end; no path: don't."""
     kinds = list(dict.fromkeys(bar.kind for row in rows for bar in row.bars))
     colours = {kind: _KINDS[at % len(_KINDS)] for at, kind in enumerate(kinds)}
-    with _picture(path, 1, (13, 1.6 + _ROW_INCHES * len(rows))) as axes:
-        for at, row in enumerate(rows):
+    last_ms = max([line_ms or 0.0, *(bar.end_ms for row in rows for bar in row.bars)])
+    span_ms = 1.02 * last_ms or 1.0
+    placed = [_placed(row, span_ms) for row in rows]
+    lanes = [1 + max((label.lane for label in labels), default=-1) for labels in placed]
+    places = [at + _LANE * sum(lanes[:at]) for at in range(len(rows))]
+    inches = 1.6 + _ROW_INCHES * (len(rows) + _LANE * sum(lanes))
+    with _picture(path, 1, (13, inches)) as axes:
+        for at, row in zip(places, rows, strict=True):
             for bar in row.bars:
                 look: dict[str, Any] = {"color": colours[bar.kind], "edgecolor": "white"}
                 width = bar.end_ms - bar.start_ms
                 axes.barh(at, width, left=bar.start_ms, height=0.7, linewidth=0.4, **look)
-                if bar.text:
-                    axes.text(bar.start_ms, at, f" {bar.text}", fontsize=7, va="center")
+        for at, labels in zip(places, placed, strict=True):
+            for label in labels:
+                below = at + 0.35 + _LANE * (label.lane + 0.5)
+                axes.vlines(label.bar.start_ms, at + 0.35, below, color="#8a8f98", linewidth=0.5)
+                look = {"fontsize": _FONT, "va": "center", "parse_math": False}  # "$5 and $6"
+                look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+                axes.text(label.left_ms, below, f" {_cut(label.bar.text)}", **look)
         for kind in kinds:
             axes.barh(0, 0, color=colours[kind], label=kind)
         if line_ms is not None:
             axes.axvline(line_ms, color="#b5502e", linewidth=1)
-        axes.set_yticks(range(len(rows)), [row.label for row in rows])
-        axes.invert_yaxis()
+        axes.set_yticks(places, list(map(_named, rows, placed)))
+        axes.set_xlim(0, span_ms)
+        axes.set_ylim(len(rows) - 0.4 + _LANE * sum(lanes), -0.6)
         axes.set_xlabel("milliseconds")
         if kinds:
             axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         _tidy(axes, title)
+        yield axes
+
+
+class _Label(NamedTuple):
+    """The text of a bar: where it begins, and in which lane below the row it stands."""
+
+    bar: Bar
+    left_ms: float
+    lane: int
+
+
+def _placed(row: Row, span_ms: float) -> list[_Label]:
+    """Lay out a row's labels so that none covers another; what finds no room is left out.
+
+    The latest is the highest, so that the line from an early bar to its label crosses no other label.
+    """
+    labels: list[_Label] = []
+    free_ms = [math.inf] * _MOST_LANES  # by lane, where the labels so far begin
+    for bar in sorted(row.bars, key=lambda bar: -bar.start_ms):
+        if not bar.text:
+            continue
+        width_ms = _inches(_cut(bar.text)) / _LEAST_INCHES * span_ms
+        left_ms = max(0.0, min(bar.start_ms, span_ms - width_ms))
+        lane = next((at for at, free in enumerate(free_ms) if left_ms + width_ms <= free), None)
+        if lane is not None:
+            labels.append(_Label(bar, left_ms, lane))
+            free_ms[lane] = left_ms
+    return labels
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _inches(text: str) -> float:
+    """How wide a label is at most, with its blank in front."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    size = FontProperties(size=_FONT)
+    width, _, _ = text_to_path.get_text_width_height_descent(f" {text} ", size, False)
+    return float(width) / 72
+
+
+def _named(row: Row, labels: Sequence[_Label]) -> str:
+    count = sum(1 for bar in row.bars if bar.text)
+    return row.label if len(labels) == count else f"{row.label}\n({len(labels)} of {count} named)"
 
 
 def _tidy(axes: Any, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)

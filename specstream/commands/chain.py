@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from specstream.commands.output import note
-from specstream.errors import AdapterUnavailable
+from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.pipeline.stage import Pipeline, Stage
@@ -16,48 +17,90 @@ from specstream.pipeline.stages import SegmentStage
 from specstream.session import Engine
 from specstream.ws.stage.remote import RemoteStage
 
-__all__ = ["load_voice", "open_pipeline", "stage_or_adapter"]
+__all__ = [
+    "load_voice",
+    "manner_of",
+    "open_pipeline",
+    "stage_or_adapter",
+]
 
 
-def load_voice(name: str) -> SpeechSynthesizer:
-    """Load a voice by adapter name; ``auto`` is `default_voice`.
+def manner_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The voice's speed and pitch, as far as they were given."""
+    given = {name: getattr(args, name, None) for name in ("speed", "pitch")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def load_voice(name: str, **manner: Any) -> SpeechSynthesizer:
+    """Load a voice by adapter name; ``auto`` is `default_voice`. ``manner``: its speed and pitch.
 
     A note tells where ``auto`` gives a test voice, and where an installed voice is broken.
+
+    Raises:
+        AdapterUnavailable: the name is unknown, or what the voice needs is missing.
+        ConfigError: the voice can't be set so.
     """
     if name != "auto":
-        voice: SpeechSynthesizer = load_adapter("voice", name)
+        try:
+            voice: SpeechSynthesizer = load_adapter("voice", name, **manner)
+        except AdapterUnavailable as error:
+            if manner and isinstance(error.__cause__, TypeError):
+                what = f"the voice {name!r} can't be set with {_options(manner)}"
+                raise ConfigError(f"{what}: {error.__cause__}") from error
+            raise
         return voice
-    chosen = default_voice()
+    chosen = default_voice(**manner)
     if chosen.announcement:
         note(chosen.announcement)
     return chosen.voice
 
 
-def stage_or_adapter(kind: AdapterKind, name: str, engine: Engine | None = None) -> Any:
+def stage_or_adapter(
+    kind: AdapterKind, name: str, *, engine: Engine | None = None, **manner: Any
+) -> Any:
     """Load an adapter by its name, or make the remote stage of a ``ws://`` address.
 
-    ``engine`` is passed to the prompt adapter ``model``; an avatar's name may be followed by a rig, as
-    in ``viseme=vrm``. A remote adapter's key is read from ``$SPECSTREAM_ADAPTER_KEY``, since command
-    lines are visible in the list of processes.
+    ``engine`` is passed to the prompt adapter ``model``; ``manner`` is a voice's speed and pitch. A
+    remote adapter's key is read from ``$SPECSTREAM_ADAPTER_KEY``, since command lines are visible in the
+    list of processes.
+
+    Raises:
+        AdapterUnavailable: the name is unknown, or what the adapter needs is missing.
+        ConfigError: an option is wrong.
     """
+    options = _options(manner)
+    if manner and kind != "voice":
+        raise ConfigError(f"{options} is for voices; leave it out for the {kind} adapter")
     if name.startswith(("ws://", "wss://")):
+        if manner:
+            raise ConfigError(
+                f"{name}: {options} is set where that voice runs: specstream adapter voice {options} …"
+            )
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
     if "://" in name:
         rest = name.partition("://")[2]
         raise AdapterUnavailable(f"{name}: a {kind} stage speaks WebSocket; write ws://{rest}")
     if kind == "voice":
-        return load_voice(name)
-    options: dict[str, Any] = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
-    if kind == "avatar" and "=" in name:
-        name, _, options["rig"] = name.partition("=")
-    return load_adapter(kind, name, **options)
+        return load_voice(name, **manner)
+    generator = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
+    if generator and engine is None:
+        raise ConfigError(
+            "the prompt adapter 'model' needs a language model; choose --prompts template"
+        )
+    return load_adapter(kind, name, **generator)
+
+
+def _options(manner: Mapping[str, Any]) -> str:
+    return " ".join(f"--{option}" for option in manner)
 
 
 @asynccontextmanager
 async def open_pipeline(
-    engine: Engine, voice: str, avatar: str, prompt: str
+    engine: Engine | None, voice: str, avatar: str, prompt: str, **manner: Any
 ) -> AsyncGenerator[Pipeline, None]:
     """Open the pipeline of a voice turn, each part by its name or address; the engine need not run yet.
+
+    ``manner`` is the voice's speed and pitch.
 
     Leaving the block releases the voice and closes the connections.
 
@@ -67,8 +110,8 @@ async def open_pipeline(
     """
     async with AsyncExitStack() as stack:
 
-        async def stage(kind: AdapterKind, name: str) -> Stage[Any, Any]:
-            made = stage_or_adapter(kind, name, engine)
+        async def stage(kind: AdapterKind, name: str, **manner: Any) -> Stage[Any, Any]:
+            made = stage_or_adapter(kind, name, engine=engine, **manner)
             if isinstance(made, RemoteStage):
                 await stack.enter_async_context(made)
                 await made.connect()
@@ -76,5 +119,5 @@ async def open_pipeline(
                 stack.push_async_callback(made.aclose)
             return stage_of(kind, made)
 
-        speech = [await stage("voice", voice), await stage("avatar", avatar)]
+        speech = [await stage("voice", voice, **manner), await stage("avatar", avatar)]
         yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage(lookahead=True))

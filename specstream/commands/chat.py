@@ -14,6 +14,7 @@ from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
 from specstream.commands.stdin import read_lines
+from specstream.config import DEFAULT_TARGET
 from specstream.conversation import Session
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
 from specstream.generation import Generation
@@ -31,13 +32,14 @@ _HELP = """/new   forget the conversation and begin another
 async def run(args: argparse.Namespace) -> None:
     """Answer line after line until the end of input.
 
-    On a terminal an interrupt stops the reply under way; at the prompt it ends the conversation, as
-    does the end of input. After an error the conversation goes on on a terminal, while piped input ends
-    with the error.
+    On a terminal an interrupt stops the reply under way; at the prompt the second one in a row ends the
+    conversation, as does the end of input. After an error the conversation goes on on a terminal, while
+    piped input ends with the error.
     """
     engine, params = engine_of(args), params_of(args)
     async with loaded(engine), engine.session(args.system) as talk:
         if sys.stdin is not None and sys.stdin.isatty():
+            _greet(engine.config.target)
             await _converse(talk, params, as_json=args.json)
             return
         for text in read_lines():
@@ -48,8 +50,17 @@ async def run(args: argparse.Namespace) -> None:
                 print_json(report.to_dict())
 
 
-async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
+def _greet(target: str) -> None:
+    """Tell a person at a terminal what can be done here, and what the bundled target can."""
     _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation, /help lists what else there is")
+    if target == DEFAULT_TARGET:
+        _tell(
+            "the bundled test pair tells short stories and asks about bookings; "
+            "try: Tell me a story about a brave little fox. (--target smollm2 answers questions)"
+        )
+
+
+async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
     first = list(talk.messages)  # the system message, if there is one
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited and called back
@@ -74,13 +85,27 @@ async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> 
 
 
 def _ask(interrupts: _Interrupts) -> str | None:
-    """The person's next line; None at the end of input. Blocks the event loop."""
+    """The person's next line; None at the end of input. Blocks the event loop.
+
+    An interrupt drops what is typed; of two in a row at an empty prompt the second ends the input.
+    """
+    leaving = False
     while True:
         try:
             with interrupts.asking():
                 if not sys.stdout.isatty():
                     print("> ", end="", file=sys.stderr, flush=True)
                 text = input("> " if sys.stdout.isatty() else "").strip()
+        except _AtPrompt as interrupt:
+            note()
+            if interrupt.typed:
+                leaving = False
+            elif leaving:
+                return None
+            else:
+                leaving = True
+                note("(Ctrl-D, or Ctrl-C again, ends the conversation)")
+            continue
         except (EOFError, KeyboardInterrupt):
             note()
             return None
@@ -89,6 +114,7 @@ def _ask(interrupts: _Interrupts) -> str | None:
             continue
         if text:
             return text
+        leaving = False
 
 
 async def _turn(
@@ -101,7 +127,7 @@ async def _turn(
             async with talk.generate(text, params) as chunks:
                 if interrupts is not None:
                     interrupts.begin(chunks)
-                await print_reply(chunks, show_runs=False)
+                await print_reply(chunks, show_runs=False, directions=False)
         except PromptError:
             forgotten = _forget_half(talk.messages)
             if forgotten:
@@ -124,8 +150,16 @@ def _forget_half(messages: list[Message]) -> bool:
     return True
 
 
+class _AtPrompt(KeyboardInterrupt):
+    """Ctrl-C while a line is asked for; ``typed``: a part of it was typed already."""
+
+    def __init__(self) -> None:
+        lines = sys.modules.get("readline")
+        self.typed = bool(lines is not None and lines.get_line_buffer())
+
+
 class _Interrupts:
-    """Ctrl-C in a conversation: stops a reply; at the prompt, raises KeyboardInterrupt.
+    """Ctrl-C in a conversation: stops a reply; at the prompt, raises `_AtPrompt`.
 
     Replaces the event loop's handling, which would end the command after the next line is read. A
     service manager's stop always raises.
@@ -153,7 +187,7 @@ class _Interrupts:
 
     def _act(self, *_: object) -> None:
         if self._asking:
-            raise KeyboardInterrupt
+            raise _AtPrompt
         self._stopped = True
         self._loop.call_soon_threadsafe(self._stop)  # unlike `call_soon`, this wakes the loop
 

@@ -104,7 +104,7 @@ def add_learning_options(parser: argparse.ArgumentParser) -> None:
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """Add the prompt, and an option that shows the target passes of the reply."""
     add = adding_to(parser)
-    add("text", "what the user says; - reads it from stdin")
+    add("text", 'what the user says, such as "Tell me a story about a fox."; - reads it from stdin')
     add(
         "--show-runs",
         "separate the tokens of each target pass by bars where stdout is no terminal (on a "

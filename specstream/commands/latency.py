@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,30 @@ from specstream.testing.live import run_live
 from specstream.testing.loop import run_virtual
 from specstream.testing.scenario import Scenario, read_scenario
 from specstream.wording import writing
+from specstream.ws.dial import READY_S
+from specstream.ws.log import shown
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["run"]
 
+_EVERY_S = 10.0  # between two lines where stderr is no terminal
 _SHOWN = {"p50": 50, "p95": 95, "slowest": 100}  # turns in the picture, by percentile
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Run the scenario, print the report and write it to ``--out``."""
+    """Run the scenario, print the report and write it to ``--out``; tell on stderr how far it is."""
     scenario = read_scenario(args.scenario)
-    if args.url is None:
-        # In another thread: virtual time needs its own event loop, and this thread's is running.
-        work = lambda: run_virtual(run_scenario(scenario))  # noqa: E731
-        report = await to_thread.run_sync(work, abandon_on_cancel=True)
-    else:
-        report = await _with_server(scenario, args.url, args.voice)
+    progress = Progress(sys.stderr, every=_EVERY_S)
+    try:
+        if args.url is None:
+            tell = progress.phase("turn")
+            # In another thread: virtual time needs its own event loop, and this thread's is running.
+            work = lambda: run_virtual(run_scenario(scenario, progress=tell))  # noqa: E731
+            report = await to_thread.run_sync(work, abandon_on_cancel=True)
+        else:
+            report = await _with_server(scenario, args.url, args.voice, progress)
+    finally:
+        progress.clear()
     print("\n".join(report.lines()), flush=True)
     document = report.to_dict()
     if args.out is not None:
@@ -48,18 +57,27 @@ async def run(args: argparse.Namespace) -> None:
         print_json({key: value for key, value in document.items() if key != "each"})
 
 
-async def _with_server(scenario: Scenario, url: str, name: str) -> LatencyReport:
+async def _with_server(
+    scenario: Scenario, url: str, name: str, progress: Progress
+) -> LatencyReport:
+    progress.stage(f"loading the voice {name}")
     voice = await to_thread.run_sync(load_voice, name)
-    progress = Progress(sys.stderr, every=10.0)
+    wait = f"a server that is still loading is waited for: {READY_S:.0f} s at most"
+    progress.stage(f"connecting to {shown(url)} ({wait})")
+    tell: Callable[[int, int], None] | None = None
+
+    def answered(done: int, total: int) -> None:
+        nonlocal tell
+        tell = tell or progress.phase("turn")  # the time spent waiting says nothing about a turn's
+        tell(done, total)
+
+    async def speak(text: str) -> bytes:
+        return await _spoken(voice, text)
+
     try:
-
-        async def speak(text: str) -> bytes:
-            return await _spoken(voice, text)
-
-        key, tell = os.environ.get(KEY_VARIABLE), progress.phase("turn")
-        return await run_live(scenario, url, speak=speak, api_key=key, progress=tell)
+        key = os.environ.get(KEY_VARIABLE)
+        return await run_live(scenario, url, speak=speak, api_key=key, progress=answered)
     finally:
-        progress.clear()
         await voice.aclose()
 
 

@@ -11,8 +11,10 @@ from typing import Any, TextIO
 from specstream.errors import OutputError
 from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.types import Chunk
+from specstream.pipeline.segment import Segmenter
+from specstream.types import Chunk, Span
 from specstream.wording import counted, writing
+from specstream.ws.realtime.spoken import SpokenText
 
 __all__ = [
     "RunPrinter",
@@ -58,18 +60,50 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
         path.write_text(text + "\n", encoding="utf-8")
 
 
+class _Shown:
+    """A reply's text without its directions; text from a bracket on waits until it is judged."""
+
+    def __init__(self) -> None:
+        self._segmenter = Segmenter()
+        self._text = SpokenText[int]()
+        self._tags_end = 0
+
+    def add(self, chunk: Chunk, run: int) -> list[tuple[str, int]]:
+        """Returns the text to be shown now, in pieces, and by which run each was written."""
+        out = self._text.add(chunk.text, run)
+        for phrase in self._segmenter.add(chunk):
+            out += self._learn([tag.chars for tag in phrase.tags], phrase.chars.end)
+        out += self._learn(*self._segmenter.known_tags())
+        return [(text, origin) for text, _, origin in out]
+
+    def _learn(self, tags: list[Span], end: int) -> list[tuple[str, Span, int]]:
+        new = [tag for tag in tags if tag.start >= self._tags_end]
+        self._tags_end = max([self._tags_end, *(tag.end for tag in new)])
+        return self._text.know(new, end)
+
+    def close(self) -> list[tuple[str, int]]:
+        """The reply has ended: returns the rest."""
+        out: list[tuple[str, Span, int]] = []
+        for phrase in self._segmenter.close():
+            out += self._learn([tag.chars for tag in phrase.tags], phrase.chars.end)
+        return [(text, origin) for text, _, origin in (*out, *self._text.close())]
+
+
 class RunPrinter:
     """Prints chunks as they come and, with ``show_runs``, marks the text of each target pass.
 
     On a terminal with `shades`, passes alternate between two backgrounds; elsewhere a thin bar divides
-    them.
+    them. Without ``directions``, tags such as ``[smile]`` are not shown: they are for a face.
     """
 
-    def __init__(self, out: TextIO, *, show_runs: bool) -> None:
+    def __init__(self, out: TextIO, *, show_runs: bool, directions: bool = True) -> None:
         self._out = out
         self._show = show_runs
         self._colour = show_runs and shades(out)
-        self._runs = 0
+        self._shown = None if directions else _Shown()
+        self._added = 0  # chunks with text
+        self._runs = 0  # of which text was printed
+        self._last = -1  # the chunk whose text was printed last
         self._error: OSError | None = None
 
     def check(self) -> None:
@@ -87,18 +121,25 @@ class RunPrinter:
 
     def add(self, chunk: Chunk) -> None:
         """Print one chunk's text. A failure is kept for `check`, so that the turn can go on."""
-        if not chunk.text:
-            return
-        if self._colour:
-            self._write(f"{_SHADES[self._runs % 2]}{chunk.text}{_RESET}")
-        else:
-            self._write(f"│{chunk.text}" if self._show and self._runs else chunk.text)
-        self._runs += 1
+        if chunk.text:
+            self._added += 1
+            plain = [(chunk.text, self._added)]
+            self._print(plain if self._shown is None else self._shown.add(chunk, self._added))
 
     def end(self) -> None:
-        """Finish the line."""
+        """Finish the text and its line."""
+        if self._shown is not None:
+            self._print(self._shown.close())
         if self._runs:
             self._write("\n")
+
+    def _print(self, pieces: list[tuple[str, int]]) -> None:
+        for text, run in pieces:
+            bar = "│" if self._show and self._runs and run != self._last else ""
+            self._runs += run != self._last
+            self._last = run
+            shade = _SHADES[(self._runs - 1) % 2]
+            self._write(f"{shade}{text}{_RESET}" if self._colour else bar + text)
 
     def _write(self, text: str) -> None:
         if self._error is not None:
@@ -110,13 +151,13 @@ class RunPrinter:
             self._error = error
 
 
-async def print_reply(chunks: Generation, *, show_runs: bool) -> None:
-    """Print a reply to stdout while it is generated.
+async def print_reply(chunks: Generation, *, show_runs: bool, directions: bool = True) -> None:
+    """Print a reply to stdout while it is generated; see `RunPrinter` for the options.
 
     Raises:
         BrokenPipeError, OutputError: see `RunPrinter.check`.
     """
-    printer = RunPrinter(sys.stdout, show_runs=show_runs)
+    printer = RunPrinter(sys.stdout, show_runs=show_runs, directions=directions)
     try:
         async for chunk in chunks:
             printer.add(chunk)

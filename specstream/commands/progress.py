@@ -61,7 +61,7 @@ class Progress:
 
         def tell(done: int, total: int) -> None:
             left = forecast(self._clock() - began, done, total, most())
-            self.show(f"{what} {done} of {total}{left}")
+            self.show(f"{what} {min(done, total)} of {total}{left}")
 
         return tell
 
@@ -83,7 +83,7 @@ class Progress:
             self._stream.flush()
 
 
-def forecast(used: float, done: int, total: int, most: float | None = None) -> str:
+def forecast(used: float, done: float, total: float, most: float | None = None) -> str:
     """The remaining time in words, after a comma, at the pace of the steps done; empty if unknown."""
     if not 0 < done < total:
         return ""

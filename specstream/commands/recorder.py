@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from specstream.commands.output import RunPrinter
-from specstream.commands.timed_turn import Turn
+from specstream.commands.timed_turn import Spoken, Turn
 from specstream.errors import OutputError
 from specstream.pipeline.stage import Event, StageFailed
 from specstream.types import AvatarCue, Chunk, ScenePrompt, Speech
@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
         self.counts: Counter[str] = Counter()  # of the turn's items, by the names of their types
-        self.turn: Turn | None = None
+        self.turn: Spoken | None = None
         self._out = out
         self._printer = printer
         self._trace: list[dict[str, Any]] = []
@@ -149,7 +149,8 @@ class Recorder:
         report = None
         if self.turn is not None:
             own = {"ttfa_ms": self.turn.ttfa_ms, "audio_seconds": self.turn.audio_seconds}
-            report = self.turn.report.to_dict() | own
+            written = self.turn.report.to_dict() if isinstance(self.turn, Turn) else {}
+            report = written | own
         values = {
             "report": report,
             "machine": {"python": platform.python_version(), "platform": platform.platform()},

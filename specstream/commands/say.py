@@ -10,30 +10,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specstream.commands.chain import open_pipeline
+from specstream.commands.chain import manner_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
 from specstream.commands.recorder import Recorder
-from specstream.commands.timed_turn import Turn, run_turn
+from specstream.commands.timed_turn import Spoken, Turn, run_turn, speak_text
 from specstream.errors import ConfigError
 from specstream.wording import counted
 
 __all__ = ["run"]
 
+_FOR_MODELS = ("compare", "target", "draft", "proposer", "system")  # of no use with --verbatim
 _REPEATS = 3  # compared turns with and without speculation, in alternation
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Speak one reply; with ``--compare``, also measure it without speculation."""
+    """Speak one reply; with ``--compare``, also measure it without speculation.
+
+    With ``--verbatim`` the text itself is spoken, and no model is loaded.
+    """
     if not args.out.strip():
         raise ConfigError("--out must name a folder")
+    if args.verbatim:
+        await _read_out(args)
+        return
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns
     out = Path(args.out)
-    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or shades(sys.stdout))
-    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts)
+    printer = RunPrinter(
+        sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
+    )
+    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts, **manner_of(args))
     with Recorder(out, printer) as recorder:
         async with chain as pipeline, loaded(engine):
             try:
@@ -52,22 +61,47 @@ async def run(args: argparse.Namespace) -> None:
     lines = [*tell_report(turn.report, params.max_tokens), *_tell(turn, recorder, out, compared)]
     note("\n".join(lines))
     if args.json:
-        values = turn.report.to_dict()
-        values |= {
-            "ttfa_ms": _rounded(turn.ttfa_ms),
-            "first_phrase_ms": _rounded(turn.first_phrase_ms),
-            "audio_seconds": round(turn.audio_seconds, 3),
-            "phrases": recorder.counts["Phrase"],
-            "cues": recorder.counts["AvatarCue"],
-            "prompts": recorder.counts["ScenePrompt"],
-            "out": str(out),
-        }
+        values = turn.report.to_dict() | _figures(turn, recorder, out)
         if compared is not None:
             values["without_speculation"] = compared
         print_json(values)
     if turn.failures:
         raise turn.failures[0]
     printer.check()
+
+
+async def _read_out(args: argparse.Namespace) -> None:
+    """Speak the text that was given, as a reply of that text would be spoken."""
+    for name in _FOR_MODELS:
+        if getattr(args, name):
+            raise ConfigError(f"--verbatim loads no model: leave out --{name}")
+    text, out = str(messages_of(args)[-1]["content"]), Path(args.out)
+    printer = RunPrinter(sys.stdout, show_runs=False, directions=False)
+    chain = open_pipeline(None, args.voice, args.avatar, args.prompts, **manner_of(args))
+    with Recorder(out, printer) as recorder:
+        async with chain as pipeline:
+            try:
+                recorder.turn = spoken = await speak_text(text, pipeline, recorder.add)
+            finally:
+                printer.end()
+    note("\n".join(_tell(spoken, recorder, out, None)))
+    if args.json:
+        print_json(_figures(spoken, recorder, out))
+    if spoken.failures:
+        raise spoken.failures[0]
+    printer.check()
+
+
+def _figures(turn: Spoken, recorder: Recorder, out: Path) -> dict[str, Any]:
+    return {
+        "ttfa_ms": _rounded(turn.ttfa_ms),
+        "first_phrase_ms": _rounded(turn.first_phrase_ms),
+        "audio_seconds": round(turn.audio_seconds, 3),
+        "phrases": recorder.counts["Phrase"],
+        "cues": recorder.counts["AvatarCue"],
+        "prompts": recorder.counts["ScenePrompt"],
+        "out": str(out),
+    }
 
 
 def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
@@ -92,7 +126,7 @@ def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
     }
 
 
-def _tell(turn: Turn, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
+def _tell(turn: Spoken, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
     lines: list[str] = []
     phrases = counted(made.counts["Phrase"], "phrase")
     if turn.ttfa_ms is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from specstream.commands.chain import open_pipeline, stage_or_adapter
+from specstream.commands.chain import manner_of, open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
@@ -34,16 +34,16 @@ async def run_server(args: argparse.Namespace) -> int:
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
     await check_address(config.host, port, key)
-    described, params = engine_of(args), params_of(args)
-    async with open_pipeline(described, args.voice, args.avatar, args.prompts):
+    described, params, manner = engine_of(args), params_of(args), manner_of(args)
+    async with open_pipeline(described, args.voice, args.avatar, args.prompts, **manner):
         pass  # opened once, so that a wrong adapter is reported before the models are loaded
     ears = await to_thread.run_sync(load_ears, args.ears)
     async with loaded(described) as engine:
         server = RealtimeServer(
             engine,
-            voice=partial(stage_or_adapter, "voice", args.voice),
+            voice=partial(stage_or_adapter, "voice", args.voice, **manner),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
-            prompt=partial(stage_or_adapter, "prompt", args.prompts, engine),
+            prompt=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
             ears=(lambda: ears) if ears is not None else None,
             params=params,
             system=args.system,
@@ -67,7 +67,7 @@ async def run_server(args: argparse.Namespace) -> int:
 
 def _names(config: EngineConfig) -> dict[str, str]:
     """Name the target and what drafts for it; of a folder or file only its last part."""
-    drafts = config.drafts or shipped_heads(config.target)
+    drafts = config.drafts or shipped_heads(config.target, config.proposer.kind)
     if not drafts and config.target == DEFAULT_TARGET:
         drafts = (DEFAULT_DRAFT,)
     if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
@@ -93,8 +93,8 @@ async def run_adapter(args: argparse.Namespace) -> int:
     if (args.kind, name) == ("prompt", "model"):
         await check_address(config.host, config.port or 0, key)
         async with loaded(engine_of(args)) as engine:
-            return await serve(partial(stage_or_adapter, args.kind, name, engine))
-    return await serve(partial(stage_or_adapter, args.kind, name))
+            return await serve(partial(stage_or_adapter, args.kind, name, engine=engine))
+    return await serve(partial(stage_or_adapter, args.kind, name, **manner_of(args)))
 
 
 async def _serve(

@@ -68,7 +68,7 @@ def _rows(trace: Trace, story: Story) -> list[Row]:
             rounds.append(Bar(kind, before, at))
             before = at
         elif entry["type"] == "Phrase":
-            phrases.append(Bar("phrase", cut, at, entry["text"].strip()[:40]))
+            phrases.append(Bar("phrase", cut, at, entry["text"].strip()))
             cut = at
         elif entry["type"] == "Speech" and entry["samples"][0] < entry["samples"][1]:
             begun = max(cut, voice[-1].end_ms) if voice else cut

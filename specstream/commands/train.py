@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import note, print_json
-from specstream.commands.progress import Progress
+from specstream.commands.progress import Progress, forecast
 from specstream.commands.usage import adding_to
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError, TrainingStopped
+from specstream.train.inputs import check_inputs
 from specstream.train.kinds import KINDS
 from specstream.train.options import TrainOptions
 
@@ -65,6 +66,7 @@ async def run(args: argparse.Namespace) -> None:
     """
     options = _options(args)
     with ends_at_once():
+        check_inputs(options)
         from specstream.train.run import train
         from specstream.train.trained import as_json, table_of
     stopped, shown = threading.Event(), _Shown(sys.stderr, every=_EVERY_S)
@@ -113,7 +115,13 @@ def _options(args: argparse.Namespace) -> TrainOptions:
 class _Shown(Progress):
     """Shows a line for each stage of the training, and its progress."""
 
+    _began, _first = 0.0, 0.0  # of the stage: when it was first told of, and the part done then
+
     def tell(self, what: str, done: float, says: str) -> None:
-        self.stage(what)
+        now = self._clock()
+        if self.stage(what):
+            self._began, self._first = now, done
+        left = forecast(now - self._began, done - self._first, 1 - self._first)
         bar = "#" * round(done * 20)
-        self.show(f"{what} {done:4.0%} [{bar:.<20}] {says}")
+        figures = ", ".join(filter(None, (left.removeprefix(", "), says)))
+        self.show(f"{what} {done:4.0%} [{bar:.<20}] {figures}")

@@ -244,7 +244,10 @@ def _gives_states(target: ModelRunner) -> bool:
 
 
 def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
-    return shipped_heads(config.target) if _gives_states(target) else ()
+    """The heads that ship for the target; where no states are had, only one that is asked for."""
+    if _gives_states(target) or config.proposer.loads == "head":
+        return shipped_heads(config.target, config.proposer.kind)
+    return ()
 
 
 def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:

@@ -134,7 +134,8 @@ BUNDLED_HEADS = (
     "bundled-streaming",
     "bundled-early-exit",
 )
-"""Names of the drafting heads that ship for the bundled target; used only if named."""
+"""Names of the drafting heads that ship for the bundled target; used only if they or their methods are
+named."""
 
 KNOWN: Mapping[str, KnownModel] = {
     model.name: model

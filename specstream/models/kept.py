@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specstream.cache import cache_folder
-from specstream.config import bundled
+from specstream.config import DEFAULT_TARGET, bundled
 from specstream.errors import ModelBroken, ModelNotFound
 from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel
 
@@ -88,14 +88,27 @@ def located(name: str) -> str:
     return str(folder)
 
 
-def shipped_heads(target: str) -> tuple[str, ...]:
-    """Return the folders of the heads that ship for a target, given by its name or its Hub id."""
+def shipped_heads(target: str, method: str = "auto") -> tuple[str, ...]:
+    """Return the folders of the heads that ship for a target, given by its name or its Hub id.
+
+    The bundled target's are there for the methods that are asked for by name. ``auto`` leaves them out:
+    they cost so small a target more than they gain.
+    """
+    if bundled(target) == DEFAULT_TARGET:
+        head = bundled_heads().get(method)
+        return () if head is None else (str(_SHIPPED / head),)
     return tuple(
         str(_SHIPPED / head)
         for model in KNOWN.values()
         if target in (model.name, model.hub.repository)
         for head in model.heads
+        if method in ("auto", _method_of(head))
     )
+
+
+def _method_of(head: str) -> str:
+    """The method of a head that ships, which its name ends with."""
+    return next(kind for kind in bundled_heads() if head.endswith(f"-{kind}"))
 
 
 def bundled_heads() -> dict[str, str]:

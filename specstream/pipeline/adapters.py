@@ -43,24 +43,46 @@ def adapter_names(kind: AdapterKind | EarsKind) -> list[str]:
 def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any:
     """Make the adapter ``name`` of ``kind``.
 
+    ``NAME=VALUE`` also sets the option that the adapter's attribute ``named_by`` names: ``espeak=de``
+    is the adapter ``espeak`` with ``voice="de"``.
+
     The interfaces are in `specstream.pipeline.interfaces` and, for recognisers and turn detectors, in
     `specstream.pipeline.listening_interfaces`.
 
     Raises:
         AdapterUnavailable: no such adapter, or a library that it needs is missing.
+        ConfigError: an option is wrong.
     """
-    found = _found(kind)
+    written, found = name, _found(kind)
+    name, equals, value = name.partition("=")
     if name not in found:
         known = ", ".join(sorted(found)) or "none: is the package installed?"
         raise AdapterUnavailable(f"no {kind} adapter is called {name!r}; there are: {known}")
     try:
-        return found[name].load()(**options)
+        make = found[name].load()
+        if equals:
+            options[_named_by(f"{kind} {written!r}", name, make, value)] = value
+        return make(**options)
     except SpecstreamError:
         raise
     except TypeError as error:
         raise AdapterUnavailable(f"{kind} adapter {name!r} takes other options: {error}") from error
     except Exception as error:
         raise AdapterUnavailable(f"{kind} adapter {name!r} can't be loaded: {error}") from error
+
+
+def _named_by(what: str, name: str, make: Any, value: str) -> str:
+    """The option that ``NAME=VALUE`` sets.
+
+    Raises:
+        ConfigError: the adapter has none, or no value is given.
+    """
+    option: str | None = getattr(make, "named_by", None)
+    if option is None:
+        raise ConfigError(f"{what}: {name} has no such choice; write {name}")
+    if not value:
+        raise ConfigError(f"{what}: write {name} alone, or {name}={option.upper()}")
+    return option
 
 
 class DefaultVoice(NamedTuple):
@@ -80,14 +102,16 @@ class DefaultVoice(NamedTuple):
         return "".join(f"{error}; {self.name} speaks instead" for error in broken)
 
 
-def default_voice(language: str = "en-us") -> DefaultVoice:
+def default_voice(language: str = "en-us", **options: Any) -> DefaultVoice:
     """Make the best installed voice of a language: hibari (English), else espeak, else the test voice.
 
     Args:
         language: A code as espeak-ng has it, such as ``"en-us"`` or ``"de"``.
+        options: Further options of the voice, such as its speed. They don't change which one it is.
 
     Raises:
         AdapterUnavailable: not even the test voice is installed.
+        ConfigError: the voice refuses an option.
     """
     missed: list[SpecstreamError] = []
     for name, option in (("hibari", "language"), ("espeak", "voice")):
@@ -96,8 +120,10 @@ def default_voice(language: str = "en-us") -> DefaultVoice:
         except (AdapterUnavailable, ConfigError) as error:
             missed.append(error)
         else:
+            if options:
+                voice = load_adapter("voice", name, **{option: language}, **options)
             return DefaultVoice(name, voice, tuple(missed))
-    return DefaultVoice("reference", load_adapter("voice", "reference"), tuple(missed))
+    return DefaultVoice("reference", load_adapter("voice", "reference", **options), tuple(missed))
 
 
 def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:

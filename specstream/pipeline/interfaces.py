@@ -67,7 +67,12 @@ class VoiceCapabilities:
 
 
 class SpeechSynthesizer(Protocol):
-    """A voice: text to audio, one phrase at a time. One object serves several turns in sequence."""
+    """A voice: text to audio, one phrase at a time. One object serves several turns in sequence.
+
+    An adapter that can speak faster or higher takes the options ``speed`` and ``pitch``, of which 1 is
+    usual; it refuses what it can't do with ConfigError. A class attribute ``named_by`` names the option
+    that ``--voice NAME=VALUE`` sets.
+    """
 
     @property
     def capabilities(self) -> VoiceCapabilities:

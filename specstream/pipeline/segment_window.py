@@ -136,6 +136,17 @@ class Window:
         """Whether text waits unspoken."""
         return len(self._text) > self._head or self._crowded
 
+    def known_tags(self) -> tuple[list[Span], int]:
+        """The directions in the text that waits, and up to which offset there are no others."""
+        shift = self._start - self._head
+        tags = [
+            Span(whole.start + shift, whole.end + shift)
+            for whole in self._wholes
+            if whole.tag is not None
+        ]
+        undecided = self._text.find("[", self._seen)
+        return tags, shift + (undecided if undecided >= 0 else len(self._text))
+
     @property
     def _crowded(self) -> bool:
         """Whether text waits for which there is no room."""

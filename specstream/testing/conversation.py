@@ -23,7 +23,7 @@ from specstream.testing.loop import VirtualTimeLoop
 from specstream.testing.model import ScriptedModel
 from specstream.testing.network import ScriptedNetwork
 from specstream.testing.scenario import Scenario, TurnScript
-from specstream.testing.talk import Talk, Utterance
+from specstream.testing.talk import Talk, Utterance, counted_on
 from specstream.testing.voice import ScriptedVoice
 from specstream.types import Chunk, Phrase, Speech
 
@@ -60,7 +60,10 @@ class Parts:
 
 
 async def run_scenario(
-    scenario: Scenario, make: Callable[[Parts], Agent] = Parts.agent
+    scenario: Scenario,
+    make: Callable[[Parts], Agent] = Parts.agent,
+    *,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> LatencyReport:
     """Run the conversation ``scenario.repeat`` times and measure every turn.
 
@@ -69,6 +72,7 @@ async def run_scenario(
     Args:
         scenario: What is said, and how the scripted parts behave.
         make: Makes the agent under test; called once for each repetition.
+        progress: Called after each reply with the number of turns that were answered and of all.
 
     Raises:
         ConfigError: ``make`` returned no agent.
@@ -76,8 +80,10 @@ async def run_scenario(
         SpecstreamError: what ended a reply, a turn that was lost, or a stage that broke.
     """
     turns: list[TurnLatency] = []
+    total = len(scenario.turns) * scenario.repeat
     for number in range(scenario.repeat):
-        turns += await _AgentTalk(scenario, number, make).hold()
+        tell = counted_on(progress, len(turns), total)
+        turns += await _AgentTalk(scenario, number, make, tell).hold()
     virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
     return LatencyReport(scenario.name, "virtual" if virtual else "wall", tuple(turns))
 
@@ -85,9 +91,15 @@ async def run_scenario(
 class _AgentTalk(Talk):
     """A conversation with an agent in this process; ``number`` is the repetition, part of the seeds."""
 
-    def __init__(self, scenario: Scenario, number: int, make: Callable[[Parts], Agent]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        number: int,
+        make: Callable[[Parts], Agent],
+        progress: Callable[[int], object],
+    ) -> None:
         seed, network = f"{scenario.seed}/{number}", scenario.network.model_dump()
-        super().__init__(scenario, Ear(ScriptedNetwork(**network, seed=f"{seed}/down")))
+        super().__init__(scenario, Ear(ScriptedNetwork(**network, seed=f"{seed}/down")), progress)
         self._uplink = ScriptedNetwork(**network, seed=f"{seed}/up")
         script, listening = scenario.recognizer, scenario.listening
         spoken = [turn.user for turn in scenario.turns if not turn.typed]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +13,7 @@ from specstream.errors import EngineError, RequestError
 from specstream.testing.ear import Ear
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.scenario import Scenario, TurnScript
-from specstream.testing.talk import Talk, Utterance
+from specstream.testing.talk import Talk, Utterance, counted_on
 from specstream.ws.client import RealtimeClient
 from specstream.ws.realtime.timings import audible
 from specstream.ws.realtime.wire import SAMPLE_RATE
@@ -43,8 +42,8 @@ async def run_live(
         url: ``ws://host:port/v1/realtime``.
         speak: Returns a text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
         api_key: Sent as a bearer token.
-        progress: Called after each reply with the number of turns that were answered and of all; an
-            interrupted turn may have several replies.
+        progress: Called once the server answers and after each turn, with the number of turns that were
+            answered and of all.
 
     Raises:
         ConnectionFailed: nobody answers, or the connection broke.
@@ -54,15 +53,12 @@ async def run_live(
     turns: list[TurnLatency] = []
     each, total = len(scenario.turns), len(scenario.turns) * scenario.repeat
     for repeat in range(scenario.repeat):
-        tell = partial(_tell, progress, repeat * each, total)
+        tell = counted_on(progress, repeat * each, total)
         async with RealtimeClient.connect(url, api_key=api_key, events=()) as client:
+            tell(0)
             await client.update(output_modalities=["audio"], **_hearing(scenario))
             turns += await _ServerTalk(scenario, client.exchange, speak, tell).hold()
     return LatencyReport(scenario.name, "wall", tuple(turns))
-
-
-def _tell(progress: Callable[[int, int], object], before: int, total: int, done: int) -> None:
-    progress(before + done, total)
 
 
 def _hearing(scenario: Scenario) -> dict[str, Any]:
@@ -84,10 +80,9 @@ class _ServerTalk(Talk):
         speak: Callable[[str], Awaitable[bytes]],
         progress: Callable[[int], object],
     ) -> None:
-        super().__init__(scenario, Ear())
+        super().__init__(scenario, Ear(), progress)
         self._exchange = exchange
         self._voice = speak
-        self._progress = progress
         self._item: str | None = None  # the id of the item whose audio is being played
         self._cut = False  # whether the user interrupted the reply: its further audio is ignored
 
@@ -123,7 +118,6 @@ class _ServerTalk(Talk):
                 if response.status == "failed":
                     failure = details.error if details is not None else None
                     raise EngineError(failure.message if failure is not None else "it failed")
-                self._progress(self.answering + 1)
                 if not self._cut:
                     self.reply_over(complete=response.status != "cancelled")
 

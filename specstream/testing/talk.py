@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,10 +15,17 @@ from specstream.testing.ear import Ear
 from specstream.testing.latency import TurnLatency
 from specstream.testing.scenario import Scenario, TurnScript
 
-__all__ = ["Said", "Talk", "Utterance"]
+__all__ = ["Said", "Talk", "Utterance", "counted_on"]
 
 _TURN_S = 300.0  # how long a reply may take before the run fails
 _SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
+
+
+def counted_on(
+    progress: Callable[[int, int], object], before: int, total: int
+) -> Callable[[int], object]:
+    """Turn the progress of a whole run into that of one repetition, which ``before`` turns precede."""
+    return lambda done: progress(before + done, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,8 @@ class Said:
 class Talk(ABC):
     """A scripted conversation. Subclasses connect it to an agent and report what the agent does.
 
-    They call `heard`, `reply_begins`, `step` and `reply_over` as the agent's events come.
+    They call `heard`, `reply_begins`, `step` and `reply_over` as the agent's events come. ``progress``
+    is called after the first reply to each turn, with the number of turns that were answered.
 
     Attributes:
         turns: The turns, measured as far as the conversation has got.
@@ -53,8 +61,11 @@ class Talk(ABC):
         answering: The number of the turn whose reply is under way.
     """
 
-    def __init__(self, scenario: Scenario, ear: Ear) -> None:
+    def __init__(
+        self, scenario: Scenario, ear: Ear, progress: Callable[[int], object] = lambda done: None
+    ) -> None:
         self.scenario = scenario
+        self._progress = progress
         self.turns = [Said(TurnLatency(turn.user, turn.typed)) for turn in scenario.turns]
         self.ear = ear
         self.speaking = self.answering = 0
@@ -157,7 +168,9 @@ class Talk(ABC):
             silence = max(0.0, ear.end - after[0].onset) * 1e3
             after[0].measured.interrupts = True
             after[0].measured.stages["interruption_silence"] = silence
-        turn.over.set()
+        if not turn.over.is_set():  # an interruption ends a reply that was written to its end
+            turn.over.set()
+            self._progress(self.answering + 1)
 
     async def _over(self, turn: Said) -> None:
         with anyio.move_on_after(_TURN_S):

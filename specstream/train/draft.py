@@ -6,7 +6,6 @@ Of the target's hidden states only the final ones are needed, which give the tar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,14 @@ from specstream.model.heads.recognise import kind_of, read_head_config
 from specstream.model.load import load_model, load_tokenizer, quietly
 from specstream.model.runner import ModelRunner
 from specstream.train.folders import write_card
+from specstream.train.kinds import check_settings
 from specstream.train.loss import distance
-from specstream.train.options import TrainOptions
+from specstream.train.options import TrainOptions, size_of
 from specstream.train.trainee import Batch, Losses
 
 __all__ = ["DraftTrainee", "draft_config", "trainee"]
 
 _POSITIONS = 8  # draft positions whose acceptance is measured
-_SIZE = re.compile(r"(\d+)x(\d+)")
 _CHUNK = 1 << 26  # logits (elements) that are in memory at once
 
 
@@ -44,8 +43,7 @@ def trainee(
         ModelUnsupported: ``options.init`` is no Llama, or has another vocabulary.
         ModelError: ``options.init`` can't be read.
     """
-    if options.settings:
-        raise ConfigError(f"train draft has no setting {min(options.settings)!r}")
+    check_settings(options)
     if options.init is None:
         model = LlamaForCausalLM(draft_config(target, options.size))
         _begin_like(model, target)
@@ -67,14 +65,8 @@ def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
     theirs: Any = model.config
     layers = 2
     if size:
-        if (match := _SIZE.fullmatch(size)) is None:
-            raise ConfigError(f"--size {size!r} is not layers x width, such as 2x192")
-        layers, width = int(match[1]), int(match[2])
-        head = next((dim for dim in (64, 32, 16, 8) if width % dim == 0), 0)
-        if not head or not width or layers < 1:
-            raise ConfigError(
-                f"--size {size}: the width must be a multiple of 8, and layers at least 1"
-            )
+        layers, width = size_of(size)
+        head = next(dim for dim in (64, 32, 16, 8) if width % dim == 0)
     else:
         budget = sum(p.numel() for p in model.parameters()) / 10
         head = min(64, max(8, int(theirs.hidden_size) // 8 * 2))  # even, for rotary positions

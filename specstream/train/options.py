@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError
 
-__all__ = ["TrainOptions"]
+__all__ = ["TrainOptions", "size_of"]
 
+_SIZE = re.compile(r"(\d+)x(\d+)")
 _OPTIMIZERS = ("auto", "muon", "adamw")
 _MOST_THREADS = 1024  # as in `EngineConfig`
 _MOST_SEED = 1 << 32  # torch's generators take 64 bits, and each reply has a seed of its own
@@ -114,3 +116,19 @@ class TrainOptions:
             del given[name]
         paths = {k: str(v.resolve()) for k, v in given.items() if isinstance(v, Path)}
         return given | paths | {"settings": dict(self.settings)}
+
+
+def size_of(size: str) -> tuple[int, int]:
+    """Read layers and width of a draft, as in ``"2x192"``.
+
+    Raises:
+        ConfigError: it is malformed, has no layer, or a width that isn't a multiple of 8.
+    """
+    if (match := _SIZE.fullmatch(size)) is None:
+        raise ConfigError(f"--size {size!r} is not layers x width, such as 2x192")
+    layers, width = int(match[1]), int(match[2])
+    if not width or width % 8 or layers < 1:
+        raise ConfigError(
+            f"--size {size}: the width must be a multiple of 8, and layers at least 1"
+        )
+    return layers, width

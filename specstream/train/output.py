@@ -15,55 +15,11 @@ from transformers import PreTrainedModel
 
 from specstream.errors import ConfigError, OutputError
 from specstream.train.files import new_folder, read_json, write_json
+from specstream.train.inputs import PLAN
 from specstream.train.options import TrainOptions
 from specstream.train.trained import Trained
 
-__all__ = ["check_out", "facts_of", "locked", "open_work", "output_folder"]
-
-_PLAN = "plan.json"
-
-
-def check_out(options: TrainOptions) -> None:
-    """Refuse folders that can't be made or replaced, before anything is computed.
-
-    Raises:
-        ConfigError: ``out`` exists without ``force``, isn't a model's folder, is a link or has no valid
-            name; ``work`` holds other files than a training's; data lie in one of the two, which the
-            training would remove with them.
-    """
-    if options.out.is_symlink():
-        raise ConfigError(f"{options.out} is a link, which can't be replaced: name a folder")
-    if options.out.exists() and not options.force:
-        raise ConfigError(f"{options.out} exists: choose another --out, or --force to replace it")
-    if not options.out.name or options.out.name == "..":
-        raise ConfigError(f"--out {options.out} is no name of a folder to make")
-    if options.out.exists() and not _replaceable(options.out):
-        raise ConfigError(
-            f"{options.out} is no model's folder (it has no config.json), so --force doesn't replace it"
-        )
-    if options.work.exists() and not _resumable(options.work):
-        raise ConfigError(
-            f"{options.work} is where this training would keep its state, and it holds other files: "
-            "choose another --out, or move it away"
-        )
-    for name in ("data", "eval", "replies"):
-        path = getattr(options, name)
-        for folder in (options.out, options.work):
-            if path is not None and path.resolve().is_relative_to(folder.resolve()):
-                raise ConfigError(
-                    f"--{name} {path} lies in {folder}, which is removed in the end: move it away"
-                )
-
-
-def _replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / "config.json").is_file() or not any(folder.iterdir()))
-
-
-def _resumable(folder: Path) -> bool:
-    """Whether a folder is a training's, or empty; a kill may have left an unfinished plan."""
-    if not folder.is_dir():
-        return False
-    return (folder / _PLAN).is_file() or {one.name for one in folder.iterdir()} <= {_PLAN + ".part"}
+__all__ = ["facts_of", "locked", "open_work", "output_folder"]
 
 
 @contextmanager
@@ -100,7 +56,7 @@ def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
         OutputError: the folder can't be made or written.
     """
     try:
-        before = read_json(options.work / _PLAN)
+        before = read_json(options.work / PLAN)
     except OutputError:
         if not options.force:
             raise
@@ -119,7 +75,7 @@ def open_work(options: TrainOptions, plan: Mapping[str, Any]) -> None:
         options.work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{options.work} can't be made: {error.strerror or error}") from error
-    write_json(options.work / _PLAN, plan)
+    write_json(options.work / PLAN, plan)
 
 
 @contextmanager

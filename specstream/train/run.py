@@ -18,12 +18,13 @@ from specstream.errors import ConfigError, TrainingError, TrainingStopped
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.train.batches import Batches
-from specstream.train.data import Prompts, digest, hold_out, read_data
+from specstream.train.data import Prompts, hold_out, read_data
 from specstream.train.files import read_tensors, tell_acceptance, write_tensors
+from specstream.train.inputs import check_out, digest
 from specstream.train.kinds import trainee_of
 from specstream.train.loop import Loop, measure
 from specstream.train.options import TrainOptions
-from specstream.train.output import check_out, facts_of, locked, open_work, output_folder
+from specstream.train.output import facts_of, locked, open_work, output_folder
 from specstream.train.replies import ON_POLICY, Writing, write_replies
 from specstream.train.speed import predict
 from specstream.train.store import Replies

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from specstream.checks import meant
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.runner import ModelRunner
+from specstream.train.kinds import SETTINGS, check_settings
 from specstream.train.options import TrainOptions
 
 __all__ = ["depths", "flag", "layers_of", "number", "positive", "settings_of", "whole"]
@@ -28,15 +28,10 @@ def settings_of(
     Raises:
         ConfigError: an unknown setting, an invalid value, or an option of other kinds.
     """
-    if options.size:
-        raise ConfigError(f"--size is an option of train draft, not of train {options.kind}")
+    assert sorted(known) == sorted(SETTINGS[options.kind])
+    check_settings(options)
     found: dict[str, Any] = {}
     for name, text in options.settings.items():
-        if name not in known:
-            raise ConfigError(
-                f"train {options.kind} has no setting {name!r}{meant(name, known)}; there are: "
-                + ", ".join(sorted(known))
-            )
         if options.init is not None and name not in kept:
             raise ConfigError(f"--set {name}={text}: the folder of --init decides this")
         try:

@@ -23,7 +23,7 @@ from websockets.asyncio.client import ClientConnection
 import specstream.ws.realtime.events as ev
 from specstream.errors import ProtocolError, RequestError
 from specstream.types import SamplingParams, ToolCall, template_kwargs
-from specstream.ws.dial import dial
+from specstream.ws.dial import READY_S, dial
 from specstream.ws.realtime.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -90,7 +90,7 @@ class RealtimeClient:
         instructions: str | None = None,
         open_timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
-        ready_timeout: float = 30.0,
+        ready_timeout: float = READY_S,
         max_size: int = MAX_FRAME,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it and the reply that is under way.

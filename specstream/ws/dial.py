@@ -18,7 +18,10 @@ from specstream.ws.hosts import is_loopback
 from specstream.ws.log import LOG, shown
 from specstream.ws.realtime.wire import PATH
 
-__all__ = ["bearer", "check_url", "dial"]
+__all__ = ["READY_S", "bearer", "check_url", "dial"]
+
+READY_S = 30.0
+"""For how long a server that is still loading is waited for, unless a client says otherwise."""
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.0)
 """Seconds between the attempts; the last value repeats."""

@@ -16,7 +16,7 @@ USE = """
 from specstream.pipeline.adapters import load_adapter
 load_adapter("turns", "silero")
 from specstream_adapters.voice.hibari_model import shared_model
-shared_model()
+shared_model("heart")
 from specstream_adapters.ears.whisper import WhisperRecognizer
 try:
     WhisperRecognizer()

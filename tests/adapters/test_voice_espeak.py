@@ -87,7 +87,7 @@ def test_every_listed_voice_can_be_had(library: EspeakLibrary) -> None:
 
 
 async def test_rate_and_voice_take_effect_and_do_not_leak(library: EspeakLibrary) -> None:
-    usual, quick, german = EspeakVoice(), EspeakVoice(rate_wpm=350), EspeakVoice(voice="de")
+    usual, quick, german = EspeakVoice(), EspeakVoice(speed=2), EspeakVoice(voice="de")
     before = len(wave_of(await speak(usual, LONG)))
     assert len(wave_of(await speak(quick, LONG))) < 0.7 * before
     sounds = [m.text for b in await speak(german, "ich") for m in b.marks if m.kind == "phoneme"]

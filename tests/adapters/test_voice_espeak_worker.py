@@ -78,6 +78,17 @@ async def settled() -> None:
     await asyncio.wrap_future(on_library(lambda _: None))
 
 
+@pytest.mark.parametrize(
+    ("speed", "pitch", "given"),
+    [(1, 1, (175, 50)), (0.5, 0.5, (88, 0)), (2, 2, (350, 99)), (1.2, 1.1, (210, 57))],
+)
+def test_speed_and_pitch_are_shares_of_the_usual(
+    library: CountingLibrary, speed: float, pitch: float, given: tuple[int, int]
+) -> None:
+    EspeakVoice(speed=speed, pitch=pitch)
+    assert library.chosen == [("en-us", *given)]
+
+
 async def test_everything_arrives_in_order(library: CountingLibrary) -> None:
     buffers = await read(speak("abcdefghij" * 5))
     assert b"".join(buffer.pcm for buffer in buffers) == BUFFER * 50

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from specstream_adapters.voice.hibari_model import HibariModel, shared_model
 from specstream_adapters.voice.shared import once
 
 pytest.importorskip("hibari")
+from hibari import voices
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 Pcm = np.ndarray[tuple[int], np.dtype[np.int16]]
@@ -78,11 +81,45 @@ def test_other_languages_are_espeak_s(language: str) -> None:
         HibariVoice(language=language)
 
 
+def test_a_pitch_is_refused_with_the_voice_that_has_one() -> None:
+    with pytest.raises(ConfigError, match="pitch.*hibari.*'espeak'"):
+        HibariVoice(pitch=1.1)
+    HibariVoice(pitch=1)
+
+
+def test_a_speaker_that_is_not_here_says_how_to_bring_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is downloaded without being asked for."""
+    monkeypatch.setenv("HIBARI_HOME", str(tmp_path))
+    monkeypatch.setattr(voices, "download", None)
+    with pytest.raises(AdapterUnavailable, match=r"'emma'.*Hello --voice emma.*7\.9 MB.*copy") as e:
+        HibariVoice(speaker="emma")
+    assert str(tmp_path / "bf_emma.int8.onnx") in str(e.value)
+    with pytest.raises(ConfigError, match="no speaker is called 'emm'; there are: heart, emma"):
+        HibariVoice(speaker="emm")
+
+
+async def test_another_speaker_has_a_model_and_words_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the bundled speaker's; the British reading is what differs here."""
+    monkeypatch.setenv("HIBARI_HOME", str(tmp_path))
+    monkeypatch.setattr(hibari, "shared_model", inspect.unwrap(shared_model))
+    shutil.copy(Path(voices.ASSETS, "hibari.onnx"), tmp_path / "bf_emma.int8.onnx")
+    voice = HibariVoice(speaker="emma")
+    assert voice.capabilities.name == "hibari:emma"
+    sounds = [
+        [m.text for b in await speak(v, "hello") for m in b.marks] for v in (voice, HibariVoice())
+    ]
+    assert sounds[0] != sounds[1]
+
+
 def test_all_voices_share_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = list[HibariModel]()
-    model = shared_model()
+    model = shared_model("heart")
 
-    def load() -> HibariModel:
+    def load(speaker: str) -> HibariModel:
         loads.append(model)
         return model
 
@@ -125,7 +162,7 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    shared_model()
+    shared_model("heart")
     made, real = Gate(), HibariModel.speak
 
     def held(model: HibariModel, symbols: str, speed: float) -> tuple[Wave, list[int]]:

@@ -13,7 +13,7 @@ pytest.importorskip("hibari")
 
 @pytest.fixture(scope="module")
 def reader() -> Reader:
-    return shared_model().reader
+    return shared_model("heart").reader
 
 
 def said(script: Script, text: str) -> list[tuple[str, str]]:

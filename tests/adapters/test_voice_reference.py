@@ -75,6 +75,8 @@ async def test_every_sample_rate_says_the_same_in_the_same_time(sample_rate: int
 
 
 async def test_speed_and_pitch() -> None:
+    low, high = (ReferenceVoice(pitch=pitch) for pitch in (0.5, 2))
+    assert await speak(low, TEXT) != await speak(high, TEXT)
     lengths = [
         sum(len(b.pcm) for b in await speak(ReferenceVoice(speed=speed), TEXT))
         for speed in (0.5, 1.0, 2.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.bench.plots import draw_plots
+from specstream.bench.plots import Bar, Row, draw_plots, drawn_timeline
 from specstream.bench.results import Results
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
@@ -57,3 +57,31 @@ def test_the_number_of_prompts_and_their_spread_are_in_the_picture() -> None:
         assert "middle half" in axes.get_title(loc="left")
     finally:
         pyplot.close(figure)
+
+
+@pytest.mark.parametrize("count", [1, 9, 60])
+@pytest.mark.parametrize("spread_ms", [0.0, 35.0, 900.0])
+def test_labels_of_a_timeline_do_not_overlap(count: int, spread_ms: float) -> None:
+    """Neither each other, nor a bar, nor the legend; early ones hang lower, so that no line crosses."""
+    from matplotlib import pyplot
+
+    bars = [
+        Bar("phrase", i * spread_ms, i * spread_ms + 30.0, f"{i}: Wide words, $5, $6 {'m' * i}")
+        for i in range(count)
+    ]
+    rows = [Row("phrases", bars), Row("voice", [Bar("voice", 0.0, 3000.0)])]
+    with drawn_timeline(rows, None, "title") as axes:
+        figure = axes.figure
+        figure.draw_without_rendering()
+        renderer = figure.canvas.get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in axes.texts]
+        assert len(boxes) == count or (count == 60 and len(boxes) >= 12)
+        for at, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[:at])
+            assert axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1
+            for patch in axes.patches:
+                if patch.get_width():
+                    assert not box.overlaps(patch.get_window_extent(renderer))
+        shown = axes.get_yticklabels()[0].get_text()
+        assert ("of 60 named" in shown) == (len(boxes) < count)
+    assert not pyplot.get_fignums()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from specstream.commands import chain
-from specstream.commands.chain import load_voice, open_pipeline
+from specstream.commands.chain import load_voice, open_pipeline, stage_or_adapter
 from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.pipeline import adapters
 from specstream.pipeline.adapters import DefaultVoice
 from specstream.session import Engine
 from specstream.ws.stage.server import adapter_server
@@ -22,13 +25,38 @@ async def test_an_adapter_of_another_kind_is_refused_at_once() -> None:
                 pass
 
 
+def test_speed_and_pitch_reach_any_voice() -> None:
+    made = stage_or_adapter("voice", "reference", speed=2.0, pitch=1.5)
+    assert (made._speed, made._pitch) == (2.0, 165.0)
+    pytest.importorskip("hibari")
+    with pytest.raises(ConfigError, match="pitch.*hibari"):
+        stage_or_adapter("voice", "auto", pitch=1.5)  # no other voice takes its place
+    assert load_voice("auto", speed=1.5).capabilities.name == "hibari"
+
+
+def test_a_voice_that_has_no_speed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [EntryPoint("tone", "tests.standins:ToneVoice", group)]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    with pytest.raises(ConfigError, match="the voice 'tone' can't be set with --speed: .*'speed'"):
+        load_voice("tone", speed=1.5)
+
+
+def test_the_speed_of_a_voice_elsewhere_is_set_there() -> None:
+    with pytest.raises(ConfigError, match="specstream adapter voice --speed"):
+        stage_or_adapter("voice", "ws://127.0.0.1:9", speed=2.0)
+    with pytest.raises(ConfigError, match="--speed is for voices"):
+        stage_or_adapter("avatar", "viseme", speed=2.0)
+
+
 @pytest.mark.parametrize("name", ["reference", "espeak"])
 def test_only_the_test_voice_is_announced(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missed = (AdapterUnavailable("no hibari"), AdapterUnavailable("no espeak"))
     chosen = DefaultVoice(name, ToneVoice(), missed)
-    monkeypatch.setattr(chain, "default_voice", lambda: chosen)
+    monkeypatch.setattr(chain, "default_voice", lambda **options: chosen)
     assert load_voice("auto") is chosen.voice
     said = capsys.readouterr().err
     assert ("no hibari; no espeak; a test voice babbles" in said) == (name == "reference")
@@ -44,7 +72,7 @@ def test_a_voice_that_is_installed_but_broken_is_announced(
     broken, absent = AdapterUnavailable("can't be used"), AdapterUnavailable("not here")
     broken.__cause__, absent.__cause__ = cause, ModuleNotFoundError("hibari")
     chosen = DefaultVoice("espeak", ToneVoice(), (broken, absent))
-    monkeypatch.setattr(chain, "default_voice", lambda: chosen)
+    monkeypatch.setattr(chain, "default_voice", lambda **options: chosen)
     assert load_voice("auto") is chosen.voice
     wanted = "can't be used; espeak speaks instead\n" if told else ""
     assert capsys.readouterr().err == wanted

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from specstream.cli import main
+from specstream.commands import chat
 from specstream.commands.chat import _forget_half
+from specstream.config import DEFAULT_TARGET
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine, ScriptedGeneration, chunks_of
 from specstream.types import Message
@@ -136,6 +138,7 @@ import sys
 import anyio
 from specstream.cli import main
 from specstream.commands import chat
+from specstream.config import EngineConfig
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine
 
@@ -147,6 +150,7 @@ def gate():
     return anyio.Event() if free < 0 else None
 
 engine = ScriptedEngine(["one two three four", "five"], gate=gate)
+engine.config = EngineConfig()
 ask = engine.generate
 
 def generate(messages, *args, **options):
@@ -246,6 +250,17 @@ def test_a_person_talks_stops_a_reply_and_leaves(terminal: Terminal) -> None:
     assert terminal.process.wait() == 0
 
 
+def test_the_bundled_pair_says_what_it_can_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first question that it can't answer looks like a broken program."""
+    monkeypatch.setattr(chat, "_tell", print)
+    hint = "try: Tell me a story about a brave little fox. (--target smollm2 answers questions)"
+    for target, shown in ((DEFAULT_TARGET, True), ("smollm2", False)):
+        chat._greet(target)
+        assert (hint in capsys.readouterr().out) == shown
+
+
 def test_what_begins_with_a_slash_is_for_the_command(terminal: Terminal) -> None:
     terminal.until("/help lists what else there is")
     for said, shown in (
@@ -265,12 +280,44 @@ def test_what_begins_with_a_slash_is_for_the_command(terminal: Terminal) -> None
     assert terminal.process.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_at_the_prompt_ends_it_quietly(
-    terminal: Terminal, number: signal.Signals
+def test_an_interrupt_at_the_prompt_says_how_to_leave_and_a_second_one_leaves(
+    terminal: Terminal,
 ) -> None:
+    how = "Ctrl-D, or Ctrl-C again, ends the conversation"
     terminal.until("> ")
-    terminal.interrupt(number)
+    terminal.interrupt()
+    terminal.until(how)
+    terminal.until("> ")
+    terminal.say("go on\n")
+    terminal.until("four")
+    terminal.until("> ")
+    terminal.interrupt()  # the first one after a reply
+    terminal.until(how)
+    terminal.until("> ")
+    terminal.interrupt()
+    shown = terminal.until("HISTORY ['go on']")
+    assert not shown.strip()
+    assert terminal.process.wait() == 0
+
+
+def test_an_interrupt_drops_a_line_that_is_half_typed(terminal: Terminal) -> None:
+    """It counts as no wish to leave."""
+    terminal.until("> ")
+    for _ in range(3):
+        terminal.say("never mi")
+        terminal.until("never mi")
+        terminal.interrupt()
+        assert "Ctrl-D" not in terminal.until("> ")
+    terminal.say("go on\n")
+    terminal.until("four")
+    terminal.until("> ")
+    terminal.say("\x04")
+    terminal.until("HISTORY ['go on']")
+
+
+def test_a_stop_at_the_prompt_ends_it_quietly(terminal: Terminal) -> None:
+    terminal.until("> ")
+    terminal.interrupt(signal.SIGTERM)
     shown = terminal.until("HISTORY []")
     assert not shown.strip()
     assert terminal.process.wait() == 0

@@ -169,3 +169,10 @@ def test_the_forecast_is_what_the_steps_took(
     used: float, done: int, total: int, most: float | None, says: str
 ) -> None:
     assert forecast(used, done, total, most) == says
+
+
+def test_no_step_is_counted_beyond_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    tell = Progress(shown := Terminal()).phase("turn")
+    tell(37, 30)
+    assert shown.getvalue().endswith("turn 30 of 30")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 
 from specstream import cli
 from specstream.commands import train as command
-from tests.train.made import options
+from tests.commands.test_progress import Terminal
+from tests.train.made import options, prompts_file
 
 
 def words(root: Path) -> list[str]:
@@ -62,6 +65,76 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     assert "mean acceptance length" in "\n".join(lines)
     assert cli.main(words(tmp_path)) == 2  # the folder is there now
     assert "exists: choose another --out, or --force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "code", "says"),
+    [
+        ("draft", ["--out", "here"], 2, "here exists: choose another --out"),
+        ("draft", ["--data", "nowhere.jsonl"], 2, "can't read nowhere.jsonl"),
+        ("draft", ["--data", "empty.jsonl"], 2, "is empty"),
+        ("draft", ["--data", "few.jsonl"], 2, "too few prompts (3;"),
+        ("draft", ["--data", "bad.jsonl"], 2, "bad.jsonl, line 2: not JSON"),
+        ("draft", ["--data", "array.json"], 2, "is one JSON array"),
+        ("draft", ["--eval", "nowhere.jsonl"], 2, "can't read nowhere.jsonl"),
+        ("draft", ["--target", "no/such/model"], 1, "no such model folder"),
+        ("draft", ["--target", "here"], 1, "without a config.json"),
+        ("draft", ["--device", "abacus"], 2, "is no device"),
+        ("draft", ["--size", "2by3"], 2, "is not layers x width"),
+        ("draft", ["--size", "2x7"], 2, "a multiple of 8"),
+        ("draft", ["--set", "heads=2"], 2, "train draft has no setting"),
+        ("medusa", ["--set", "head=2"], 2, "train medusa has no setting 'head'; did you mean"),
+        ("medusa", ["--size", "2x192"], 2, "--size is an option of train draft"),
+        ("eagle", ["--init", "nowhere"], 2, "--init nowhere: there is no such folder"),
+        ("draft", ["--replies", "nowhere"], 2, "--replies nowhere: there is no such folder"),
+    ],
+)
+def test_bad_inputs_are_refused_before_torch_is_loaded(
+    kind: str,
+    more: list[str],
+    code: int,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "specstream.train.run", None)  # imports torch
+    Path("here").mkdir()
+    Path("here", "a").touch()
+    prompts_file(Path("good.jsonl"))
+    prompts_file(Path("few.jsonl"), count=3)
+    Path("empty.jsonl").touch()
+    Path("bad.jsonl").write_text('{"prompt": "a"}\n{"prom')
+    Path("array.json").write_text('[\n{"prompt": "a"}\n]')
+    argv = ["train", kind, "--out", "new", "--data", "good.jsonl", *more]
+    assert cli.main(argv) == code
+    assert says in capsys.readouterr().err
+
+
+def test_what_is_checked_before_is_checked_without_torch(tmp_path: Path) -> None:
+    """In a process of its own: here it is loaded already."""
+    script = "import sys; from specstream.train import inputs; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_time_that_is_left_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    now = [100.0]
+    shown = command._Shown(screen := Terminal(), lambda: now[0])
+    for what, done, after_s in (
+        ("replies", 0.5, 30.0),
+        ("training", 0.4, 5.0),  # resumed: what was done before took no time now
+        ("training", 0.5, 60.0),
+        ("training", 1.0, 300.0),
+    ):
+        now[0] += after_s
+        shown.tell(what, done, "loss 1")
+    lines = screen.getvalue().split("\r\033[K")
+    # In front of the figures: a narrow terminal cuts the end off.
+    assert [line.strip().partition("] ")[2] for line in lines if "%" in line] == [
+        *("loss 1", "loss 1", "about 5 min left, loss 1", "loss 1")
+    ]
 
 
 def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,14 @@ from typing import cast
 import pytest
 import torch
 
-from specstream.config import parse_config
+from specstream.config import DEFAULT_TARGET, parse_config
 from specstream.engine import build
+from specstream.errors import ConfigError
 from specstream.model.heads.recognise import kind_of, read_head_config, told_acceptance
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import bundled_heads, head_names, located, parameters_of, shipped_heads
+from specstream.types import SamplingParams
+from tests.tiny import answered, save_pair
 
 
 def test_each_is_there_with_its_card_and_recognised() -> None:
@@ -57,3 +60,27 @@ def test_where_states_cost_something_none_is_taken(
     )
     found = build._shipped(parse_config({"target": "smollm2", **changed}), target)
     assert found == (shipped_heads("smollm2") if taken else ())
+
+
+def test_the_bundled_target_has_a_head_for_each_method_that_is_asked_for_by_name() -> None:
+    """``auto`` takes none of them: on so small a target they cost more than they gain."""
+    for kind, name in bundled_heads().items():
+        for target in ("bundled-target", DEFAULT_TARGET):
+            assert shipped_heads(target, kind) == (located(name),)
+            assert shipped_heads(target, "auto") == shipped_heads(target, "mtp") == ()
+        assert kind == "eagle" or shipped_heads("smollm2", kind) == ()
+    assert shipped_heads("smollm2", "eagle") == shipped_heads("smollm2")
+    assert shipped_heads("some/other", "eagle") == ()
+
+
+@pytest.mark.parametrize("kind", bundled_heads())
+def test_a_head_method_finds_the_bundled_head(kind: str) -> None:
+    core = build.build_engine(parse_config({"proposer": kind, "threads": 1, "dtype": "float32"}))
+    _, inbox = answered(core, "I need a taxi.", SamplingParams(max_tokens=5), proposer=kind)
+    assert core.proposer.name == kind and not inbox.errors and len(inbox.token_ids) == 5
+
+
+def test_another_target_without_a_head_is_one_error(tmp_path: Path) -> None:
+    target, _ = save_pair(tmp_path)
+    with pytest.raises(ConfigError, match="--proposer eagle needs a head .* --draft"):
+        build.build_engine(parse_config({"target": str(target), "proposer": "eagle"}))

@@ -90,6 +90,35 @@ def many(*, voice: str) -> SpeechSynthesizer:
     return voice_from_function(str.encode, 8000, name=f"many:{voice}")
 
 
+class Choir:
+    """An entry point whose adapter names what stands behind the equals sign."""
+
+    named_by = "singer"
+
+    def __call__(self, *, singer: str = "all") -> SpeechSynthesizer:
+        return voice_from_function(str.encode, 8000, name=f"choir:{singer}")
+
+
+choir = Choir()
+
+
+def test_what_stands_behind_an_equals_sign_is_the_option_that_an_adapter_is_named_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [
+            EntryPoint(n, f"{__name__}:{w}", group) for n, w in (("a", "choir"), ("hum", "hum"))
+        ]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    assert load_adapter("voice", "a=anna").capabilities.name == "choir:anna"
+    assert load_adapter("voice", "a").capabilities.name == "choir:all"
+    with pytest.raises(ConfigError, match="voice 'a=': write a alone, or a=SINGER"):
+        load_adapter("voice", "a=")
+    with pytest.raises(ConfigError, match="voice 'hum=anna': hum has no such choice; write hum"):
+        load_adapter("voice", "hum=anna")
+
+
 @pytest.mark.parametrize(
     ("here", "language", "name", "speaks", "missed"),
     [

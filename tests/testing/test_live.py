@@ -86,7 +86,7 @@ async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None
         *("turn_end", "transcript", "asked", "first_token", "arrived", "first_audio")
     ]
     assert list(third.parts) == ["asked", "first_token", "arrived", "first_audio"]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert all(abs(turn.residual_ms) < 1 for turn in report.turns)
     assert second.interrupts is True
     assert 0 < second.stages["interruption_silence"] < 100, "heard within a block of 32 ms"
@@ -114,7 +114,12 @@ async def test_the_command_prints_percentiles_and_waterfalls_of_a_server(
         file = str(tmp_path / "talk.toml")
         args = {"scenario": file, "url": stand.url, "voice": "reference"}
         await latency.run(argparse.Namespace(**args, out=str(out), json=True))
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[:2] == [
+        "loading the voice reference",
+        f"connecting to {stand.url} (a server that is still loading is waited for: 30 s at most)",
+    ]
+    lines = printed.out.splitlines()
     document = json.loads((out / "latency.json").read_text())
     assert lines[0] == "talk: 3 turns, wall clock" and document["clock"] == "wall"
     assert json.loads(lines[-1])["stages_ms"] == document["stages_ms"]

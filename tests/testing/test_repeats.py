@@ -32,6 +32,12 @@ def test_a_turn_takes_as_much_work_however_many_there_are() -> None:
     assert each[1] < 1.1 * each[0]
 
 
+def test_the_turns_of_all_repetitions_are_counted() -> None:
+    told: list[tuple[int, int]] = []
+    run_virtual(run_scenario(short_turns(8), progress=lambda *counts: told.append(counts)))
+    assert told == [(done, 8) for done in range(1, 9)]
+
+
 def test_three_processes_give_the_same_report() -> None:
     report = run_virtual(run_scenario(short_turns(80)))
     told = json.dumps([report.to_dict(), report.lines()])

@@ -50,6 +50,8 @@ class VisemeScripter:
 
     copies = True  # tracks may be copied: they hold nothing but their own state
 
+    named_by = "rig"
+
     def __init__(self, *, patience_ms: float = 0.0, rig: Rig = "arkit") -> None:
         in_range("patience_ms", patience_ms, 0, 10_000)
         one_of("rig", rig, get_args(Rig))

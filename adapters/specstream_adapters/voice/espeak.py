@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from typing import TypeVar
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
-from specstream_adapters.checks import in_range
+from specstream_adapters.checks import manner
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.shared import once, thread_of
@@ -23,6 +24,8 @@ __all__ = ["EspeakVoice", "on_library", "shared_library"]
 PIECE = 300
 """Most characters given to the library at once: bounds the audio that is made ahead of a consumer."""
 
+_RATE_WPM = 175  # the library's usual words a minute
+_PITCH, _OCTAVE, _HIGHEST = 50, 50, 99  # its usual pitch, and the steps of its scale
 T = TypeVar("T")
 
 
@@ -36,20 +39,22 @@ class EspeakVoice:
 
     Args:
         voice: A language or voice name, perhaps with a variant: ``"en-us"``, ``"de"``, ``"fr+f3"``.
-        rate_wpm: Words a minute, 80 to 450.
-        pitch: 0 to 99.
+        speed: 1 is 175 words a minute; 0.5 to 2.
+        pitch: 1 is the voice's own; 0.5 to 2 (an octave down and up).
 
     Raises:
         AdapterUnavailable: the library is missing, or it has no such voice.
         ConfigError: an option is out of range.
     """
 
-    def __init__(self, *, voice: str = "en-us", rate_wpm: int = 175, pitch: int = 50) -> None:
+    named_by = "voice"
+
+    def __init__(self, *, voice: str = "en-us", speed: float = 1.0, pitch: float = 1.0) -> None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 60 or not voice.isprintable():
             raise ConfigError(f"voice must be a short name such as 'en-us', not {voice!r:.80}")
-        in_range("rate_wpm", rate_wpm, 80, 450, whole=True)
-        in_range("pitch", pitch, 0, 99, whole=True)
-        self._settings = (voice, rate_wpm, pitch)
+        manner(speed, pitch)
+        steps = round(_PITCH + _OCTAVE * math.log2(pitch))
+        self._settings = (voice, round(_RATE_WPM * speed), min(steps, _HIGHEST))
         on_library(lambda library: library.choose(*self._settings)).result()  # milliseconds
         self.capabilities = VoiceCapabilities(
             f"espeak:{voice}",

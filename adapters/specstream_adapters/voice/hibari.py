@@ -10,9 +10,9 @@ import numpy as np
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.checks import in_range
+from specstream_adapters.checks import manner
 from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, timed
-from specstream_adapters.voice.hibari_model import shared_model
+from specstream_adapters.voice.hibari_model import DEFAULT_SPEAKER, shared_model
 from specstream_adapters.voice.shared import take_marks, thread_of
 from specstream_adapters.voice.text import plain, speakable
 
@@ -28,35 +28,53 @@ them, is then 0.89 of full scale."""
 
 
 class HibariVoice:
-    """A `SpeechSynthesizer` on hibari-tts (extra ``voice``): understandable, 24 kHz, one speaker.
+    """A `SpeechSynthesizer` on hibari-tts (extra ``voice``): understandable, 24 kHz.
 
     A sentence is synthesized as a whole, so its first buffer comes when all of it is done: on a free
     core after about a hundredth of the audio's length. It is ``deterministic``. Text in another
-    language is read as if it were English. All voices of a process share one model and one thread,
-    which serves one sentence at a time.
+    language is read as if it were English. All voices of a process share one thread, which serves
+    one sentence at a time, and one model for each speaker.
 
     Args:
         language: English: ``"en"``, ``"en-us"`` or another code that begins with ``en`` (the accent
             stays American).
+        speaker: ``"heart"`` is in the package of hibari-tts. Others, such as ``"emma"`` (British), are
+            there once that package's command has downloaded them.
         speed: 1 is about 14 letters a second; 0.5 to 2.
+        pitch: Only 1: the model has each speaker's own pitch.
 
     Raises:
-        AdapterUnavailable: hibari-tts or onnxruntime is missing or can't be used.
-        ConfigError: an option is out of range, or the language is not English.
+        AdapterUnavailable: hibari-tts or onnxruntime is missing or can't be used, or the speaker's model
+            isn't here.
+        ConfigError: an option is out of range, there is no such speaker, or the language is not English.
     """
 
-    def __init__(self, *, language: str = "en-us", speed: float = 1.0) -> None:
+    named_by = "speaker"
+
+    def __init__(
+        self,
+        *,
+        language: str = "en-us",
+        speaker: str = DEFAULT_SPEAKER,
+        speed: float = 1.0,
+        pitch: float = 1.0,
+    ) -> None:
         if not isinstance(language, str) or language.lower().partition("-")[0] != "en":
             raise ConfigError(
                 f"language {language!r:.80}: the hibari voice speaks English only; the voice 'espeak' "
                 "speaks about 100 languages"
             )
-        in_range("speed", speed, 0.5, 2)
-        self._model = shared_model()
+        manner(speed, pitch)
+        if pitch != 1:
+            raise ConfigError(
+                "pitch: the hibari voice has its speaker's own pitch only; the voice 'espeak' can be "
+                "set higher and lower (--voice espeak --pitch 1.1)"
+            )
+        self._model = shared_model(speaker)
         self._speed = float(speed)
         self._closed = False
         self.capabilities = VoiceCapabilities(
-            "hibari",
+            "hibari" if speaker == DEFAULT_SPEAKER else f"hibari:{speaker}",
             SAMPLE_RATE,
             deterministic=True,
             words=True,

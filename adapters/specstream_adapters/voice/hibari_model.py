@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from specstream.errors import AdapterUnavailable
+from specstream_adapters.checks import one_of
 from specstream_adapters.onnx import without_telemetry
 from specstream_adapters.voice.hibari_marks import Wave
 from specstream_adapters.voice.hibari_text import Reader
 from specstream_adapters.voice.shared import once
 
-__all__ = ["HibariModel", "shared_model"]
+__all__ = ["DEFAULT_SPEAKER", "HibariModel", "shared_model"]
+
+DEFAULT_SPEAKER = "heart"
 
 _DURATIONS = "/Clip_output_0"
 _THREADS = 1  # of one call; the language model needs the other cores
@@ -53,29 +56,33 @@ class HibariModel:
 
 
 @once
-def shared_model() -> HibariModel:
-    """The process's one model, loaded on first use (about a second, packages included).
+def shared_model(speaker: str) -> HibariModel:
+    """The process's one model of a speaker, loaded on first use (about a second, packages included).
 
     Raises:
-        AdapterUnavailable: hibari-tts or onnxruntime is missing, or is a release that differs.
+        AdapterUnavailable: hibari-tts or onnxruntime is missing, or is a release that differs, or the
+            speaker's model isn't here.
+        ConfigError: there is no such speaker.
     """
     try:
         onnxruntime = without_telemetry()
-        from hibari import dsp, g2p, tts
+        from hibari import dsp, g2p, tts, voices
     except ImportError as error:
         raise AdapterUnavailable(
             "the hibari voice needs hibari-tts: pip install 'hibari-tts[fast]', or choose the "
             f"voice 'espeak' ({error})"
         ) from error
+    one_of("speaker", speaker, voices.VOICES)
+    file = _file_of(speaker, voices)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = _THREADS
     options.log_severity_level = 3
     assets = Path(tts.ASSETS)
     try:
-        graph = (assets / "hibari.onnx").read_bytes() + _declared(_DURATIONS)
+        graph = file.read_bytes() + _declared(_DURATIONS)
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         ids = json.loads((assets / "vocab.json").read_text("utf-8"))
-        to_phonemes = g2p.G2P()
+        to_phonemes = g2p.G2P(british=voices.VOICES[speaker]["british"])
         letters = frozenset(to_phonemes.oov.cin)
         reader = Reader(
             to_phonemes, g2p.normalize, tts.Hibari.split_sentences, letters, frozenset(ids)
@@ -88,6 +95,19 @@ def shared_model() -> HibariModel:
             f"this hibari-tts can't be used; 0.2.1 is known to work ({reason})"
         ) from error
     return model
+
+
+def _file_of(speaker: str, voices: Any) -> Path:
+    """The file of a speaker's model; the package would download one that is missing without asking."""
+    try:
+        return Path(voices.voice_path(speaker, download_missing=False))
+    except FileNotFoundError as error:
+        facts = voices.VOICES[speaker]
+        raise AdapterUnavailable(
+            f"hibari's speaker {speaker!r} isn't here yet: `hibari Hello --voice {speaker}` downloads "
+            f"the model ({facts['bytes'] / 1e6:.1f} MB, once), or copy {voices.BASE_URL}{facts['file']} "
+            f"to {error.args[0]}"
+        ) from None
 
 
 def _declared(name: str) -> bytes:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from specstream.errors import AdapterFailed
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.checks import in_range
+from specstream_adapters.checks import in_range, manner
 from specstream_adapters.voice.shared import take_marks
 from specstream_adapters.voice.text import plain, speakable, tokens
 
 __all__ = ["ReferenceVoice"]
 
 _BUFFER_MS = 60
+_PITCH_HZ = 110.0
 _FADE_MS = 5  # at both ends of a sound, so that neighbours join without a click
 _VOWELS = {  # IPA: the first two formants in Hz (Peterson and Barney 1952)
     "ɑ": (730, 1090), "ɛ": (530, 1840), "ɪ": (390, 1990), "ɔ": (570, 840), "ʊ": (440, 1020),
@@ -51,7 +52,7 @@ class ReferenceVoice:
     Args:
         sample_rate: Samples a second, 8,000 to 48,000.
         speed: 1 is about 14 letters a second; 0.5 to 2.
-        pitch_hz: The pitch of voiced sounds, 60 to 300.
+        pitch: 1 is 110 Hz; 0.5 to 2.
         seed: The seed of the noise in the consonants.
 
     Raises:
@@ -63,15 +64,14 @@ class ReferenceVoice:
         *,
         sample_rate: int = 24_000,
         speed: float = 1.0,
-        pitch_hz: float = 110.0,
+        pitch: float = 1.0,
         seed: int = 0,
     ) -> None:
         in_range("sample_rate", sample_rate, 8_000, 48_000, whole=True)
-        in_range("speed", speed, 0.5, 2)
-        in_range("pitch_hz", pitch_hz, 60, 300)
+        manner(speed, pitch)
         in_range("seed", seed, 0, math.inf, whole=True)
         self._rate, self._speed = sample_rate, speed
-        self._pitch, self._seed = pitch_hz, seed
+        self._pitch, self._seed = _PITCH_HZ * pitch, seed
         self._closed = False
         self.capabilities = VoiceCapabilities(
             "reference",

@@ -69,8 +69,12 @@ class SpokenText(Generic[O]):
 
     def learn(self, phrase: Phrase) -> list[tuple[str, Span, O]]:
         """Take note of the tags up to the end of ``phrase``; returns the released pieces."""
-        self.tags += [tag.chars for tag in phrase.tags]
-        self._known = max(self._known, phrase.chars.end)
+        return self.know([tag.chars for tag in phrase.tags], phrase.chars.end)
+
+    def know(self, tags: Sequence[Span], end: int) -> list[tuple[str, Span, O]]:
+        """Take note of further tags: there are no others before ``end``."""
+        self.tags += tags
+        self._known = max(self._known, end)
         return self._release()
 
     def close(self) -> list[tuple[str, Span, O]]:

@@ -21,7 +21,7 @@ _UNSERVED: dict[str, Any] = {
         "input": dict.fromkeys(
             ("format", "noise_reduction", "transcription", "turn_detection"), _NO_AUDIO
         ),
-        "output": {"speed": "this server speaks at speed 1.0 only"},
+        "output": {"speed": "the server sets the speed, for all clients (serve --speed)"},
     },
 }
 _TOOLS = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"), NO_TOOLS)
