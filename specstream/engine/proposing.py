@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -96,7 +97,8 @@ class Proposing:
         for i, given in zip(wanted, made, strict=True):
             bounds = budget[i], self._vocab_size, self._device
             sound = self._spared(checked, given, *bounds, trees=trees)
-            proposals[i] = proposals[i] if sound is None else sound
+            if sound is not None:
+                proposals[i] = sound if sound.source else replace(sound, source=self.proposer.name)
         return marked(proposals, self._vocab_size)
 
     def _ask(self, sequences: list[Sequence], budget: list[int]) -> list[Proposal]:
