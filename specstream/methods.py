@@ -287,6 +287,11 @@ class OwnProposerConfig(Method):
             raise ValueError(f"{type(self.made).__name__} is no proposer: it lacks {missing}")
         return self
 
+    @property
+    def makes(self) -> bool:
+        """Whether every engine gets a proposer of its own."""
+        return self.made is None or isinstance(self.made, type) or bool(lacking(self.made))
+
     @field_serializer("made", when_used="json")
     def _told(self, made: object) -> str | None:
         return None if made is None else f"{made!r:.200}"

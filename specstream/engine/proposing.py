@@ -144,7 +144,7 @@ class Proposing:
         Called before the tokens are committed.
         """
         if any(verdict.malformed for verdict in verdicts):
-            self._complain(ProposalError("token ids or probs are out of range"))
+            self.complain(ProposalError("token ids or probs are out of range"))
         self._spared(lambda: self.proposer.observe(done.sequences, verdicts))
         if self._reader is not None and done.states:
             sequences = [part.sequence for part in done.parts]
@@ -180,10 +180,11 @@ class Proposing:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
             return None
 
-    def _complain(self, error: Exception) -> None:
+    def complain(self, error: Exception) -> None:
+        """Log what the proposer did wrong."""
         log = _log.debug if type(error) in self._logged else _log.error
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error

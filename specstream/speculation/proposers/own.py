@@ -50,7 +50,7 @@ def build(config: OwnProposerConfig, parts: Parts) -> Proposer:
         ConfigError: it can't be made, or isn't a proposer; the message says what it lacks.
     """
     made = config.made
-    if made is None or isinstance(made, type) or lacking(made):
+    if config.makes:
         called = config.name or getattr(made, "__name__", type(made).__name__)
         made = _made(_loaded(config.name) if made is None else made, called, config, parts)
     return _checked(made)
