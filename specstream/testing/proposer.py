@@ -67,7 +67,7 @@ def check_proposer(
             not for one whose drafts depend on more than the text, as on what the target predicted
             before; ``drafts`` is not for one that finds nothing to draft in letters.
         n: Replies sampled under each of the two rules of verification. With 4,000 a total variation of
-            about 0.1 from the target's distribution is found with probability 0.99; the report says
+            0.09 from the target's distribution is found with probability 0.99; the report says
             which exactly. An honest proposer fails once in a thousand such checks, or always or never
             if it draws by `SpecRequest.draw` only, because the seeds are fixed.
 
@@ -91,6 +91,8 @@ def check_proposer(
         except SpecstreamError as error:
             said = f"a request ended with {type(error).__name__}: {error}"
         wrong += [f"{name}: {said}"] if said else []
+    if "sound" in names and evidence.fault and not any(line.startswith("sound") for line in wrong):
+        wrong.insert(0, f"sound: {evidence.fault}")
     if wrong:
         raise AssertionError("\n".join(wrong))
     tests = evidence.tests

@@ -38,12 +38,14 @@ class Evidence:
         n: Replies sampled under each rule.
         drafted: Drafted tokens, over all checks.
         accepted: Those that the target accepted.
+        fault: The first thing that the proposer did wrong by itself: an exception, a malformed proposal.
         tests: The statistical tests of ``law``, one a rule.
     """
 
     n: int
     drafted: int = 0
     accepted: int = 0
+    fault: str | None = None
     tests: list[GTest] = field(default_factory=list)
 
     def add(self, core: EngineCore) -> None:
@@ -51,6 +53,7 @@ class Evidence:
         seen = watched(core)
         self.drafted += seen.tokens
         self.accepted += seen.accepted
+        self.fault = self.fault or _faults(core)
 
 
 def _asks(count: int = 4, most: int = 40) -> list[Ask]:
