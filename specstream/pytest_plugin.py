@@ -19,7 +19,7 @@ import pytest
 
 MARK = "specstream_virtual_time"
 _UNCOUNTED = "specstream_uncounted_s"
-_LEAST_S = 0.001  # of work in threads that is worth a line
+_LEAST_S = 0.01  # of work in threads that is worth a line
 _NAMED = 3  # tests in that line
 
 

@@ -20,11 +20,13 @@ __all__ = ["VirtualTimeLoop", "run_virtual"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _KERNEL_S = 0.001  # real time that a message may take between two sockets of this process
+_SHORT_S = 0.002  # calls in threads that are shorter aren't worth a word
 
 
 class _Call:
-    """A call in a thread; ``ended`` is the real time at which it was done, set by that thread."""
+    """A call in a thread, which sets the real times at which it began and ended."""
 
+    began: float | None = None
     ended: float | None = None
 
 
@@ -37,7 +39,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         waiting: Waits for a thread that does no work.
         limiter: Of anyio's threads.
         charging: Whether the clock runs while threads work.
-        uncounted: Real seconds in which threads worked while the clock stood still.
+        uncounted: Real seconds that threads worked while the clock stood still.
     """
 
     def __init__(self, *, charging: bool) -> None:
@@ -47,7 +49,9 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.waiting = 0
         self.limiter: anyio.CapacityLimiter | None = None
         self.charging = charging
+        self._was_lent = False
         self._mark: float | None = None  # real time until which work is accounted; None: no work
+        self._lent_s = 0.0  # for how long anyio's threads have worked without a break
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         due = None if timeout is None else self.now + timeout
@@ -94,8 +98,21 @@ class _JumpingSelector(selectors.DefaultSelector):
             until = max(ended, default=self._mark) if done else real
             worked = max(0.0, until - self._mark)
             self.now += worked if self.charging else 0.0
-            self.uncounted += 0.0 if self.charging else worked
-        self._mark = real if self._working else None
+            self._lent_s += worked if self._was_lent else 0.0
+        self._mark, self._was_lent = real if self._working else None, self._lent
+        if not self._was_lent:
+            self._miss(self._lent_s)
+            self._lent_s = 0.0
+
+    def over(self, call: _Call) -> None:
+        """Take note that a call is done."""
+        self.account()
+        self.calls.discard(call)
+        if call.began is not None:
+            self._miss((call.ended or time.perf_counter()) - call.began)
+
+    def _miss(self, seconds: float) -> None:
+        self.uncounted += 0.0 if self.charging or seconds < _SHORT_S else seconds
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -113,7 +130,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def uncounted(self) -> float:
-        """Real seconds in which threads worked while the clock stood still."""
+        """Real seconds that threads worked while the clock stood still, without calls below 2 ms."""
+        self._jumping.account()
         return self._jumping.uncounted
 
     def time(self) -> float:
@@ -139,6 +157,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         call, jumping = _Call(), self._jumping
 
         def timed(*args: *Ts) -> T:
+            call.began = time.perf_counter()
             try:
                 return func(*args)
             finally:
@@ -146,6 +165,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         # What goes to another process must be picklable; its end is then seen with its result.
         in_thread = executor is None or isinstance(executor, ThreadPoolExecutor)
+        call.began = None if in_thread else time.perf_counter()
         jumping.account()
         jumping.calls.add(call)
         jumping.account()
@@ -153,11 +173,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             executor, timed if in_thread else func, *args
         )
 
-        def done(future: asyncio.Future[T]) -> None:
-            jumping.account()
-            jumping.calls.discard(call)
-
-        future.add_done_callback(done)
+        future.add_done_callback(lambda future: jumping.over(call))
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
@@ -186,7 +202,7 @@ def run_virtual(
         charge_threads: Whether work in threads takes the time that it really takes, which differs from
             run to run; by default it takes none.
         tell_uncounted: Called at the end, also of a run that fails, with the real seconds in which
-            threads worked while the clock stood still.
+            threads worked while the clock stood still; what took less than 2 ms is left out.
 
     Raises:
         RuntimeError: every task waits for something that never comes; or a loop runs in this thread.

@@ -63,13 +63,14 @@ def check_proposer(
             of a method without weights or of an installed package's proposer. Each check makes new ones.
         only: Names of the checks to make (see `PROPOSER_CHECKS`); by default all.
         skip: Names of checks to leave out. ``leaks`` and ``concurrency`` are not for a proposer that
-            means to learn from all requests, nor ``memory`` while its store fills up; ``rollback`` is
-            not for one whose drafts depend on more than the text, as on what the target predicted
-            before; ``drafts`` is not for one that finds nothing to draft in letters.
+            means to learn from all requests, nor ``memory`` while its store fills up; ``noise`` is not
+            for one that decides by the clock; ``rollback`` is not for one whose drafts depend on more
+            than the text, as on what the target predicted before; ``drafts`` is not for one that finds
+            nothing to draft in letters.
         n: Replies sampled under each of the two rules of verification. With 4,000 a total variation of
             0.09 from the target's distribution is found with probability 0.99; the report says
-            which exactly. An honest proposer fails once in a thousand such checks, or always or never
-            if it draws by `SpecRequest.draw` only, because the seeds are fixed.
+            which exactly. An honest proposer fails once in a thousand times; a second run has the same
+            seeds and ends alike.
 
     Raises:
         AssertionError: a line for each check that failed, which begins with its name.

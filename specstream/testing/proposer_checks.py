@@ -110,6 +110,18 @@ def law(letters: Letters, evidence: Evidence) -> str | None:
     return None
 
 
+def noise(letters: Letters, evidence: Evidence) -> str | None:
+    """The same requests with the same seeds get the same drafts."""
+    for ask in _asks(2):
+        once, again = letters.engine(), letters.engine()
+        (first,), (second,) = letters.answers(once, [ask]), letters.answers(again, [ask])
+        evidence.add(once)
+        wrong = _compared(letters, once, first.id, again, second.id, "the first time")
+        if wrong is not None:
+            return f"the second time ({ask}) {wrong}: draw with request.draw only"
+    return None
+
+
 def rollback(letters: Letters, evidence: Evidence) -> str | None:
     """Right after tokens that were not accepted, drafts are those of a new proposer for this text."""
     left = _REPLAYS
@@ -223,7 +235,7 @@ def drafts(letters: Letters, evidence: Evidence) -> str | None:
 
 CHECKS: Mapping[str, Callable[[Letters, Evidence], str | None]] = {
     check.__name__: check
-    for check in (sound, text, law, rollback, leaks, concurrency, cancel, memory, drafts)
+    for check in (sound, text, law, noise, rollback, leaks, concurrency, cancel, memory, drafts)
 }
 """The checks by name, in order."""
 
@@ -258,9 +270,14 @@ def _first(letters: Letters, ask: Ask, text: tuple[int, ...], limit: int) -> Dra
 
 
 def _compared(
-    letters: Letters, alone: EngineCore, first: int, other: EngineCore, second: int
+    letters: Letters,
+    alone: EngineCore,
+    first: int,
+    other: EngineCore,
+    second: int,
+    when: str = "where that request is alone",
 ) -> str | None:
-    """How the drafts for one request differ from those for the same request alone."""
+    """How the drafts for one request differ from those for the same request ``when``."""
     wanted, found = watched(alone).drafted[first], watched(other).drafted[second]
     mine = {one.text: one for one in found}
     for one in wanted:
@@ -268,7 +285,7 @@ def _compared(
         if seen is None or not seen.like(one):
             return (
                 f"it drafts {_drafts(letters, seen)} behind {letters.written(one.text)!r}, and "
-                f"{_drafts(letters, one)} where that request is alone"
+                f"{_drafts(letters, one)} {when}"
             )
     return None
 

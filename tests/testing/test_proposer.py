@@ -10,6 +10,7 @@ import torch
 
 from specstream.errors import ConfigError
 from specstream.speculation import Capabilities, Proposal, ProposerContext, SpecRequest, Verdict
+from specstream.speculation.optional import States
 from specstream.testing import PROPOSER_CHECKS, check_proposer
 
 QUICK = 1000  # replies a rule: a total variation of 0.17 is found with probability 0.99
@@ -24,7 +25,7 @@ class Recalls:
 
     def __init__(self, context: ProposerContext) -> None:
         self.context = context
-        self.read: dict[int, int] = {}  # by slot: how much of its text was looked at
+        self.upto: dict[int, int] = {}  # by slot: how much of its text was looked at
         self.after: dict[int, dict[int, int]] = {}  # by slot: token → where it was last
 
     def key(self, request: SpecRequest, index: int) -> int:
@@ -38,9 +39,9 @@ class Recalls:
 
     def _draft(self, request: SpecRequest, most: int, key: int) -> Proposal:
         text, after = self.text(request), self.after.setdefault(key, {})
-        for at in range(self.read.get(key, 0), len(text) - 1):
+        for at in range(self.upto.get(key, 0), len(text) - 1):
             after[text[at]] = at
-        self.read[key] = len(text) - 1
+        self.upto[key] = len(text) - 1
         at = after.get(text[-1], len(text))
         tokens = text[at + 1 : at + 1 + min(most, 3)]
         if not tokens:
@@ -58,7 +59,7 @@ class Recalls:
         pass
 
     def release(self, slot: int) -> None:
-        self.read.pop(slot, None)
+        self.upto.pop(slot, None)
         self.after.pop(slot, None)
 
 
@@ -99,6 +100,26 @@ class NotDrawn(Draws):
 
     def _drawn(self, request: SpecRequest, tokens: list[int]) -> Proposal:
         return replace(super()._drawn(request, tokens), tokens=torch.tensor(tokens))
+
+
+class OwnDice(Draws):
+    """Honest, but draws by itself."""
+
+    def _drawn(self, request: SpecRequest, tokens: list[int]) -> Proposal:
+        rows = super()._drawn(request, tokens).probs
+        assert rows is not None
+        return Proposal(torch.multinomial(rows, 1).squeeze(1), rows)
+
+
+class Reads(Recalls):
+    """Is given the target's hidden states; here they are only looked at."""
+
+    capabilities = Capabilities(hidden_states=(1, 2))
+
+    def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
+        for request, given in zip(requests, states, strict=True):
+            assert given.states.shape[1:] == (2, 32)
+            assert given.start + len(given.states) <= len(request.token_ids) + 8
 
 
 class LooksAndDrops(Draws):
@@ -167,7 +188,7 @@ class ByPlace(Recalls):
 
 class ReleasesOnce(Recalls):
     def release(self, slot: int) -> None:
-        del self.read[slot], self.after[slot]
+        del self.upto[slot], self.after[slot]
 
 
 class Hoards(Recalls):
@@ -190,11 +211,12 @@ class Idle(Recalls):
 
 def test_the_checks_have_these_names() -> None:
     assert list(PROPOSER_CHECKS) == [
-        "sound", "text", "law", "rollback", "leaks", "concurrency", "cancel", "memory", "drafts",
-    ]  # fmt: skip
+        *("sound", "text", "law", "noise", "rollback"),
+        *("leaks", "concurrency", "cancel", "memory", "drafts"),
+    ]
 
 
-@pytest.mark.parametrize("make", [Recalls, Draws])
+@pytest.mark.parametrize("make", [Recalls, Draws, Reads])
 def test_what_keeps_the_contract_passes(make: Callable[[ProposerContext], Recalls]) -> None:
     report = check_proposer(make, n=QUICK)
     assert report.passed == tuple(PROPOSER_CHECKS) and not report.skipped
@@ -227,6 +249,7 @@ def test_the_bundled_proposers_without_weights_pass(name: str, skip: set[str]) -
         (WritesItself, "text", "plain decoding"),
         (NotDrawn, "law", "total variation"),
         (LooksAndDrops, "law", "total variation"),
+        (OwnDice, "noise", "request.draw"),
         (NeverRollsBack, "rollback", "not accepted"),
         (OneMemory, "leaks", "after other requests"),
         (ByPlace, "concurrency", "beside other requests"),
