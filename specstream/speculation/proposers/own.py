@@ -96,6 +96,8 @@ def _checked(made: object) -> Proposer:
     name, capabilities = getattr(made, "name", None), getattr(made, "capabilities", None)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"proposer {kind}: its name must be a text, not {name!r:.80}")
+    if name == "off":  # a request of that name doesn't speculate
+        raise ConfigError(f"proposer {kind}: 'off' is the name of plain decoding; take another")
     if not isinstance(capabilities, Capabilities):
         raise ConfigError(
             f"proposer {kind}: its capabilities must be a Capabilities object, not {capabilities!r:.80}"

@@ -217,6 +217,7 @@ def test_what_is_no_proposer_is_refused(given: Any, said: str) -> None:
         (lambda context: 1 / 0, "can't be made: division by zero"),
         (lambda: Repeats(), "can't be made: .*takes 0 positional arguments"),
         (lambda context: Repeats(name=""), "its name must be a text"),
+        (lambda context: Repeats(name="off"), "'off' is the name of plain decoding"),
         (lambda context: Repeats(capabilities=None), "capabilities must be a Capabilities"),  # type: ignore[arg-type]
     ],
 )
