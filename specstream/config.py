@@ -13,7 +13,15 @@ from pydantic_core import ErrorDetails
 from specstream.checks import meant, problem
 from specstream.errors import ConfigError, PromptError
 from specstream.learning.config import LearningConfig
-from specstream.methods import PROPOSERS, AutoProposerConfig, ProposerConfig, Strict
+from specstream.methods import (
+    PROPOSERS,
+    AutoProposerConfig,
+    OwnProposerConfig,
+    ProposerConfig,
+    Strict,
+    installed_proposers,
+    settings_of,
+)
 from specstream.params import template_kwargs
 
 __all__ = [
@@ -49,7 +57,8 @@ class EngineConfig(Strict):
 
     ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that is in
     the package (``"bundled-target"``, ``"bundled-draft"``) or that ``specstream pull`` has brought, such
-    as ``"smollm2"``. ``proposer``: a method's name, or its class with settings.
+    as ``"smollm2"``. ``proposer``: the name of a method or of an installed package's proposer, a table
+    or a class of its settings, or a proposer of your own (see `OwnProposerConfig`).
 
     Bad values raise pydantic's ``ValidationError`` here; `Engine.load` and `parse_config` raise
     `ConfigError`.
@@ -182,7 +191,7 @@ class EngineConfig(Strict):
     @field_validator("proposer", mode="before")
     @classmethod
     def _method_by_name(cls, proposer: object) -> object:
-        return {"kind": proposer} if isinstance(proposer, str) else proposer
+        return settings_of(proposer)
 
     @field_validator("chat_template_kwargs", mode="before")
     @classmethod
@@ -259,9 +268,13 @@ def _problem(error: ErrorDetails) -> str:
     """Describe one validation error, with a suggestion where a key or a method is misspelled."""
     methods = {kind.model_fields["kind"].default: kind for kind in PROPOSERS}
     if error["type"] == "union_tag_invalid":
-        named = error["ctx"]["tag"]
-        return f"{named} is no method ({', '.join(sorted(methods))}){meant(named, methods)}"
-    tables: dict[Any, type[Strict]] = {"learning": LearningConfig, **methods}
+        named, known = error["ctx"]["tag"], sorted([*methods, *installed_proposers()])
+        return f"{named} is no method ({', '.join(known)}){meant(named, known)}"
+    tables: dict[Any, type[Strict]] = {
+        "learning": LearningConfig,
+        "own": OwnProposerConfig,
+        **methods,
+    }
     table = next((tables[part] for part in error["loc"][:-1] if part in tables), EngineConfig)
     return problem(error, table.model_fields)
 

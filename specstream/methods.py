@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 
 __all__ = [
     "PROPOSERS",
@@ -19,10 +21,14 @@ __all__ = [
     "MirrorProposerConfig",
     "MtpProposerConfig",
     "OffProposerConfig",
+    "OwnProposerConfig",
     "ProposerConfig",
     "StreamingProposerConfig",
     "Strict",
     "SuffixProposerConfig",
+    "installed_proposers",
+    "lacking",
+    "settings_of",
 ]
 
 
@@ -258,6 +264,39 @@ class AutoProposerConfig(_Lookup):
     vocabulary: _Vocabulary = "auto"
 
 
+class OwnProposerConfig(Method):
+    """A proposer that isn't specstream's: an object, a function, or an installed package's by name.
+
+    Attributes:
+        made: The proposer, which then serves this engine only; or a function (or class) that is called
+            with a `ProposerContext` when the engine is built and returns one.
+        name: The name of an entry point in the group ``specstream.proposer``, which is such a function.
+        options: Its keyword arguments.
+    """
+
+    kind: Literal["own"] = "own"
+    made: Any = Field(default=None, repr=False)
+    name: str = ""
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.made is None) == (not self.name):
+            raise ValueError("give the proposer itself (made) or the name of an installed one")
+        if self.made is not None and not callable(self.made) and (missing := lacking(self.made)):
+            raise ValueError(f"{type(self.made).__name__} is no proposer: it lacks {missing}")
+        return self
+
+    @property
+    def makes(self) -> bool:
+        """Whether every engine gets a proposer of its own."""
+        return self.made is None or isinstance(self.made, type) or bool(lacking(self.made))
+
+    @field_serializer("made", when_used="json")
+    def _told(self, made: object) -> str | None:
+        return None if made is None else f"{made!r:.200}"
+
+
 ProposerConfig = Annotated[
     AutoProposerConfig
     | BlockProposerConfig
@@ -269,8 +308,59 @@ ProposerConfig = Annotated[
     | MirrorProposerConfig
     | MtpProposerConfig
     | OffProposerConfig
+    | OwnProposerConfig
     | StreamingProposerConfig
     | SuffixProposerConfig,
     Field(discriminator="kind"),
 ]
-PROPOSERS: tuple[type[Method], ...] = get_args(get_args(ProposerConfig)[0])
+PROPOSERS: tuple[type[Method], ...] = tuple(
+    one for one in get_args(get_args(ProposerConfig)[0]) if one is not OwnProposerConfig
+)
+"""specstream's own methods."""
+_BUNDLED = frozenset(one.model_fields["kind"].default for one in PROPOSERS)
+_CALLED = ("propose", "observe", "release")
+
+
+def installed_proposers() -> dict[str, EntryPoint]:
+    """The proposers of installed packages by name: the entry points of ``specstream.proposer``.
+
+    A name of one of specstream's own methods isn't among them: that method keeps it.
+    """
+    found = entry_points(group="specstream.proposer")
+    return {point.name: point for point in found if point.name not in {*_BUNDLED, "own"}}
+
+
+def lacking(proposer: object) -> str:
+    """The methods of a proposer that an object doesn't have, in words; empty if it has them all."""
+    missing = [name for name in _CALLED if not callable(getattr(proposer, name, None))]
+    return _listed(missing)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def settings_of(proposer: object) -> object:
+    """The settings that a user's words for a proposer stand for: a name, a table, or the thing itself.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(proposer, Method):
+        return proposer
+    if isinstance(proposer, str):
+        proposer = {"kind": proposer}
+    if isinstance(proposer, dict):
+        kind = proposer.get("kind")
+        if not isinstance(kind, str) or kind in {*_BUNDLED, "own"}:
+            return proposer
+        if kind not in installed_proposers():
+            return proposer  # refused with a list of what there is
+        options = {key: value for key, value in proposer.items() if key != "kind"}
+        return OwnProposerConfig(name=kind, options=options)
+    if callable(proposer) or any(hasattr(proposer, name) for name in _CALLED):
+        return OwnProposerConfig(made=proposer)
+    raise ValueError(
+        "a proposer is a method's name, a table of its settings, a function that makes one, or an "
+        f"object with {_listed(_CALLED)}; {type(proposer).__name__} is none of these"
+    )

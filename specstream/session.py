@@ -17,6 +17,7 @@ from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Trunc
 
 if TYPE_CHECKING:
     from specstream.learning.learner import LearningReport
+    from specstream.speculation import Proposer, ProposerContext
     from specstream.speculation.explanation import Explanation
 
 __all__ = ["Engine", "Session"]
@@ -49,7 +50,11 @@ class Engine:
         target: str | Path | None = None,
         draft: str | Path | Sequence[str | Path] | None = None,
         *,
-        proposer: str | dict[str, Any] | None = None,
+        proposer: str
+        | dict[str, Any]
+        | Proposer
+        | Callable[[ProposerContext], Proposer]
+        | None = None,
         config: EngineConfig | None = None,
         **options: Any,
     ) -> Engine:
@@ -59,7 +64,9 @@ class Engine:
             target: Folder, GGUF file, Hub id or a pulled model's name; the bundled target by default.
             draft: The same for the draft model or a trained head's folder, or several of them.
             proposer: A kind (``"auto"``, the default; ``"draft"``, ``"suffix"``, …) or a kind
-                with its options (``{"kind": "suffix", "num_tokens": 12}``).
+                with its options (``{"kind": "suffix", "num_tokens": 12}``), one of an installed package
+                included; a proposer of your own, which then serves this engine only; or a function that
+                makes one when the engine is entered.
             config: What to start from; the other arguments override it.
             options: Further keys of `EngineConfig`.
 
@@ -70,7 +77,7 @@ class Engine:
             raise ConfigError(
                 "config must be an EngineConfig; single keys go as Engine.load(key=value)"
             )
-        values = config.model_dump() if config is not None else {}
+        values = dict(config) if config is not None else {}
         named = {"target": target, "draft": draft, "proposer": proposer}
         values |= options | {key: value for key, value in named.items() if value is not None}
         return cls(parse_config(values))
@@ -80,7 +87,7 @@ class Engine:
 
         Raises:
             ModelError: any of its kinds.
-            ConfigError: the engine was entered before.
+            ConfigError: the engine was entered before, or a proposer can't be made.
         """
         await self._host.start(self.config)
         return self

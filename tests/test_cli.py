@@ -157,6 +157,7 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["generate", "x", "--top-p", "0"], 2, "top_p"),
         (["generate", "x", "--max-tokens", "0"], 2, "max_tokens"),
         (["generate", "x", "--device", "abacus"], 2, "abacus"),
+        (["generate", "x", "--proposer", "sufix"], 2, "suffix); did you mean suffix?"),
         (["generate", "x", "--config", "/no/such/file.toml"], 2, "can't read"),
         (
             ["export", "/no/such/file.jsonl", "--to", "vrm"],
@@ -195,7 +196,6 @@ def test_bad_input_is_one_clear_line(
         (["generate", "--", "-x", "--y"], "unexpected '--y'"),
         (["serve", "--port", "http"], "a port is a number from 0 to 65535"),
         (["generate", "x", "--top", "1"], "--top could match --top-p, --top-k"),
-        (["generate", "x", "--proposer", "magic"], "invalid choice: 'magic'"),
         (["trace", "x", "--at", "-1s"], "a value that begins with - is written --at=VALUE"),
         (["adapter"], "required: kind; see `specstream adapter --help`\n"),
     ],

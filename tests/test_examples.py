@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specstream.testing import check_proposer
 from tests.missing import needs_installation
 
 ROOT = Path(__file__).parent.parent
@@ -27,15 +28,17 @@ def test_it_runs_and_is_short(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("name", ["avatar", "pipeline", "prompts"])
+@pytest.mark.parametrize("name", ["avatar", "drafting", "pipeline", "prompts"])
 def test_a_document_s_first_program_runs(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_installation()
     program = tmp_path / "program.py"
     program.write_text(_snippets(ROOT / "docs" / f"{name}.md")[0])
-    runpy.run_path(str(program), run_name="__main__")
+    made = runpy.run_path(str(program), run_name="__main__")
     assert capsys.readouterr().out.strip()
+    if name == "drafting":
+        check_proposer(made["Phrase"], n=300)
 
 
 def _snippets(path: Path) -> list[str]:
@@ -47,7 +50,7 @@ def test_what_a_document_imports_is_there(path: Path) -> None:
     """A snippet is copied as it stands, so a name that has moved fails in its first line."""
     for snippet in _snippets(path):
         for node in ast.walk(ast.parse(snippet)):
-            if isinstance(node, ast.ImportFrom) and node.module == "openai":
+            if isinstance(node, ast.ImportFrom) and node.module in ("openai", "my_package"):
                 continue  # another's package, which the tests do without
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 module = importlib.import_module(node.module)

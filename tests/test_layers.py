@@ -46,6 +46,7 @@ LAYERS = [
     {"specstream.speculation"},
     {"specstream.learning"},
     {"specstream.engine"},
+    {"specstream.bench.exactness"},  # knows the engine only
     {
         "specstream.generation",
         "specstream.turn",

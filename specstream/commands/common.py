@@ -47,8 +47,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
         "head's folder; repeatable",
         action="append",
     )
-    kinds = [*sorted(KINDS), *(["all"] if every_method else [])]
-    add("--proposer", "drafting method (default: auto, chosen each round)", choices=kinds)
+    kinds = ", ".join([*sorted(KINDS.keys() - {"own"}), *(["all"] if every_method else [])])
+    add(
+        "--proposer NAME",
+        f"drafting method (default: auto, chosen each round): {kinds}, or an installed package's",
+    )
     variables = """variables for the model's chat template, such as '{"enable_thinking": false}'"""
     add("--chat-template-kwargs JSON", variables, type=_template_kwargs)
     add("--device", "auto, cpu, cuda, cuda:1 …")

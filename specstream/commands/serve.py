@@ -16,6 +16,7 @@ from specstream.commands.serving import ServerConfig, api_key_of, server_config,
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
+from specstream.methods import OwnProposerConfig
 from specstream.models.kept import shipped_heads
 from specstream.pipeline.adapters import load_adapter
 from specstream.ws.listen import check_address, location
@@ -72,6 +73,8 @@ def _names(config: EngineConfig) -> dict[str, str]:
         drafts = (DEFAULT_DRAFT,)
     if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
         drafts = () if kind == "off" else (kind,)
+    if isinstance(config.proposer, OwnProposerConfig):
+        drafts = (config.proposer.name,)
     own = {DEFAULT_TARGET: "bundled-target", DEFAULT_DRAFT: "bundled-draft"}
     called = [own.get(name) or Path(name).name for name in (config.target, *drafts)]
     names = {"target": called[0], "draft": ", ".join(called[1:])}

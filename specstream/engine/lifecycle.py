@@ -72,6 +72,8 @@ class Lifecycle:
 
     def submit(self, request: Request) -> None:
         """Queue a request; if the queue is full it ends with `EngineBusy`."""
+        if request.proposer == "own":  # reports name the proposer itself
+            request.proposer = self.proposing.proposer.name
         self.drop_cancelled()
         try:
             self.scheduler.submit(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -96,7 +97,8 @@ class Proposing:
         for i, given in zip(wanted, made, strict=True):
             bounds = budget[i], self._vocab_size, self._device
             sound = self._spared(checked, given, *bounds, trees=trees)
-            proposals[i] = proposals[i] if sound is None else sound
+            if sound is not None:
+                proposals[i] = sound if sound.source else replace(sound, source=self.proposer.name)
         return marked(proposals, self._vocab_size)
 
     def _ask(self, sequences: list[Sequence], budget: list[int]) -> list[Proposal]:
@@ -142,7 +144,7 @@ class Proposing:
         Called before the tokens are committed.
         """
         if any(verdict.malformed for verdict in verdicts):
-            self._complain(ProposalError("token ids or probs are out of range"))
+            self.complain(ProposalError("token ids or probs are out of range"))
         self._spared(lambda: self.proposer.observe(done.sequences, verdicts))
         if self._reader is not None and done.states:
             sequences = [part.sequence for part in done.parts]
@@ -178,10 +180,11 @@ class Proposing:
         try:
             return call(*args, **kwargs)
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
             return None
 
-    def _complain(self, error: Exception) -> None:
+    def complain(self, error: Exception) -> None:
+        """Log what the proposer did wrong."""
         log = _log.debug if type(error) in self._logged else _log.error
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error

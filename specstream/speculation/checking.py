@@ -68,6 +68,8 @@ def checked(
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not _all_distributions(probs):
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
+    if not isinstance(proposal.source, str):
+        raise ProposalError(f"source must be a text, not {type(proposal.source).__name__}")
     entered = proposal.entered
     if entered is not None and (tree is not None or not isinstance(entered, Entered)):
         raise ProposalError(

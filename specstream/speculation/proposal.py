@@ -16,6 +16,9 @@ verifies them, and calls `Proposer.observe`. An example is
 - **Errors cost speed only.** An exception or a malformed proposal is logged; the round goes on.
 - **No waiting.** On a GPU, reading a tensor (``tolist``, ``item``) makes the host wait for the device.
 - **Memory.** Keep what belongs to a sequence under its `SpecRequest.slot`, and drop it in `release`.
+- **Text only.** Don't change what a request holds (``token_ids`` is the engine's own list), and let a
+  proposal depend on the request's own text, whatever other requests there are. Tokens that were drafted
+  and not accepted are no part of the text; ``token_ids`` is, always.
 - **More.** See `Capabilities` for trees, and `specstream.speculation.optional` for proposers that read
   the target's hidden states, take part in its pass, or are told what a step cost.
 """
@@ -60,7 +63,7 @@ class Proposal:
         parents: The index of each token's parent (-1: the committed text); a parent comes before its
             children. Siblings are tried in their order. None: a chain, which is verified by a rule of
             its own if its tokens were drawn.
-        source: The kind of proposer that made it, for reports.
+        source: The kind of proposer that made it, for reports. Empty: the proposer's name.
         sound: Set by the engine: ``[K]`` bool, False where an id outside the vocabulary was replaced.
         entered: The states of the unread committed tokens and the first proposed ones after the target's
             own first layers (a pass with `Extras.logits` False), so that verification begins behind

@@ -1,7 +1,13 @@
-"""Tools to test code that is built on specstream: scripted parts, virtual time, latencies.
+"""Tools to test code that is built on specstream: scripted parts, virtual time, latencies, proposers.
 
-No weights, no network, no torch. docs/testing.md begins with an example.
+No weights, no network; torch is loaded by the check of proposers only. docs/testing.md begins with an
+example.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.testing.chunks import chunks_of
@@ -19,11 +25,16 @@ from specstream.testing.network import ScriptedNetwork
 from specstream.testing.scenario import Scenario, TurnScript, read_scenario
 from specstream.testing.voice import ScriptedVoice
 
+if TYPE_CHECKING:
+    from specstream.testing.proposer import PROPOSER_CHECKS, ProposerReport, check_proposer
+
 __all__ = [
+    "PROPOSER_CHECKS",
     "STAGES",
     "Ear",
     "LatencyReport",
     "Parts",
+    "ProposerReport",
     "Scenario",
     "ScriptedEngine",
     "ScriptedGeneration",
@@ -37,8 +48,15 @@ __all__ = [
     "TurnScript",
     "VirtualTimeLoop",
     "assert_latency",
+    "check_proposer",
     "chunks_of",
     "read_scenario",
     "run_scenario",
     "run_virtual",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("PROPOSER_CHECKS", "ProposerReport", "check_proposer"):
+        raise AttributeError(f"module 'specstream.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module("specstream.testing.proposer"), name)

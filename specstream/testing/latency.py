@@ -185,6 +185,7 @@ def assert_latency(
             that percentile), or fewer than ``least_turns`` turns have the stage.
         ConfigError: there is no stage of that name, no limit was given, or one isn't a number above 0.
     """
+    __tracebackhide__ = True
     limits = {50: p50_ms, 95: p95_ms, 99: p99_ms, 100: max_ms}
     given = {percent: limit for percent, limit in limits.items() if limit is not None}
     if not given:

@@ -14,7 +14,9 @@ from specstream.commands.common import (
     params_of,
 )
 from specstream.errors import ConfigError, SamplingError
+from specstream.methods import OwnProposerConfig
 from specstream.types import Grammar, SamplingParams
+from tests.packages import install_proposers
 
 
 def options(folder: Path, toml: str, *argv: str) -> Namespace:
@@ -130,3 +132,17 @@ def test_what_can_be_no_variable_ends_before_any_model_is_loaded(
 def test_variables_in_a_file_are_checked_as_well(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="chat_template_kwargs: 'tokenize' can't be"):
         engine_of(options(tmp_path, "[engine.chat_template_kwargs]\ntokenize = true"))
+
+
+def test_an_installed_proposer_is_found_by_option_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_proposers(tmp_path, monkeypatch, "", {"theirs": "their_package:make"})
+    table = '[engine]\nproposer = {kind = "theirs", depth = 3}'
+    wanted = OwnProposerConfig(name="theirs", options={"depth": 3})
+    assert engine_of(options(tmp_path, table)).config.proposer == wanted
+    assert engine_of(options(tmp_path, table, "--proposer", "theirs")).config.proposer == wanted
+    other = engine_of(options(tmp_path, "", "--proposer", "theirs")).config.proposer
+    assert other == OwnProposerConfig(name="theirs")
+    with pytest.raises(ConfigError, match=r"mtp, off, streaming, suffix, theirs\); did you mean"):
+        engine_of(options(tmp_path, "", "--proposer", "their"))

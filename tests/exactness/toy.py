@@ -7,7 +7,7 @@ the forward pass is a table look-up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specstream.bench.exactness.gtest import GTest, g_test
 from specstream.bench.exactness.harness import AT_ONCE, sample
-from specstream.bench.exactness.reference import Row, next_row
+from specstream.bench.exactness.reference import Row, exact_joint
 from specstream.config import EngineConfig
 from specstream.engine.step import EngineCore
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
@@ -184,29 +184,6 @@ def make_core(
     """An engine around a runner; ``options`` are keys of `EngineConfig`."""
     config = EngineConfig.model_validate({"max_waiting": AT_ONCE, **options})
     return EngineCore(config, target, tokenizer, proposer, end_ids)
-
-
-def exact_joint(
-    logits_after: Callable[[Sequence[int]], Row],
-    params: SamplingParams,
-    prompt: Sequence[int],
-    length: int,
-    end_ids: frozenset[int],
-) -> Mapping[tuple[int, ...], float]:
-    """The distribution of the first ``length`` tokens; shorter where a reply can end earlier."""
-    joint: dict[tuple[int, ...], float] = {}
-    ends = end_ids | set(params.stop_token_ids)
-
-    def descend(reply: tuple[int, ...], mass: float) -> None:
-        if len(reply) == length or (reply and reply[-1] in ends):
-            joint[reply] = mass
-            return
-        row = next_row(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
-        for token in np.flatnonzero(row):
-            descend((*reply, int(token)), mass * float(row[token]))
-
-    descend((), 1.0)
-    return joint
 
 
 def sampled_text(

@@ -6,7 +6,7 @@ as a difference between samples and distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specstream.types import SamplingParams
 
-__all__ = ["Row", "next_row"]
+__all__ = ["Row", "exact_joint", "next_row"]
 
 Row = NDArray[np.float64]
 
@@ -44,6 +44,32 @@ def next_row(
         ids = torch.tensor([[*prompt, *reply]])
         out = processor(ids, torch.from_numpy(out).unsqueeze(0))[0].numpy()
     return _warped(out, params)
+
+
+def exact_joint(
+    logits_after: Callable[[Sequence[int]], Row],
+    params: SamplingParams,
+    prompt: Sequence[int],
+    length: int,
+    end_ids: frozenset[int],
+) -> Mapping[tuple[int, ...], float]:
+    """The distribution of the first ``length`` tokens; shorter where a reply can end earlier.
+
+    ``logits_after`` gives the logits ``[V]`` after some tokens. Every possible text is visited.
+    """
+    joint: dict[tuple[int, ...], float] = {}
+    ends = end_ids | set(params.stop_token_ids)
+
+    def descend(reply: tuple[int, ...], mass: float) -> None:
+        if len(reply) == length or (reply and reply[-1] in ends):
+            joint[reply] = mass
+            return
+        row = next_row(logits_after([*prompt, *reply]), params, prompt, reply, end_ids)
+        for token in np.flatnonzero(row):
+            descend((*reply, int(token)), mass * float(row[token]))
+
+    descend((), 1.0)
+    return joint
 
 
 def _warped(logits: Row, params: SamplingParams) -> Row:

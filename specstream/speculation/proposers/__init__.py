@@ -29,6 +29,7 @@ KINDS = {
     "mirror": "specstream.speculation.proposers.mirror",
     "mtp": "specstream.speculation.proposers.mtp",
     "off": "specstream.speculation.proposers.off",
+    "own": "specstream.speculation.proposers.own",
     "streaming": "specstream.speculation.proposers.streaming",
 }
 
@@ -37,7 +38,8 @@ def build_proposer(config: ProposerConfig, parts: Parts) -> Proposer:
     """Build the proposer that ``config`` describes.
 
     Raises:
-        ConfigError: a model or head that the method needs wasn't loaded.
+        ConfigError: a model or head that the method needs wasn't loaded, or a proposer of the user's
+            can't be made.
         ModelUnsupported: the target can't serve the method.
     """
     return cast("Proposer", importlib.import_module(KINDS[config.kind]).build(config, parts))
