@@ -76,7 +76,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = adding_to(adapter)
     add("kind", choices=["voice", "avatar", "prompt"])
     add("--name", "which adapter of that kind, as the options --voice, --avatar, --prompts name it")
-    _add_manner_options(add)
+    _add_delivery_options(add)
     add_server_options(adapter, port=0, clients=False)
 
     verify = command("verify", "check that this pair's output is the target's own")
@@ -139,10 +139,10 @@ def _add_adapter_options(add: Callable[..., None]) -> None:
     ):
         where = f"{what}, or the address where it is served (default: {default})"
         add(f"--{name} NAME_OR_URL", where, default=default)
-    _add_manner_options(add)
+    _add_delivery_options(add)
 
 
-def _add_manner_options(add: Callable[..., None]) -> None:
+def _add_delivery_options(add: Callable[..., None]) -> None:
     add("--speed FACTOR", "of the voice, 0.5 to 2 (default: 1)", type=float)
     add("--pitch FACTOR", "of the voice, 0.5 to 2 (default: 1); hibari has one only", type=float)
 

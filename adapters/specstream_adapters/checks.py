@@ -8,7 +8,7 @@ from numbers import Real
 
 from specstream.errors import ConfigError
 
-__all__ = ["in_range", "manner", "one_of"]
+__all__ = ["delivery", "in_range", "one_of"]
 
 
 def in_range(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
@@ -23,7 +23,7 @@ def in_range(name: str, value: float, low: float, high: float, *, whole: bool = 
         raise ConfigError(f"{name} must be {kind} from {low} {end}, not {value!r:.80}")
 
 
-def manner(speed: float, pitch: float) -> None:
+def delivery(speed: float, pitch: float) -> None:
     """Refuse a speed or a pitch that isn't from half to twice the usual, for any voice alike.
 
     Raises:

@@ -18,21 +18,21 @@ from specstream.session import Engine
 from specstream.ws.stage.remote import RemoteStage
 
 __all__ = [
+    "delivery_of",
     "load_voice",
-    "manner_of",
     "open_pipeline",
     "stage_or_adapter",
 ]
 
 
-def manner_of(args: argparse.Namespace) -> dict[str, Any]:
+def delivery_of(args: argparse.Namespace) -> dict[str, Any]:
     """The voice's speed and pitch, as far as they were given."""
     given = {name: getattr(args, name, None) for name in ("speed", "pitch")}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def load_voice(name: str, **manner: Any) -> SpeechSynthesizer:
-    """Load a voice by adapter name; ``auto`` is `default_voice`. ``manner``: its speed and pitch.
+def load_voice(name: str, **delivery: Any) -> SpeechSynthesizer:
+    """Load a voice by adapter name; ``auto`` is `default_voice`. ``delivery``: its speed and pitch.
 
     A note tells where ``auto`` gives a test voice, and where an installed voice is broken.
 
@@ -42,25 +42,25 @@ def load_voice(name: str, **manner: Any) -> SpeechSynthesizer:
     """
     if name != "auto":
         try:
-            voice: SpeechSynthesizer = load_adapter("voice", name, **manner)
+            voice: SpeechSynthesizer = load_adapter("voice", name, **delivery)
         except AdapterUnavailable as error:
-            if manner and isinstance(error.__cause__, TypeError):
-                what = f"the voice {name!r} can't be set with {_options(manner)}"
+            if delivery and isinstance(error.__cause__, TypeError):
+                what = f"the voice {name!r} can't be set with {_options(delivery)}"
                 raise ConfigError(f"{what}: {error.__cause__}") from error
             raise
         return voice
-    chosen = default_voice(**manner)
+    chosen = default_voice(**delivery)
     if chosen.announcement:
         note(chosen.announcement)
     return chosen.voice
 
 
 def stage_or_adapter(
-    kind: AdapterKind, name: str, *, engine: Engine | None = None, **manner: Any
+    kind: AdapterKind, name: str, *, engine: Engine | None = None, **delivery: Any
 ) -> Any:
     """Load an adapter by its name, or make the remote stage of a ``ws://`` address.
 
-    ``engine`` is passed to the prompt adapter ``model``; ``manner`` is a voice's speed and pitch. A
+    ``engine`` is passed to the prompt adapter ``model``; ``delivery`` is a voice's speed and pitch. A
     remote adapter's key is read from ``$SPECSTREAM_ADAPTER_KEY``, since command lines are visible in the
     list of processes.
 
@@ -68,11 +68,11 @@ def stage_or_adapter(
         AdapterUnavailable: the name is unknown, or what the adapter needs is missing.
         ConfigError: an option is wrong.
     """
-    options = _options(manner)
-    if manner and kind != "voice":
+    options = _options(delivery)
+    if delivery and kind != "voice":
         raise ConfigError(f"{options} is for voices; leave it out for the {kind} adapter")
     if name.startswith(("ws://", "wss://")):
-        if manner:
+        if delivery:
             raise ConfigError(
                 f"{name}: {options} is set where that voice runs: specstream adapter voice {options} …"
             )
@@ -81,7 +81,7 @@ def stage_or_adapter(
         rest = name.partition("://")[2]
         raise AdapterUnavailable(f"{name}: a {kind} stage speaks WebSocket; write ws://{rest}")
     if kind == "voice":
-        return load_voice(name, **manner)
+        return load_voice(name, **delivery)
     generator = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
     if generator and engine is None:
         raise ConfigError(
@@ -90,17 +90,17 @@ def stage_or_adapter(
     return load_adapter(kind, name, **generator)
 
 
-def _options(manner: Mapping[str, Any]) -> str:
-    return " ".join(f"--{option}" for option in manner)
+def _options(delivery: Mapping[str, Any]) -> str:
+    return " ".join(f"--{option}" for option in delivery)
 
 
 @asynccontextmanager
 async def open_pipeline(
-    engine: Engine | None, voice: str, avatar: str, prompt: str, **manner: Any
+    engine: Engine | None, voice: str, avatar: str, prompt: str, **delivery: Any
 ) -> AsyncGenerator[Pipeline, None]:
     """Open the pipeline of a voice turn, each part by its name or address; the engine need not run yet.
 
-    ``manner`` is the voice's speed and pitch.
+    ``delivery`` is the voice's speed and pitch.
 
     Leaving the block releases the voice and closes the connections.
 
@@ -110,8 +110,8 @@ async def open_pipeline(
     """
     async with AsyncExitStack() as stack:
 
-        async def stage(kind: AdapterKind, name: str, **manner: Any) -> Stage[Any, Any]:
-            made = stage_or_adapter(kind, name, engine=engine, **manner)
+        async def stage(kind: AdapterKind, name: str, **delivery: Any) -> Stage[Any, Any]:
+            made = stage_or_adapter(kind, name, engine=engine, **delivery)
             if isinstance(made, RemoteStage):
                 await stack.enter_async_context(made)
                 await made.connect()
@@ -119,5 +119,5 @@ async def open_pipeline(
                 stack.push_async_callback(made.aclose)
             return stage_of(kind, made)
 
-        speech = [await stage("voice", voice, **manner), await stage("avatar", avatar)]
+        speech = [await stage("voice", voice, **delivery), await stage("avatar", avatar)]
         yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage(lookahead=True))

@@ -19,6 +19,7 @@ from specstream.conversation import Session
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
 from specstream.generation import Generation
 from specstream.metrics import Report
+from specstream.session import Engine
 from specstream.types import Message, SamplingParams
 from specstream.wording import counted
 
@@ -36,8 +37,18 @@ async def run(args: argparse.Namespace) -> None:
     conversation, as does the end of input. After an error the conversation goes on on a terminal, while
     piped input ends with the error.
     """
-    engine, params = engine_of(args), params_of(args)
-    async with loaded(engine), engine.session(args.system) as talk:
+    engine = engine_of(args)
+    params_of(args)  # so that a wrong value is reported before the model is loaded
+    async with loaded(engine):
+        params = params_of(args, engine.manner.params)
+        system = engine.manner.system if args.system is None else args.system
+        await _talk(engine, system, params, args)
+
+
+async def _talk(
+    engine: Engine, system: str | None, params: SamplingParams, args: argparse.Namespace
+) -> None:
+    async with engine.session(system or None) as talk:
         if sys.stdin is not None and sys.stdin.isatty():
             _greet(engine.config.target)
             await _converse(talk, params, as_json=args.json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from specstream.checks import meant
@@ -83,7 +83,11 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of replies and sampling."""
     add = adding_to(parser, "reply and sampling")
-    add("--temperature", "0 is greedy, and the default", type=float)
+    add(
+        "--temperature",
+        "0 is greedy; default: 0, in a conversation (chat, say, serve) what the model recommends",
+        type=float,
+    )
     add("--top-p", "nucleus sampling", type=float)
     add("--top-k", "only the k most likely tokens", type=int)
     add("--seed", "seed of the sampling", type=int)
@@ -206,8 +210,13 @@ def _learning_of(args: argparse.Namespace, given: object) -> object:
     return table | ({} if out is None else {"out": out})
 
 
-def params_of(args: argparse.Namespace) -> SamplingParams:
+_GREEDY = SamplingParams()
+
+
+def params_of(args: argparse.Namespace, base: SamplingParams = _GREEDY) -> SamplingParams:
     """The sampling parameters that the options and the config file describe; options win.
+
+    ``base`` has those that neither sets.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type.
@@ -228,7 +237,7 @@ def params_of(args: argparse.Namespace) -> SamplingParams:
             values["grammar"] = Grammar(**values["grammar"])
         if isinstance(values.get("logit_bias"), dict):  # TOML's keys are always texts
             values["logit_bias"] = {int(token): b for token, b in values["logit_bias"].items()}
-        params = SamplingParams(**values)
+        params = replace(base, **values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a sampling value has the wrong type: {error}") from None
     if params.grammar is not None:

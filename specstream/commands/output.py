@@ -171,6 +171,8 @@ def tell_cut(report: Report, max_tokens: int) -> str | None:
     tokens = len(report.token_ids)
     if report.finish_reason != "length":
         return None
+    if report.looping:
+        return f"cut after {counted(tokens, 'token')}: it wrote the same sentence again and again"
     why = "; --max-tokens raises that" if tokens >= max_tokens else ": the model's context is full"
     return f"cut at {counted(tokens, 'token')}{why}"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specstream.commands.chain import manner_of, open_pipeline
+from specstream.commands.chain import delivery_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
@@ -42,9 +42,12 @@ async def run(args: argparse.Namespace) -> None:
     printer = RunPrinter(
         sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
     )
-    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts, **manner_of(args))
+    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts, **delivery_of(args))
     with Recorder(out, printer) as recorder:
         async with chain as pipeline, loaded(engine):
+            params = replace(params_of(args, engine.manner.params), seed=params.seed)
+            if args.system is None and engine.manner.system:
+                messages.insert(0, {"role": "system", "content": engine.manner.system})
             try:
                 turn = await run_turn(engine, pipeline, messages, params, recorder.add)
             finally:
@@ -77,7 +80,7 @@ async def _read_out(args: argparse.Namespace) -> None:
             raise ConfigError(f"--verbatim loads no model: leave out --{name}")
     text, out = str(messages_of(args)[-1]["content"]), Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=False, directions=False)
-    chain = open_pipeline(None, args.voice, args.avatar, args.prompts, **manner_of(args))
+    chain = open_pipeline(None, args.voice, args.avatar, args.prompts, **delivery_of(args))
     with Recorder(out, printer) as recorder:
         async with chain as pipeline:
             try:

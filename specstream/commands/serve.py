@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from specstream.commands.chain import manner_of, open_pipeline, stage_or_adapter
+from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
@@ -35,18 +35,19 @@ async def run_server(args: argparse.Namespace) -> int:
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
     await check_address(config.host, port, key)
-    described, params, manner = engine_of(args), params_of(args), manner_of(args)
-    async with open_pipeline(described, args.voice, args.avatar, args.prompts, **manner):
+    described, delivery = engine_of(args), delivery_of(args)
+    params_of(args)  # so that a wrong value is reported before the models are loaded
+    async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
         pass  # opened once, so that a wrong adapter is reported before the models are loaded
     ears = await to_thread.run_sync(load_ears, args.ears)
     async with loaded(described) as engine:
         server = RealtimeServer(
             engine,
-            voice=partial(stage_or_adapter, "voice", args.voice, **manner),
+            voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
             prompt=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
             ears=(lambda: ears) if ears is not None else None,
-            params=params,
+            params=params_of(args, engine.manner.params),
             system=args.system,
             host=config.host,
             port=port,
@@ -97,7 +98,7 @@ async def run_adapter(args: argparse.Namespace) -> int:
         await check_address(config.host, config.port or 0, key)
         async with loaded(engine_of(args)) as engine:
             return await serve(partial(stage_or_adapter, args.kind, name, engine=engine))
-    return await serve(partial(stage_or_adapter, args.kind, name, **manner_of(args)))
+    return await serve(partial(stage_or_adapter, args.kind, name, **delivery_of(args)))
 
 
 async def _serve(

@@ -15,7 +15,15 @@ from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.stage import Event
 from specstream.testing import ScriptedEngine
-from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Speech
+from specstream.types import (
+    AvatarCue,
+    Chunk,
+    Manner,
+    Phrase,
+    SamplingParams,
+    ScenePrompt,
+    Speech,
+)
 from tests.turns import TEXT, Sound, first
 from tests.ws.doubles import OneCueFace, OneShotBoard, WordVoice
 
@@ -190,3 +198,20 @@ async def test_a_playout_of_the_callers_is_used_as_it_is() -> None:
         began = anyio.current_time()
         await read(agent)
         assert anyio.current_time() == pytest.approx(began + 2.0)
+
+
+@pytest.mark.parametrize("system", [None, "", "Be slow."])
+async def test_it_talks_in_the_manner_of_its_model_where_nothing_else_is_said(
+    system: str | None,
+) -> None:
+    engine = ScriptedEngine(["Yes."])
+    engine.manner = Manner(SamplingParams(temperature=0.3), "Be brief.")
+    async with Agent(engine=engine, voice=None, system=system) as agent:
+        await agent.say("Hello?")
+        agent.finish()
+        async for _ in agent:
+            pass
+    ((messages, params),) = engine.requests
+    told = [m["content"] for m in messages if m["role"] == "system"]
+    assert told == [text for text in ("Be brief." if system is None else system,) if text]
+    assert params.temperature == 0.3

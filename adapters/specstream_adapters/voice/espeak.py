@@ -13,7 +13,7 @@ from typing import TypeVar
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
-from specstream_adapters.checks import manner
+from specstream_adapters.checks import delivery
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.shared import once, thread_of
@@ -52,7 +52,7 @@ class EspeakVoice:
     def __init__(self, *, voice: str = "en-us", speed: float = 1.0, pitch: float = 1.0) -> None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 60 or not voice.isprintable():
             raise ConfigError(f"voice must be a short name such as 'en-us', not {voice!r:.80}")
-        manner(speed, pitch)
+        delivery(speed, pitch)
         steps = round(_PITCH + _OCTAVE * math.log2(pitch))
         self._settings = (voice, round(_RATE_WPM * speed), min(steps, _HIGHEST))
         on_library(lambda library: library.choose(*self._settings)).result()  # milliseconds

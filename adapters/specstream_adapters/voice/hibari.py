@@ -10,7 +10,7 @@ import numpy as np
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.checks import manner
+from specstream_adapters.checks import delivery
 from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, timed
 from specstream_adapters.voice.hibari_model import DEFAULT_SPEAKER, shared_model
 from specstream_adapters.voice.shared import take_marks, thread_of
@@ -64,7 +64,7 @@ class HibariVoice:
                 f"language {language!r:.80}: the hibari voice speaks English only; the voice 'espeak' "
                 "speaks about 100 languages"
             )
-        manner(speed, pitch)
+        delivery(speed, pitch)
         if pitch != 1:
             raise ConfigError(
                 "pitch: the hibari voice has its speaker's own pitch only; the voice 'espeak' can be "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specstream.errors import AdapterFailed
 from specstream.pipeline.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
-from specstream_adapters.checks import in_range, manner
+from specstream_adapters.checks import delivery, in_range
 from specstream_adapters.voice.shared import take_marks
 from specstream_adapters.voice.text import plain, speakable, tokens
 
@@ -68,7 +68,7 @@ class ReferenceVoice:
         seed: int = 0,
     ) -> None:
         in_range("sample_rate", sample_rate, 8_000, 48_000, whole=True)
-        manner(speed, pitch)
+        delivery(speed, pitch)
         in_range("seed", seed, 0, math.inf, whole=True)
         self._rate, self._speed = sample_rate, speed
         self._pitch, self._seed = _PITCH_HZ * pitch, seed

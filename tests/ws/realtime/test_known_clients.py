@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from specstream.testing import ScriptedEngine
-from specstream.types import Truncation
+from specstream.types import Manner, SamplingParams, Truncation
 from tests.ws.doubles import Gate, Stand, Wire
 
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -149,3 +149,19 @@ async def test_truncation_is_set_as_openai_names_it() -> None:
         Truncation(0.5),
         Truncation(0.5, post_instructions=500),
     ]
+
+
+async def test_a_session_begins_with_the_manner_of_its_model() -> None:
+    engine = ScriptedEngine(["fine."])
+    engine.manner = Manner(SamplingParams(temperature=0.3), "Be brief.")
+    async with Stand(engine).alone() as wire:
+        assert wire.seen[0]["session"]["instructions"] == "Be brief."
+        await wire.reply("Hi", output_modalities=["text"])
+        await wire.configure(instructions="")
+        await wire.reply("Hi", output_modalities=["text"])
+    assert [params.temperature for _, params in engine.requests] == [0.3, 0.3]
+    assert [messages[0]["role"] for messages, _ in engine.requests] == ["system", "user"]
+    async with Stand(engine, system="", params=SamplingParams()).alone() as wire:
+        assert wire.seen[0]["session"]["instructions"] == ""
+        await wire.reply("Hi", output_modalities=["text"])
+    assert engine.requests[-1][1].greedy
