@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import anyio
+import asyncio
 
 __all__ = ["Signal"]
 
@@ -14,13 +14,18 @@ class Signal:
     """
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._waited: asyncio.Event | None = (
+            None  # made by who waits first: most changes wake nobody
+        )
 
     def notify(self) -> None:
         """Wake all tasks that wait now."""
-        self._event.set()
-        self._event = anyio.Event()
+        waited, self._waited = self._waited, None
+        if waited is not None:
+            waited.set()
 
     async def wait(self) -> None:
         """Wait for the next `notify`. Cancelling the call changes nothing."""
-        await self._event.wait()
+        if self._waited is None:
+            self._waited = asyncio.Event()
+        await self._waited.wait()

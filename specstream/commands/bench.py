@@ -36,6 +36,11 @@ async def run(args: argparse.Namespace) -> None:
 
         await run_conversation(args)
         return
+    if args.serve is not None:
+        from specstream.commands.bench_serving import run_serving
+
+        await run_serving(args)
+        return
     from specstream.bench.document import Files
 
     plan = plan_of(args)

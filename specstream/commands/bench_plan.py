@@ -60,6 +60,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
     )
     add(
+        "--serve N",
+        "measure the Realtime server instead: N sessions of a scripted engine, as text and as speech, "
+        "beside a bare WebSocket that sends as much; CPU time of an event, gaps between deltas",
+        type=int,
+    )
+    add(
         "--minutes N",
         "with --conversation: talk for N minutes instead, and report memory, waits and delays of "
         "avatar cues",

@@ -61,7 +61,9 @@ class Run:
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
-        self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
+        self._in_order = anyio.Lock(
+            fast_acquire=True
+        )  # events enter the log in the order of their numbers
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
         self.count = 0
@@ -126,10 +128,13 @@ class Run:
     async def drive(
         self,
         chunks: AsyncIterable[Any],
-        head: Stage[Any, Any],
+        head: Stage[Any, Any] | None,
         branches: Sequence[Sequence[Stage[Any, Any]]],
     ) -> None:
         """Run every stage; feed the head from the token stream."""
+        if head is None:
+            await self._pass(chunks)
+            return
         source: Link[Any] = Link(self._capacity)
         source.deadlines = self._deadlines
         drafting = bool(getattr(head, "drafts", False))
@@ -146,16 +151,34 @@ class Run:
                 group.start_soon(self._run_stage, head, main, self._direct)
                 if previews:
                     chunks = getattr(chunks, "previewed", lambda: chunks)()
-                elsewhere = "the token stream was cancelled from elsewhere"
-                self._error = await _fault(self._source, self._feed(chunks, source), elsewhere)
-                self.broken |= self._error is not None
-                if self.cancelled is not None and hasattr(chunks, "cancel"):
-                    chunks.cancel()  # else the engine would go on writing what nobody reads
+                await self._read(chunks, self._feed(chunks, source))
                 source.close()
         finally:
             self._log.close()
             if self._spans is not None:
                 self._spans.close(self._error)
+
+    async def _pass(self, chunks: AsyncIterable[Any]) -> None:
+        """Pass the token stream on to the log: there are no stages."""
+
+        async def emit() -> None:
+            async for chunk in chunks:
+                await self._emit("engine", chunk)
+
+        try:
+            await self._read(chunks, emit())
+        finally:
+            self._log.close()
+            if self._spans is not None:
+                self._spans.close(self._error)
+
+    async def _read(self, chunks: AsyncIterable[Any], work: Awaitable[None]) -> None:
+        """Do ``work``, which reads the token stream, until the turn is cancelled."""
+        elsewhere = "the token stream was cancelled from elsewhere"
+        self._error = await _fault(self._source, work, elsewhere)
+        self.broken |= self._error is not None
+        if self.cancelled is not None and hasattr(chunks, "cancel"):
+            chunks.cancel()  # else the engine would go on writing what nobody reads
 
     async def _feed(self, chunks: AsyncIterable[Any], source: Link[Any]) -> None:
         async for chunk in chunks:

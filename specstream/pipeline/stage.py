@@ -28,7 +28,7 @@ class Pipeline:
     stage yields is also an event of the run. All links are bounded by ``capacity`` items (those of
     drafted text by at least 16), so a reader that stops reading stops the whole turn, back to the
     token stream, and loses nothing. A stage that hangs, never ends, or makes more than its text can
-    justify is stopped (``limits``).
+    justify is stopped (``limits``). Without a head and branches the chunks themselves are the events.
 
     A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
     ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
@@ -39,7 +39,7 @@ class Pipeline:
         self,
         branches: Sequence[Sequence[Stage[Any, Any]]],
         *,
-        head: Stage[Any, Any],
+        head: Stage[Any, Any] | None,
         capacity: int = 64,
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
@@ -48,7 +48,10 @@ class Pipeline:
     ) -> None:
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
-        for stage in (head, *(stage for branch in branches for stage in branch)):
+        if head is None and branches:
+            raise ConfigError("the branches of a pipeline need a head, such as SegmentStage()")
+        stages = [stage for branch in branches for stage in branch]
+        for stage in stages if head is None else [head, *stages]:
             if isinstance(stage, type) or not hasattr(stage, "run"):
                 raise ConfigError(
                     f"{stage!r:.80} is no stage: wrap an adapter, as in VoiceStage(voice), "

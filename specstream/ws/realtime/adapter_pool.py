@@ -55,7 +55,8 @@ class AdapterPool:
         except BaseException:
             self._idle.append(adapters)
             raise
-        pipeline = Pipeline(branches, head=SegmentStage(lookahead=True))
+        # Nobody hears a reply without branches, so it needn't be cut into phrases.
+        pipeline = Pipeline(branches, head=SegmentStage(lookahead=True) if branches else None)
         self._used[pipeline] = adapters
         return pipeline
 

@@ -7,12 +7,18 @@ settings when the update that holds them is refused.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specstream.testing import ScriptedEngine
+from specstream.listening.ears import Ears
+from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
 from specstream.types import Manner, SamplingParams, Truncation
 from tests.ws.doubles import Gate, Stand, Wire
 
@@ -165,3 +171,29 @@ async def test_a_session_begins_with_the_manner_of_its_model() -> None:
         assert wire.seen[0]["session"]["instructions"] == ""
         await wire.reply("Hi", output_modalities=["text"])
     assert engine.requests[-1][1].greedy
+
+
+MODULES = os.environ.get("SPECSTREAM_NODE_MODULES", "")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("node") and Path(MODULES, "node_modules/@openai/agents-realtime").is_dir()),
+    reason="SPECSTREAM_NODE_MODULES names no folder where `npm install @openai/agents-realtime` ran",
+)
+async def test_agents_realtime_greets_and_survives_a_spoken_turn(tmp_path: Path) -> None:
+    sound = tmp_path / "question.pcm"
+    sound.write_bytes(bytes(24_000) + b"\x01\x02" * 48_000 + bytes(72_000))
+    recognizer = ScriptedRecognizer(["what is the capital of France"])
+    ears = Ears(recognizer, ScriptedTurnDetector())
+    stand = Stand(ScriptedEngine(["Hello there.", "Paris."]), ears=lambda: ears)
+    script = Path(__file__).with_name("agents_realtime.mjs")
+    async with stand.running():
+        process = await asyncio.create_subprocess_exec(
+            *("node", str(script), stand.url, str(sound), MODULES),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, complaints = await process.communicate()
+    assert (process.returncode, complaints) == (0, b"")
+    history = json.loads(out)
+    assert [item["role"] for item in history] == ["assistant", "user", "assistant"]

@@ -1,0 +1,32 @@
+"""The measurement of the server: every arm streams, and what it costs is counted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pytest
+
+from specstream.bench import serving
+from specstream.commands.bench_serving import run_serving
+from specstream.errors import ConfigError
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="CPU times of processes")
+async def test_all_servers_stream_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_SETTLE_S", 0.1)
+    told: list[str] = []
+    figures = await serving.measure_serving(3, 1.0, 1, told.append)
+    assert len(told) == len(figures) == 3
+    for served in figures.values():
+        # Three sessions get twenty deltas each in that second, or fewer on a machine that is busy.
+        assert len(served.gaps_ms) > 3
+        assert served.events >= len(served.gaps_ms)
+        assert served.to_dict()["cpu_us_per_event"] > 0
+    assert figures["audio"].events > len(figures["audio"].gaps_ms), "audio comes besides"
+
+
+@pytest.mark.parametrize("sessions", [0, -1, 10**6])
+async def test_an_impossible_number_of_sessions_is_refused(sessions: int) -> None:
+    with pytest.raises(ConfigError, match="--serve"):
+        await run_serving(argparse.Namespace(serve=sessions))
