@@ -13,10 +13,12 @@ from specstream.speculation.policy.acceptance import Acceptance, Average, Reques
 from specstream.speculation.policy.choice import Place, Step, Tries
 from specstream.speculation.policy.costs import Costs, DraftCosts
 from specstream.speculation.policy.explain import Round, explain, share
+from specstream.speculation.policy.load import Load
 from specstream.speculation.policy.records import Candidate, Outcome, Outlook, Plan, RoundTimes
 
 __all__ = ["Policy"]
 
+_OFF = Plan("off", 0)
 _MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
 
 
@@ -64,6 +66,7 @@ class Policy:
         self._common = {greedy: [Acceptance(c) for c in candidates] for greedy in (True, False)}
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
+        self._load = Load()
         # Per round: committed tokens, and cost in plain rounds.
         self._tokens, self._cost = Average(1.5, 2.0, 60.0), Average(1.1, 2.0, 60.0)
         self._reply = Average(48.0, 1.0, 30.0)  # length of a reply in tokens
@@ -81,6 +84,8 @@ class Policy:
         if not outlooks:
             return []
         requests = [self._request(outlook) for outlook in outlooks]
+        if not self._load.drafts(len(requests)):
+            return [_OFF] * len(requests)
         # Plain decoding is always possible, so the rate is at least that of plain decoding.
         rate = sum(request.tokens.value / request.cost.value for request in requests)
         worth = max(rate, float(len(requests))) / self.costs.plain(len(requests))
@@ -123,6 +128,9 @@ class Policy:
         if not outcomes:
             return
         plain_ms = self.costs.plain(rows)
+        if times.rows == rows:
+            took = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
+            self._load.observe(rows, sum(o.accepted + 1 for o in outcomes), took, plain_ms)
         ms = self.costs.verify(rows + proposed, rows) + rows * self.costs.other(proposed > 0)
         ms += min(times.plan_ms, plain_ms)
         reading = 0.0  # happens once a reply, so it is left out of a round's usual cost

@@ -101,6 +101,7 @@ class Sampling(Group):
     stop: Texts | None = None
     stop_token_ids: Annotated[tuple[int, ...], Field(max_length=64)] | None = None
     min_tokens: int | None = None
+    max_repeats: int | None = None
     seed: int | None = None
 
     @classmethod
