@@ -61,9 +61,7 @@ class Run:
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
-        self._in_order = anyio.Lock(
-            fast_acquire=True
-        )  # events enter the log in the order of their numbers
+        self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
         self.count = 0
@@ -107,11 +105,15 @@ class Run:
 
     async def _emit(self, source: str, item: object) -> None:
         async with self._in_order:
-            event = Event(self.count, (self._clock() - self._started) * 1e3, source, item)
-            if self._spans is not None:
-                self._spans.saw(item)
-            await self._log.send(event)
-            self.count += 1
+            await self._enter(source, item)
+
+    async def _enter(self, source: str, item: object) -> None:
+        """Append an event to the log; for one sender at a time."""
+        event = Event(self.count, (self._clock() - self._started) * 1e3, source, item)
+        if self._spans is not None:
+            self._spans.saw(item)
+        await self._log.send(event)
+        self.count += 1
 
     def leave(self) -> None:
         """Cancel the turn and drop its log, so that no stage waits for a reader."""
@@ -163,7 +165,7 @@ class Run:
 
         async def emit() -> None:
             async for chunk in chunks:
-                await self._emit("engine", chunk)
+                await self._enter("engine", chunk)  # nobody else sends
 
         try:
             await self._read(chunks, emit())

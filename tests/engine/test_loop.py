@@ -29,7 +29,6 @@ from tests.tiny import (
     tiny_model,
 )
 
-
 OURS = sorted(KINDS.keys() - {"own"})  # a user's own proposer: tests/engine/test_own.py
 
 
