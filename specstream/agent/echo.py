@@ -19,6 +19,8 @@ _RINGS_S = 0.4  # after the last played sample an echo may still come
 _APART_S = 0.25  # between the microphone's clock and the loop's, before they are set equal
 _GAP_S = 0.01  # less than it between two pieces is what the rate's conversion holds back
 _KEPT_S = 2.0  # of played audio behind the microphone
+_MOST_S = 10.0  # of played audio in all: a microphone that is off takes none
+_MISSED_S = 0.1  # the most of it that the canceller is given behind time
 _JUDGED_S = 0.1
 _REST = 0.1  # share of the power; where less than it is left, all of it was echo
 
@@ -52,9 +54,8 @@ class Echo:
         self._fed = 0  # behind the last sample that the canceller was given
         self._learnt = 0  # samples
         frames = round(_JUDGED_S * sample_rate / self._track.frame)
-        self._powers = deque[tuple[float, float]](
-            maxlen=frames
-        )  # of the microphone; of what is left
+        # Of the microphone, and of what is left.
+        self._powers = deque[tuple[float, float]](maxlen=frames)
         self._resampler: tuple[int, Resampler] | None = None
 
     def played(self, pcm: bytes, rate: int, at: float) -> None:
@@ -66,11 +67,13 @@ class Echo:
         converted = self._resampler[1].push(pcm)
         if not self._played:
             self._from = first
-        end = self._from + len(self._played) // 2
-        if not follows and first > end:
-            self._played += bytes(2 * (first - end))
+        if not follows:
+            del self._played[max(0, 2 * (first - self._from)) :]  # was stopped before it was heard
+            end = self._from + len(self._played) // 2
+            self._played += bytes(2 * max(0, first - end))
         self._played += converted
         self._until = self._from + len(self._played) // 2
+        self._drop(self._until - int(_MOST_S * self._rate))
         if self._at is not None:
             self._drop(self._at - int(_KEPT_S * self._rate))
 
@@ -94,10 +97,10 @@ class Echo:
         assert self._at is not None
         at, self._at = self._at, self._at + self._track.frame
         if not self._played or at > self._until + _RINGS_S * self._rate or at < self._from:
-            self._fed = max(self._fed, at - self._rate // 10)
             return heard
         # Audio is told when it is played, and belongs to a moment before that.
-        missed = -(-(at - max(self._fed, self._from)) // self._track.frame)
+        known = max(self._fed, self._from, at - round(_MISSED_S * self._rate))
+        missed = -(-(at - known) // self._track.frame)
         for back in range(missed, 0, -1):
             late = self._reference(at - back * self._track.frame)
             self._track.cancel(bytes(self._frame), late)

@@ -25,7 +25,7 @@ from specstream.testing.engine import ScriptedEngine
 from specstream.testing.voice import ScriptedVoice
 from specstream.ws.server import RealtimeServer
 
-__all__ = ["ARMS", "Served", "measure_serving"]
+__all__ = ["ARMS", "ServerFigures", "measure_serving"]
 
 Arm = Literal["bare", "text", "audio"]
 ARMS: Sequence[Arm] = ("bare", "text", "audio")
@@ -36,7 +36,7 @@ _SETTLE_S = 1.0  # after all sessions have begun
 
 
 @dataclass(slots=True)
-class Served:
+class ServerFigures:
     """What the clients of one server saw, in all rounds.
 
     Attributes:
@@ -65,12 +65,12 @@ async def measure_serving(
     seconds: float,
     rounds: int,
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[Arm, Served]:
+) -> dict[Arm, ServerFigures]:
     """Measure every server in turn, ``rounds`` times, in alternating order.
 
     Cancelling it ends the servers.
     """
-    figures = {arm: Served() for arm in ARMS}
+    figures = {arm: ServerFigures() for arm in ARMS}
     for number in range(rounds):
         for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
             tell(f"round {number + 1} of {rounds}: {arm}")
@@ -78,7 +78,7 @@ async def measure_serving(
     return figures
 
 
-async def _measure(arm: Arm, sessions: int, seconds: float, served: Served) -> None:
+async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigures) -> None:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     tokens = round((seconds + 30) * PER_S)

@@ -141,6 +141,7 @@ class Turns:
         """Forget all audio; returns whether a turn was open."""
         was_open = self._start is not None
         self._start = self._pause = self._text = None
+        self._gate.end()
         self._held.clear()
         self._ring.clear()
         return was_open

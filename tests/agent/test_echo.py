@@ -36,9 +36,11 @@ class Subtractor:
 class Subtraction:
     def __init__(self, rate: int, delay: int) -> None:
         self.frame = rate // 100
+        self.calls = 0
         self._line = np.zeros(delay, dtype=np.int32)
 
     def cancel(self, heard: bytes, played: bytes) -> bytes:
+        self.calls += 1
         self._line = np.concatenate([self._line, np.frombuffer(played, "<i2")])
         echo, self._line = self._line[: self.frame], self._line[self.frame :]
         return (np.frombuffer(heard, "<i2") - echo).astype("<i2").tobytes()
@@ -146,6 +148,33 @@ def test_what_is_played_is_kept_for_seconds_only() -> None:
         echo.played(noise(1), RATE, clock.time)
         heard(echo, clock, bytes(2 * RATE))
     assert len(echo._played) <= 2 * RATE * 4
+
+
+@pytest.mark.parametrize("heard_before", [False, True])
+def test_what_is_played_while_the_microphone_is_off_is_not_kept(heard_before: bool) -> None:
+    clock = Clock()
+    echo = Echo(Subtractor(), RATE, clock.now)
+    if heard_before:
+        heard(echo, clock, bytes(2 * RATE))
+    for _ in range(60):
+        echo.played(noise(1), RATE, clock.time)
+        clock.time += 1
+    assert len(echo._played) <= 2 * RATE * 12
+    track = echo._track
+    assert isinstance(track, Subtraction)
+    before = track.calls
+    echo.clean(bytes(2 * RATE // 50))
+    assert track.calls - before <= 2 + 10, "what was missed is not all worked off at once"
+
+
+def test_a_reply_replaces_what_an_interrupted_one_left_unheard() -> None:
+    clock = Clock()
+    echo = Echo(Subtractor(), RATE, clock.now)
+    sound, other = noise(3), noise(2, seed=1)
+    echo.played(sound, RATE, clock.time)  # of which 2.9 seconds are heard
+    echo.played(other, RATE, clock.time + 2.9)
+    cut = sound[: 2 * RATE * 29 // 10]
+    assert loudness(heard(echo, clock, cut + other)) == 0
 
 
 @pytest.mark.virtual_time

@@ -83,6 +83,16 @@ def test_who_moves_away_is_heard_again_after_some_tries() -> None:
     assert tries > 0
 
 
+def test_a_turn_that_is_cleared_leaves_no_level_behind() -> None:
+    talk = Talk()
+    for _ in range(20):
+        talk.hear(sound(500, -5))
+        talk.turns.clear()
+        talk.hear(silence(800))
+    talk.hear(sound(500, -30), silence(800))
+    assert len(talk.hear(sound(500, -35), silence(800))) == 2, "the cleared turns were louder"
+
+
 def test_voices_that_are_no_turn_must_be_topped_until_they_end() -> None:
     gate = LevelGate(100.0)
     for n in range(40):

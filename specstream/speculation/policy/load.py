@@ -13,10 +13,8 @@ __all__ = ["Load"]
 
 _FEW = 8  # requests up to which drafts are left to the cost model
 _WINDOW = 6  # steps of one kind in a row; the first is no sample: a draft has to catch up
-_SOON, _LATE = (
-    8,
-    64,
-)  # windows of the better kind between two trials of the other, at first and at most
+# Windows of the better kind between two trials of the other, at first and at most.
+_SOON, _LATE = 8, 64
 _MARGIN = 1.02  # by which drafts must be faster
 _MEMORY = 24  # steps
 
