@@ -17,7 +17,14 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specstream.model.sampling import draw, draw_at, draw_one, probabilities, uniforms
+from specstream.model.sampling import (
+    draw,
+    draw_at,
+    draw_one,
+    nucleus,
+    probabilities,
+    uniforms,
+)
 from specstream.types import SamplingParams
 
 
@@ -190,3 +197,45 @@ def test_a_row_that_is_no_distribution_has_no_token() -> None:
         for rows in (torch.tensor([row]), torch.tensor([row, row])):
             drawn = draw_at(rows, torch.full((len(rows),), 0.5, dtype=torch.float64))
             assert all(0 <= token < 2 for token in drawn.tolist())
+
+
+def sorted_nucleus(probs: Tensor, mass: float) -> Tensor:
+    """Top-p by sorting the whole row, equal values by their ids."""
+    ordered, order = probs.double().sort(dim=-1, descending=True, stable=True)
+    behind = ordered.cumsum(-1) - ordered >= mass
+    kept = ordered.masked_fill(behind, 0.0)
+    kept /= kept.sum(-1, keepdim=True)
+    return torch.zeros_like(kept).scatter_(-1, order, kept).float()
+
+
+@pytest.mark.parametrize("mass", [1e-6, 0.3, 0.9, 0.999, 1 - 1e-7])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
+def test_top_p_of_a_wide_row_is_that_of_a_sorted_one(mass: float, spread: float) -> None:
+    """``spread`` 0 makes all values equal: the lowest ids stay. Whole numbers make ties."""
+    logits = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(1)) * spread
+    logits[1] = logits[1].round()
+    probs = logits.softmax(-1)
+    for rows in (probs, probs[:1], probs[0], probs.reshape(3, 1, -1)):
+        found = nucleus(rows, mass)
+        assert found.shape == rows.shape
+        expected = sorted_nucleus(rows, mass)
+        # At the cut-off, one token more or less: sums of many values differ in their last bits.
+        differ = (found > 0) != (expected > 0)
+        assert differ.sum(-1).max() <= (2 if spread == 0.0 or mass > 0.99 else 0)
+        torch.testing.assert_close(found, expected, atol=1e-4 if differ.any() else 1e-6, rtol=1e-3)
+
+
+def test_top_p_keeps_a_row_that_is_not_finite() -> None:
+    rows = torch.full((2, 10), torch.nan)
+    rows[1] = 0.1
+    found = nucleus(rows, 0.5)
+    assert not torch.isfinite(found[0]).any()
+    torch.testing.assert_close(found[1], torch.tensor([0.2] * 5 + [0.0] * 5))
+
+
+def test_top_p_sorts_no_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting a vocabulary takes as long as a small model's pass."""
+    monkeypatch.setattr(torch.Tensor, "sort", None)
+    logits = torch.randn(2, 50_000, generator=torch.Generator().manual_seed(1)) * 3
+    found = probabilities(logits, SamplingParams(temperature=0.3, top_p=0.9))
+    torch.testing.assert_close(found.sum(-1), torch.ones(2))
