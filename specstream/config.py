@@ -132,7 +132,9 @@ class EngineConfig(Strict):
     )
     max_waiting: int = Field(default=64, ge=0, description="requests that may wait for a place")
     max_parked: int = Field(
-        default=16, ge=0, description="further requests under way whose consumers don't read"
+        default=32,
+        ge=0,
+        description="further requests under way whose consumers don't read, or have enough to hear",
     )
     max_parked_s: float = Field(
         default=30.0,
@@ -143,6 +145,11 @@ class EngineConfig(Strict):
     )
     max_sessions: int = Field(
         default=16, ge=0, description="idle conversations whose cache is kept"
+    )
+    share_prefixes: bool = Field(
+        default=True,
+        description="a conversation that begins like another takes over the keys and values of that "
+        "beginning; without it nobody can tell by the time of a first token how others' prompts begin",
     )
     max_unread_chunks: int = Field(
         default=16, ge=1, description="chunks a consumer may leave unread before it is parked"

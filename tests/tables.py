@@ -32,6 +32,9 @@ class TableCache(KVCache):
         self._check(length)
         del self.tokens[length:]
 
+    def _copy_rows(self, other: TableCache, rows: int) -> None:
+        self.tokens = other.tokens[:rows]
+
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
         self.tokens[start : start + len(path)] = [self.tokens[start + node] for node in path]
 

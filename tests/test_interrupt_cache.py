@@ -90,7 +90,7 @@ async def test_history_and_cache_end_at_the_last_word_heard_and_the_rest_is_reus
                 assert report.prompt_tokens - report.reused_tokens <= 12
                 async with engine.generate(session.messages[:-1], PARAMS) as fresh:
                     assert text == "".join([chunk.text async for chunk in fresh])
-                assert fresh.report.reused_tokens == 0
+                assert fresh.report.reused_tokens < fresh.report.prompt_tokens
 
 
 async def test_a_turn_interrupted_before_prefill_leaves_no_slot_and_the_old_cache(

@@ -57,7 +57,11 @@ class Lifecycle:
         self.proposing = Proposing(proposer, target)
         free_bytes = free_bytes or free_memory(target)
         self.slots = Slots(
-            target, config.max_sessions, lambda slot: self.proposing.release(slot), free_bytes
+            target,
+            config.max_sessions,
+            lambda slot: self.proposing.release(slot),
+            free_bytes,
+            shares=config.share_prefixes,
         )
         self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
         self.scheduler = Scheduler(config, now)

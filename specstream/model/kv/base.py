@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Self
 
 __all__ = ["FIRST_CAPACITY", "KVCache", "RowCache", "common_prefix"]
 
@@ -14,10 +15,14 @@ FIRST_CAPACITY = 256
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """The length of the longest common prefix: how many rows of a text's cache fit another text."""
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return min(len(a), len(b))
+    same, most = 0, min(len(a), len(b))
+    while same < most:  # by halves: lists are compared at once
+        middle = (same + most + 1) // 2
+        if list(a[same:middle]) == list(b[same:middle]):
+            same = middle
+        else:
+            most = middle - 1
+    return same
 
 
 class KVCache(ABC):
@@ -57,6 +62,22 @@ class KVCache(ABC):
         if list(path) != list(range(len(path))):
             self._move_rows(start, path)
         self.rollback_to(start + len(path))
+
+    def begin_as(self, other: Self, rows: int) -> None:
+        """Become a copy of the first ``rows`` rows of another sequence's cache of the same model.
+
+        Raises:
+            ValueError: the other cache has fewer valid rows.
+            torch.OutOfMemoryError: no memory for the copy; this cache is then empty.
+        """
+        other._check(rows)
+        self.rollback_to(0)
+        if rows:
+            self._copy_rows(other, rows)
+
+    @abstractmethod
+    def _copy_rows(self, other: Self, rows: int) -> None:
+        """Copy the first rows of every layer; this cache is empty."""
 
     @abstractmethod
     def _move_rows(self, start: int, path: Sequence[int]) -> None:

@@ -88,6 +88,11 @@ class ContiguousCache(RowCache):
         larger[:, :, :, : self._length] = self._kv[:, :, :, : self._length]
         self._kv, self._layer_rows = larger, None
 
+    def _copy_rows(self, other: ContiguousCache, rows: int) -> None:
+        self.reserve(rows)
+        self._kv[:, :, :, :rows] = other._kv[:, :, :, :rows]
+        self.append_to(rows)
+
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
         rows = to_device([start + node for node in path], self._kv.device)
         self._kv[:, :, :, start : start + len(path)] = self._kv.index_select(3, rows)

@@ -130,6 +130,12 @@ class PooledCache(RowCache):
             self._pool.release(slot)
         slot.start, slot.rows = larger.start, larger.rows
 
+    def _copy_rows(self, other: PooledCache, rows: int) -> None:
+        self.reserve(rows)
+        kv, to, source = self._pool.kv, self.slot.start, other.slot.start
+        kv[:, :, to : to + rows] = kv[:, :, source : source + rows]
+        self.append_to(rows)
+
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
         kv, first = self._pool.kv, self.slot.start + start
         rows = to_device([first + node for node in path], kv.device)

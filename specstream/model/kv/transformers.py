@@ -108,6 +108,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             new[:, :, : self.length] = old[:, :, : self.length]
             setattr(self, name, new)
 
+    def copy_rows(self, other: _Layer, rows: int) -> None:
+        """Take over the first ``rows`` rows of another sequence's layer; this one is empty."""
+        self.update(other.keys[:, :, :rows], other.values[:, :, :rows])
+
     def move_rows(self, start: int, path: Sequence[int]) -> None:
         """Copy row ``start + path[i]`` to ``start + i``."""
         rows = to_device([start + node for node in path], self.keys.device)
@@ -148,6 +152,10 @@ class TransformersCache(KVCache):
         self._check(length)
         for layer in self._layers:
             layer.length = length
+
+    def _copy_rows(self, other: TransformersCache, rows: int) -> None:
+        for layer, given in zip(self._layers, other._layers, strict=True):
+            layer.copy_rows(given, rows)
 
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
         for layer in self._layers:
