@@ -108,6 +108,16 @@ class Generation:
             self._delivery.cancelled = True
             self._worker.wake()
 
+    def needed_by(self, moment: float, heard: bool = False) -> None:
+        """Say when the listener of this reply will have nothing left to hear; may be called again.
+
+        ``moment`` is on the event loop's clock; ``heard``: whether there was any sound. While another
+        reply is needed soon, the engine decodes none whose listener has much to hear. A reply without a
+        listener takes part in every pass.
+        """
+        self._delivery.heard = heard
+        self._delivery.needed_by = moment
+
     @property
     def text(self) -> str:
         """The reply's text that the engine has written, read or not; its reasoning is in the report."""

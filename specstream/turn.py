@@ -274,7 +274,7 @@ async def speaking(
             playback = await stack.enter_async_context(playout.play())
         run = await stack.enter_async_context(pipeline.run(chunks))
         if playback is not None and playout is not None and playout.paced:
-            run.heard(lambda: playback.played_ms / 1e3)
+            run.heard(lambda: playback.played_ms / 1e3, getattr(reply, "needed_by", None))
         turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn

@@ -7,6 +7,7 @@ __all__ = ["PrefillBudget"]
 _LEAST = 16  # prompt tokens of a pass; fewer would hardly amortise reading the weights
 _FIRST_GUESS = 64  # prompt tokens of a pass, before its times are known
 _WEIGHT = 0.2  # of a new sample in a moving average
+_PATIENT_MS = 120.0  # what they may add where nobody notices; others' tokens stay within 190 ms
 _SHARE = 1.25  # what prompt tokens and proposals may add to a step, in usual rounds' times
 
 
@@ -45,11 +46,15 @@ class PrefillBudget:
         elif not self._mixed:  # pure prefill: a poor estimate of what it adds to a round
             self._token_ms = _moved(self._token_ms, max(0.0, ms - self._round_ms) / read)
 
-    def tokens(self, most: int, proposed: int) -> int:
-        """Return the prompt tokens for a pass that verifies ``proposed`` tokens, at most ``most``."""
+    def tokens(self, most: int, proposed: int, *, patient: bool = False) -> int:
+        """Return the prompt tokens for a pass that verifies ``proposed`` tokens, at most ``most``.
+
+        ``patient``: nobody notices a longer pass, since the listeners of all requests that are decoded
+        have something to hear, or are waiting for their first sound like those whose prompts are read.
+        """
         if self._round_ms is None or self._token_ms is None:
             return min(most, _FIRST_GUESS)
-        ms = _SHARE * self._round_ms
+        ms = max(_SHARE * self._round_ms, _PATIENT_MS if patient else 0.0)
         if (most + proposed) * self._token_ms <= ms:
             return most
         return min(most, max(_LEAST, int(ms / self._token_ms) - proposed))

@@ -34,10 +34,12 @@ _ids = itertools.count()
 class Delivery:
     """The channel to the consumer, with the state that engine thread and consumer thread share.
 
-    Each field is written by one thread only: ``read``, ``cancelled`` and ``previews`` (whether the
-    consumer wants previews) by the consumer's thread, ``sent`` by the engine's. ``sent`` and ``read``
-    count chunks; ``limit`` is how many may be unread. Between two chunks there is at most one preview.
-    ``put`` is called on the engine thread and must not block.
+    Each field is written by one thread only, ``sent`` by the engine's, all others by the consumer's:
+    ``read``, ``cancelled``, ``previews`` (whether the consumer wants previews), ``needed_by`` (when its
+    listener has nothing left to hear, by `time.monotonic`; None: nobody listens) and ``heard`` (whether
+    there was any sound). ``sent`` and ``read`` count chunks; ``limit`` is how many may be unread.
+    Between two chunks there is at most one preview. ``put`` is called on the engine thread and must not
+    block.
     """
 
     put: Callable[[Chunk | Preview | SpecstreamError], object]
@@ -46,6 +48,8 @@ class Delivery:
     sent: int = 0
     read: int = 0
     cancelled: bool = False
+    needed_by: float | None = None
+    heard: bool = False
 
     @property
     def parked(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,10 @@ from specstream.engine.request import Request
 from specstream.errors import EngineBusy
 
 __all__ = ["Scheduler"]
+
+
+_SOON_S = 0.4  # of sound ahead: what a phrase takes that is almost there
+_ENOUGH_S = 1.5  # of sound ahead: in this time sixteen phrases are written and spoken
 
 
 class Scheduler:
@@ -64,8 +69,16 @@ class Scheduler:
         self.running.append(request)
 
     def ready(self) -> list[Request]:
-        """The running requests that can use a step now, oldest first."""
-        return [request for request in self.running if not request.delivery.parked]
+        """The running requests that take part in the next step, most urgent first.
+
+        Those whose listeners have much to hear leave the step to the others while one of these is
+        needed soon. Requests that nobody listens to take part in every step.
+        """
+        able = [request for request in self.running if not request.delivery.parked]
+        soon = sorted((r for r in able if not self._ahead(r)), key=self._urgency)
+        if not any(map(self._pressed, able)):
+            soon += [request for request in able if self._ahead(request)]
+        return soon[: self._config.places]
 
     def retire(self, request: Request) -> None:
         """Remove an ended request, running or waiting. Idempotent."""
@@ -75,8 +88,43 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
 
+    def _pressed(self, request: Request) -> bool:
+        """Whether the listener has heard nothing yet, or is about to hear silence."""
+        delivery = request.delivery
+        if (moment := delivery.needed_by) is None:
+            return False
+        return not delivery.heard or moment - self._now() < _SOON_S
+
+    def patient(self, ready: list[Request]) -> bool:
+        """Whether no listener of these requests notices a longer step: none is about to hear silence.
+
+        Those who have heard nothing yet wait anyway.
+        """
+        soon = self._now() + _SOON_S
+        each = [request.delivery for request in ready]
+        return all(d.needed_by is not None and (not d.heard or d.needed_by > soon) for d in each)
+
+    def _ahead(self, request: Request) -> bool:
+        """Whether the listener has so much to hear that others go first."""
+        moment = request.delivery.needed_by
+        return moment is not None and moment - self._now() > _ENOUGH_S
+
+    def _urgency(self, request: Request) -> tuple[float, float]:
+        """The order in which places of a step are given: by when a listener hears silence.
+
+        Silence inside a reply is worse than a later beginning, so one who has heard nothing is never
+        more urgent than one who is about to hear silence.
+        """
+        delivery = request.delivery
+        if (moment := delivery.needed_by) is None:
+            return -math.inf, 0.0
+        return moment if delivery.heard else max(moment, self._now() + _SOON_S), moment
+
+    def _active(self, request: Request) -> bool:
+        return not (request.delivery.parked or self._ahead(request))
+
     def _free(self) -> int:
-        active = sum(not request.delivery.parked for request in self.running)
+        active = sum(map(self._active, self.running))
         bound = self._config.places + self._config.max_parked - len(self.running)
         return 0 if self.short else min(self._config.places - active, bound)
 
@@ -95,7 +143,7 @@ class Scheduler:
         wanted = {request.session for request in self.waiting if not request.encoding}
         if not wanted or not self._parked:
             return None
-        active = len(self.running) - len(self._parked)
+        active = sum(map(self._active, self.running))
         full = self._free() <= 0 and active < self._config.places  # by parked ones
         busy = {request.session for request in self.running}
         placeless = full and bool(wanted - busy or None in wanted)

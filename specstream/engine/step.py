@@ -85,7 +85,8 @@ class EngineCore(Lifecycle):
         budget = chunk * len(ready)
         if proposals and self.target.fixed_width is None:
             proposed = sum(proposal.length for proposal in proposals)
-            budget = self.prefill.tokens(chunk, proposed)
+            patient = self.scheduler.patient(ready)
+            budget = self.prefill.tokens(chunk, proposed, patient=patient)
         empty = Proposal.empty(self.target.device)
         return plan_step(ready, proposals, chunk=chunk, budget=budget, empty=empty)
 

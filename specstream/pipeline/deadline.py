@@ -21,11 +21,15 @@ from specstream.pipeline.segment_marks import WIDE
 from specstream.pipeline.voice_pace import Spoken, VoicePace
 from specstream.types import Phrase, Speech
 
-__all__ = ["Bounds", "Deadlines", "PlayClock", "letters"]
+__all__ = ["MOMENT_S", "START_S", "Bounds", "Deadlines", "PlayClock", "letters"]
 
 _RESERVE_S = 0.1  # audio that should be left when the next phrase begins
 _DOUBT = 1.25  # factor on the estimated length of a text's audio, which may be longer
 _SHORTEST_S = 0.01  # a deadline that is nearer counts as reached
+START_S = 0.5
+"""Seconds after the beginning of a turn by which its first sound should be heard."""
+MOMENT_S = 0.4
+"""Seconds in which a phrase that is almost there is spoken."""
 _SILENT_S = 5.0  # a voice that is silent for longer than its work explains isn't waited for
 
 
@@ -66,6 +70,8 @@ class Deadlines:
     news: bool = False
     wake: Callable[[], None] | None = None
     _heard: Callable[[], float] | None = None
+    _needed: Callable[[float, bool], object] = lambda moment, heard: None
+    _first_by: float = math.inf  # when the first sound should be heard
     _queue: deque[Spoken] = field(default_factory=deque)  # phrases that the voice has not finished
     _made_s: float = 0.0  # end of the audio that the voice has given
     _last_news: float = -math.inf  # when the voice gave audio or got something to do
@@ -73,9 +79,20 @@ class Deadlines:
     _text_since: float | None = None  # when the reply's first text came
     _text: int = 0  # letters that came since
 
-    def follow(self, heard: Callable[[], float]) -> None:
-        """Size phrases by what was heard: ``heard()`` returns the seconds of audio that were heard."""
+    def follow(
+        self, heard: Callable[[], float], needed: Callable[[float, bool], object] | None = None
+    ) -> None:
+        """Size phrases by what was heard: ``heard()`` returns the seconds of audio that were heard.
+
+        ``needed`` is called whenever that changes with the time at which more text is needed: when all
+        audio that was made, or is to be made of the released text, will have been heard; and whether
+        any was made.
+        """
         self._heard = heard
+        self._first_by = anyio.current_time() + START_S
+        if needed is not None:
+            self._needed = needed
+        self._tell_need()
 
     def stop(self) -> None:
         """Lift all limits, since nothing more will be spoken. Idempotent."""
@@ -111,6 +128,7 @@ class Deadlines:
             self._last_news = now
         size = letters(phrase.spoken) - sum(tag.chars.length for tag in phrase.tags)
         self._queue.append(Spoken(phrase.chars.end, phrase.chars.start, size, now))
+        self._tell_need()
 
     def made(self, speech: Speech, worked_s: float) -> None:
         """Note a piece of speech that the voice gave, and the seconds that it worked on it."""
@@ -130,11 +148,25 @@ class Deadlines:
             queue.popleft()
             self.pace.learn(phrase)
             self._tell()
+        self._tell_need()
 
     def revoked(self, from_char: int) -> None:
         """Forget the phrases that begin at or past ``from_char``: their text was taken back."""
         while self._queue and self._queue[-1].start >= from_char:
             self._queue.pop()
+        self._tell_need()
+
+    @property
+    def silent_at(self) -> float:
+        """When the listener has nothing left to hear; inf if nobody listens.
+
+        Before the first audio this is the time by which it should be heard, but not sooner than in a
+        moment: silence inside a reply is worse than a later beginning.
+        """
+        if self._heard is None:
+            return math.inf
+        now = anyio.current_time()
+        return now + self._ahead_s if self._made_s else max(self._first_by, now + MOMENT_S)
 
     def bounds(self) -> Bounds:
         """Return how long a phrase that is released now should be.
@@ -219,6 +251,12 @@ class Deadlines:
         begins = sum(phrase.first_s is None for phrase in self._queue)
         pace = self.pace
         return begins * pace.first_s + pace.factor * self._coming_s if pace.known else 0.0
+
+    def _tell_need(self) -> None:
+        if self._heard is not None:
+            first = not self._made_s
+            ahead = self._first_by if first else anyio.current_time() + self._ahead_s
+            self._needed(ahead + self._coming_s, not first)
 
     def _tell(self) -> None:
         self.news = True

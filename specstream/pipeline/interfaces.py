@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -39,6 +41,8 @@ __all__ = [
     "Storyboard",
     "TextGenerator",
     "VoiceCapabilities",
+    "listened_until",
+    "silent_at",
     "voice_from_function",
 ]
 
@@ -237,3 +241,16 @@ class TextGenerator(Protocol):
         ``reference`` is text that the reply is expected to repeat in part; an engine may use it as
         a draft. It never changes what is written, only how fast. Cancelling stops the generation.
         """
+
+
+listened_until: ContextVar[Callable[[], float]] = ContextVar("listened_until")
+"""Set in the tasks of a turn; see `silent_at`."""
+
+
+def silent_at() -> float:
+    """When the listener of the turn that the calling task works for has nothing left to hear.
+
+    On the event loop's clock; inf if nobody listens. A voice that speaks for several turns on one thread
+    or device takes the phrase of the earliest first.
+    """
+    return listened_until.get(lambda: math.inf)()

@@ -13,6 +13,7 @@ import anyio
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.pipeline.contract import Event, Stage, StageFailed, as_failure
 from specstream.pipeline.deadline import Deadlines
+from specstream.pipeline.interfaces import listened_until
 from specstream.pipeline.life import Drafted, Gate, Life, LifeEvent
 from specstream.pipeline.limits import Limits, Watch
 from specstream.pipeline.link import Link
@@ -80,9 +81,15 @@ class Run:
             for outlet in self._outlets:
                 outlet.cancel(self.cancelled)
 
-    def heard(self, heard_s: Callable[[], float]) -> None:
-        """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard."""
-        self._deadlines.follow(heard_s)
+    def heard(
+        self, heard_s: Callable[[], float], needed: Callable[[float, bool], object] | None = None
+    ) -> None:
+        """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard.
+
+        ``needed`` is told again and again by when more text is needed, on the event loop's clock, and
+        whether there was any audio.
+        """
+        self._deadlines.follow(heard_s, needed)
 
     def stop(self, name: str, failure: SpecstreamError) -> None:
         """Stop the stages of that name because of what they made; they end as if they had failed."""
@@ -137,6 +144,7 @@ class Run:
         if head is None:
             await self._pass(chunks)
             return
+        listened_until.set(lambda: self._deadlines.silent_at)
         source: Link[Any] = Link(self._capacity)
         source.deadlines = self._deadlines
         drafting = bool(getattr(head, "drafts", False))

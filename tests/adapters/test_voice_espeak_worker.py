@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
+from specstream.pipeline.interfaces import listened_until
 from specstream.types import Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, espeak, shared
 from specstream_adapters.voice.espeak import PIECE, on_library
@@ -199,6 +201,35 @@ def test_voices_that_are_made_at_once_share_one_thread(monkeypatch: pytest.Monke
     with ThreadPoolExecutor(4) as makers:
         threads = list(makers.map(shared.thread_of, ["a library of this test"] * 4))
     assert len(set(map(id, threads))) == 1
+
+
+async def test_of_the_jobs_that_wait_the_one_goes_first_whose_listener_hears_silence_first() -> (
+    None
+):
+    thread, go, done = (
+        shared.thread_of("another library of this test"),
+        threading.Event(),
+        list[str](),
+    )
+    thread.submit(go.wait)
+
+    def submit(name: str, silent_at: float | None) -> None:
+        if silent_at is not None:
+            listened_until.set(lambda: silent_at)
+        thread.submit(done.append, name)
+
+    now = time.monotonic()
+    for name, ahead_s in (("much", 9.0), ("soon", 0.2), ("nobody", None), ("late", -1.0)):
+        context = contextvars.copy_context()
+        context.run(submit, name, None if ahead_s is None else now + ahead_s)
+    dropped = thread.submit(done.append, "dropped")
+    dropped.cancel()
+    last = contextvars.copy_context().run(thread.submit, done.append, "later")
+    go.set()
+    await asyncio.wrap_future(last)
+    await asyncio.wrap_future(thread.submit(int))
+    await asyncio.wrap_future(thread.submit(int))
+    assert done[:4] == ["late", "nobody", "later", "soon"]
 
 
 def test_a_job_passes_results_and_errors(library: CountingLibrary) -> None:

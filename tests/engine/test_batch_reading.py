@@ -14,7 +14,9 @@ from tests.tiny import Inbox, ask, run_until_idle
 def newcomer_beside(
     kind: str, budget: int, monkeypatch: pytest.MonkeyPatch, prompt: str
 ) -> tuple[EngineCore, Passes, list[tuple[Request, Inbox]], tuple[Request, Inbox]]:
-    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed: min(most, budget))
+    monkeypatch.setattr(
+        PrefillBudget, "tokens", lambda self, most, proposed, **how: min(most, budget)
+    )
     core = make(kind, max_running=5)
     passes = Passes(core)
     asked = [ask(core, text, greedy(150)) for text in TEXTS[:3]]
@@ -113,7 +115,8 @@ def test_the_pace_is_asked_with_what_is_proposed_and_told_what_was_read(
     asked: list[int] = []
     told: list[tuple[int, bool]] = []
 
-    def budget(self: PrefillBudget, most: int, proposed: int) -> int:
+    def budget(self: PrefillBudget, most: int, proposed: int, *, patient: bool) -> int:
+        assert not patient, "nobody listens"
         asked.append(proposed)
         return 16
 

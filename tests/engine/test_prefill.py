@@ -94,3 +94,9 @@ def test_a_few_tokens_at_the_end_of_a_prompt_say_nothing() -> None:
     for _ in range(100):
         budget.observe(12.0, 3, beside=True)
     assert abs(budget.tokens(512, 0) - 100) <= 1
+
+
+def test_more_is_read_where_nobody_notices() -> None:
+    budget = learned(10.0, 0.5)
+    assert abs(budget.tokens(512, 0) - 25) <= 1
+    assert abs(budget.tokens(512, 0, patient=True) - 240) <= 10

@@ -164,3 +164,73 @@ def test_the_time_counts_from_when_the_consumer_fell_behind() -> None:
     admit(scheduler)
     assert scheduler.stalled() is None
     assert scheduler.patience() == 4.5
+
+
+def listening(request: Request, needed_by: float, heard: bool = True) -> Request:
+    request.delivery.heard, request.delivery.needed_by = heard, needed_by
+    return request
+
+
+def talking(places: int, *needed_by: float, clock: Clock) -> tuple[Scheduler, list[Request]]:
+    scheduler = scheduling(places, 16, 16, clock)
+    for moment in needed_by:
+        scheduler.submit(asked())
+        for request in admit(scheduler):
+            listening(request, moment)
+    return scheduler, list(scheduler.running)
+
+
+def test_a_listener_with_much_to_hear_leaves_the_step_to_others_and_comes_back() -> None:
+    clock = Clock()
+    scheduler, (full, soon, sooner) = talking(4, 9.0, 0.8, 0.3, clock=clock)
+    reader = asked()  # nobody listens to it
+    scheduler.submit(reader)
+    admit(scheduler)
+    assert scheduler.ready() == [reader, sooner, soon]
+    listening(soon, 12.0)
+    listening(sooner, 11.0)
+    assert scheduler.ready() == [reader, full, soon, sooner], "nobody is in need: all go on"
+    clock.seconds = 8.7
+    assert scheduler.ready() == [reader, full]
+
+
+def test_a_listener_with_much_to_hear_keeps_no_newcomer_waiting() -> None:
+    clock = Clock()
+    scheduler, (full,) = talking(1, 9.0, clock=clock)
+    scheduler.submit(asked())
+    (new,) = admit(scheduler)
+    listening(new, 0.5, heard=False)
+    assert scheduler.ready() == [new]
+    scheduler.submit(asked())
+    assert not admit(scheduler), "the one place is taken now"
+    scheduler.retire(new)
+    assert len(admit(scheduler)) == 1
+
+
+def test_no_more_start_than_may_be_under_way_however_much_they_have_to_hear() -> None:
+    clock = Clock()
+    scheduler, running = talking(2, *[9.0] * 30, clock=clock)
+    assert len(running) == 2 + 16 and len(scheduler.waiting) == 12
+
+
+def test_silence_inside_a_reply_is_worse_than_a_later_beginning() -> None:
+    clock = Clock()
+    scheduler, (first, second, begun) = talking(2, 9.0, 9.0, 9.0, clock=clock)
+    clock.seconds = 20.0
+    listening(first, 15.0, heard=False)
+    listening(second, 16.0, heard=False)
+    listening(begun, 20.2)
+    assert scheduler.ready() == [begun, first]
+    listening(begun, 20.7)
+    assert scheduler.ready() == [first, second]
+
+
+def test_a_long_step_is_for_listeners_who_do_not_notice() -> None:
+    clock = Clock()
+    scheduler, (one, other) = talking(2, 0.9, 0.9, clock=clock)
+    assert scheduler.patient([one, other])
+    listening(other, 0.3)
+    assert not scheduler.patient([one, other])
+    listening(other, 0.3, heard=False)
+    assert scheduler.patient([one, other])
+    assert not scheduler.patient([one, other, asked()]), "a reader sees every gap"

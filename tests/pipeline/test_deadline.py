@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import anyio
 import pytest
 
-from specstream.pipeline.deadline import Bounds, Deadlines, PlayClock
+from specstream.pipeline.deadline import MOMENT_S, START_S, Bounds, Deadlines, PlayClock
 from specstream.pipeline.playout import Playout
 from specstream.pipeline.segment import Segmenter
 from specstream.pipeline.stage import Pipeline, StageFailed
@@ -252,3 +252,35 @@ async def test_a_direction_behind_a_boundary_makes_the_text_before_it_no_shorter
     assert not segmenter.add(Chunk(text, (), Span(0, 1), Span(0, len(text))))
     pace.sizes = Bounds(10.0, 20.0)
     assert [phrase.text for phrase in segmenter.release()] == ["One two three. "]
+
+
+@pytest.mark.virtual_time
+async def test_the_engine_is_told_by_when_more_text_is_needed() -> None:
+    """Half a second for the first sound; later when all that was made or is coming was heard."""
+    told, heard_s = list[tuple[float, bool]](), 0.0
+    limits, began = Deadlines(), anyio.current_time()
+    limits.follow(lambda: heard_s, lambda moment, heard: told.append((moment - began, heard)))
+    phrase = Phrase("One. ", Span(0, 5), Span(0, 1))
+    limits.released(phrase)
+    assert told == [(START_S, False)] * 2
+    await anyio.sleep(0.2)
+    pcm = bytes(2 * 16_000)
+    speech = Speech(pcm, 16_000, Span(0, 16_000), (), phrase.chars, phrase.tokens, 0, last=True)
+    limits.made(speech, 0.1)
+    assert told[-1][0] == pytest.approx(1.2) and told[-1][1]
+    assert limits.silent_at - began == pytest.approx(1.2)
+    await anyio.sleep(0.5)
+    heard_s = 0.5
+    limits.released(Phrase("Two! ", Span(5, 10), Span(1, 2)))
+    letter_s = limits.pace.letter_s
+    assert told[-1][0] == pytest.approx(1.2 + 5 * letter_s)
+    assert limits.silent_at - began == pytest.approx(1.2), "the voice hasn't spoken it yet"
+
+
+@pytest.mark.virtual_time
+async def test_who_has_heard_nothing_is_due_in_a_moment_at_the_soonest() -> None:
+    limits = Deadlines()
+    assert limits.silent_at == math.inf
+    limits.follow(lambda: 0.0)
+    await anyio.sleep(3.0)
+    assert limits.silent_at == anyio.current_time() + MOMENT_S

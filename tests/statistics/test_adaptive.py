@@ -57,7 +57,7 @@ CELLS = [
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads when follows the machine's pace, and the dice who asks: here always the same."""
-    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed: min(most, 64))
+    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed, **how: min(most, 64))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

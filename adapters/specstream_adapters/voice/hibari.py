@@ -97,9 +97,9 @@ class HibariVoice:
         text, samples, last = plain(phrase.spoken), 0, False
         sentences = self._sentences(text)
         while speakable(text) and not last:
-            loop = asyncio.get_running_loop()
             try:
-                made = await loop.run_in_executor(thread_of("hibari"), next, sentences, None)
+                job = thread_of("hibari").submit(next, sentences, None)
+                made = await asyncio.wrap_future(job)
             except Exception as error:
                 raise AdapterFailed(f"hibari-tts broke: {error}") from error
             if made is None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, wraps
+from itertools import count
+from math import inf
+from queue import PriorityQueue
 from threading import Lock
 from typing import TypeVar, TypeVarTuple
 
+from specstream.pipeline.interfaces import silent_at
 from specstream.types import Mark
 
-__all__ = ["once", "take_marks", "thread_of"]
+__all__ = ["LibraryThread", "once", "take_marks", "thread_of"]
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -29,14 +34,41 @@ def once(make: Callable[[*Args], T]) -> Callable[[*Args], T]:
     return shared
 
 
-def thread_of(library: str) -> ThreadPoolExecutor:
+class LibraryThread:
+    """One thread. Of the jobs that wait, the one goes first whose listener would hear silence first."""
+
+    def __init__(self, library: str) -> None:
+        self._thread = ThreadPoolExecutor(1, library)
+        self._waiting: PriorityQueue[tuple[float, int, Callable[[], None]]] = PriorityQueue()
+        self._numbers = count()
+
+    def submit(self, job: Callable[[*Args], T], *args: *Args) -> Future[T]:
+        """Run ``job`` on the thread. One without a listener waits for none that comes later."""
+        due, done = silent_at(), Future[T]()
+
+        def run() -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(job(*args))
+                except BaseException as error:
+                    done.set_exception(error)
+
+        self._waiting.put((due if due < inf else time.monotonic(), next(self._numbers), run))
+        self._thread.submit(self._run_next)
+        return done
+
+    def _run_next(self) -> None:
+        self._waiting.get_nowait()[-1]()
+
+
+def thread_of(library: str) -> LibraryThread:
     """The one thread of this process that uses a library; a forked process gets its own."""
     return _thread(library, os.getpid())
 
 
 @once
-def _thread(library: str, process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, library)
+def _thread(library: str, process: int) -> LibraryThread:
+    return LibraryThread(library)
 
 
 def take_marks(marks: list[Mark], begun: int, known: int | None = None) -> tuple[Mark, ...]:

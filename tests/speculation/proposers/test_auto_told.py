@@ -170,7 +170,7 @@ def test_a_step_that_reads_a_prompt_tells_outcomes_but_no_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Acceptance is as true as ever there; what such a step takes says nothing about later ones."""
-    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed: 64)
+    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed, **how: 64)
     core, dice = diced(2, eos_ids=frozenset(), max_running=2)
     ask(core, "abab", greedy(200))
     for _ in range(4):
