@@ -16,7 +16,7 @@ from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
 from specstream.types import SamplingParams
 
-__all__ = ["Crowd", "Way", "measure_crowd", "mix_domains"]
+__all__ = ["Crowd", "Way", "measure_crowd", "mix_domains", "serve_all"]
 
 _EACH = 16  # requests a round for each concurrent place: few places stay empty while a round ends
 _MIN_ROUNDS = 2  # run whatever the budget, so that each of the two ways goes first once
@@ -28,6 +28,20 @@ class Way:
 
     seconds: list[float] = field(default_factory=list)
     runs: list[list[Run]] = field(default_factory=list)
+
+    async def timed(
+        self,
+        arm: Arm,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+        places: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Serve a round, see `serve_all`, and add it."""
+        started = clock()
+        runs = await serve_all(arm, prompts, params, places)
+        self.seconds.append(clock() - started)
+        self.runs.append(runs)
 
     @property
     def tokens(self) -> list[int]:
@@ -116,7 +130,7 @@ async def measure_crowd(
     asked = [mixed[i % len(mixed)] for i in range(max(rounds, 1) * count)]
     tell(0, rounds + 1)
     for places in (at_once, 1):
-        await _serve(arm, asked[:count], params, places)
+        await serve_all(arm, asked[:count], params, places)
     crowd = Crowd(at_once, Way(), Way())
     ways = [(crowd.together, at_once), (crowd.alone, 1)]
     began = clock()
@@ -126,10 +140,7 @@ async def measure_crowd(
         tell(number + 1, rounds + 1)
         part = asked[number * count : (number + 1) * count]
         for way, places in ways if number % 2 == 0 else ways[::-1]:
-            started = clock()
-            runs = await _serve(arm, part, params, places)
-            way.seconds.append(clock() - started)
-            way.runs.append(runs)
+            await way.timed(arm, part, params, places, clock)
     return crowd
 
 
@@ -140,7 +151,7 @@ def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompt for turn in zip_longest(*of.values()) for prompt in turn if prompt is not None]
 
 
-async def _serve(
+async def serve_all(
     arm: Arm, prompts: Sequence[Prompt], params: SamplingParams, places: int
 ) -> list[Run]:
     """Serve requests in order, at most ``places`` at a time."""

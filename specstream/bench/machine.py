@@ -109,7 +109,7 @@ def provenance_of(
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_cores": os.cpu_count(),
         "cpu_cores_allowed": cores_here(),
         "threads": config.threads,
@@ -172,7 +172,7 @@ def _commit() -> str | None:
         return None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from specstream.bench.aggregates import middle_half
 from specstream.bench.results import Results
 
-__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline", "drawn_timeline"]
+__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline", "drawn_timeline", "picture"]
 
 _COLOURS = {
     "own": "#8a8f98",
@@ -57,7 +57,7 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
     Raises:
         OSError: the file can't be written.
     """
-    with _picture(path, 3, (19, 5.6), width_ratios=(2.2, 1, 1.1)) as (speed, acceptance, split):
+    with picture(path, 3, (19, 5.6), width_ratios=(2.2, 1, 1.1)) as (speed, acceptance, split):
         speed.figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         _draw_speed(speed, results)
         _draw_acceptance(acceptance, results)
@@ -65,7 +65,7 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
 
 
 @contextmanager
-def _picture(
+def picture(
     path: Path | None, columns: int, inches: tuple[float, float], **options: Any
 ) -> Iterator[Any]:
     """Yield the axes to draw on, and write the picture, if it has a path, at the end of the block.
@@ -210,7 +210,7 @@ def drawn_timeline(
     lanes = [1 + max((label.lane for label in labels), default=-1) for labels in placed]
     places = [at + _LANE * sum(lanes[:at]) for at in range(len(rows))]
     inches = 1.6 + _ROW_INCHES * (len(rows) + _LANE * sum(lanes))
-    with _picture(path, 1, (13, inches)) as axes:
+    with picture(path, 1, (13, inches)) as axes:
         for at, row in zip(places, rows, strict=True):
             for bar in row.bars:
                 look: dict[str, Any] = {"color": colours[bar.kind], "edgecolor": "white"}

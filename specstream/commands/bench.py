@@ -41,6 +41,11 @@ async def run(args: argparse.Namespace) -> None:
 
         await run_serving(args)
         return
+    if args.load is not None or args.callers is not None:
+        from specstream.commands.bench_many import run_callers, run_load
+
+        await (run_load(args) if args.load is not None else run_callers(args))
+        return
     from specstream.bench.document import Files
 
     plan = plan_of(args)

@@ -66,6 +66,16 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         type=int,
     )
     add(
+        "--load A,B",
+        "measure the engine under load instead: so many requests at once, such as 1,4,16, with and "
+        "without speculation, in closed groups and one after the other; --repeats N rounds",
+    )
+    add(
+        "--callers A,B",
+        "measure the Realtime server instead: so many callers that ask at once, such as 4,16; when each "
+        "hears the first sound, and gaps, beside first-come order; --repeats N rounds",
+    )
+    add(
         "--minutes N",
         "with --conversation: talk for N minutes instead, and report memory, waits and delays of "
         "avatar cues",

@@ -71,12 +71,12 @@ class EngineArm:
 
     name, setting = "auto", ""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, *, speculate: bool = True) -> None:
+        self._engine, self._speculate = engine, speculate
 
     async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
         """Write one reply."""
-        async with self._engine.generate(messages, params) as generation:
+        async with self._engine.generate(messages, params, speculate=self._speculate) as generation:
             chunks = [chunk async for chunk in generation]
             return run_of(chunks, generation.report)
 
