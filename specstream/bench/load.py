@@ -11,10 +11,12 @@ from specstream.bench.aggregates import percentile, rounded
 from specstream.bench.arms.engine import EngineArm
 from specstream.bench.concurrency import Way, mix_domains, serve_all
 from specstream.bench.prompts import Prompt
+from specstream.bench.verdict import LOSS, WORTH
 from specstream.session import Engine
 from specstream.types import SamplingParams
+from specstream.wording import counted
 
-__all__ = ["Load", "Shape", "measure_load"]
+__all__ = ["Load", "Shape", "load_verdict", "measure_load"]
 
 Shape = Literal["closed", "steady"]
 
@@ -65,6 +67,25 @@ class Load:
             }
         plain: dict[str, Any] = rounded(found)
         return plain
+
+
+def load_verdict(loads: Sequence[Load]) -> str:
+    """Say up to how many requests at once speculation pays here, by both shapes together."""
+    worst = {n: min(load.ratio for load in loads if load.at_once == n) for n in _counts(loads)}
+    pays = [n for n in worst if all(worst[m] >= WORTH for m in worst if m <= n)]
+    loses = [n for n, ratio in worst.items() if ratio <= LOSS]
+    text = (
+        f"speculation pays up to {counted(pays[-1], 'request')} at once here"
+        if pays
+        else ("speculation doesn't pay at any of these loads here")
+    )
+    if loses:
+        text += f"; it is slower with {', '.join(map(str, loses))}"
+    return text
+
+
+def _counts(loads: Sequence[Load]) -> list[int]:
+    return sorted({load.at_once for load in loads})
 
 
 async def measure_load(

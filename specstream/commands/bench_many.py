@@ -10,7 +10,7 @@ from typing import Any
 from specstream.bench.callers import ORDERS, figures, measure_callers
 from specstream.bench.capacity import capacity
 from specstream.bench.curves import draw_callers, draw_load
-from specstream.bench.load import measure_load
+from specstream.bench.load import load_verdict, measure_load
 from specstream.bench.machine import load_average
 from specstream.bench.plots import can_plot
 from specstream.commands.bench_plan import plan_of
@@ -61,16 +61,20 @@ async def run_load(args: argparse.Namespace) -> None:
     if args.json:
         print_json(document)
         return
-    head = "at once|shape|off, tokens/s|auto, tokens/s|ratio|first token p99, ms|gap p99, ms"
+    head = (
+        "at once|shape|off, tokens/s|auto, tokens/s|ratio|predicted|first token p99, ms|gap p99, ms"
+    )
     _print_head(head.split("|"))
     for found in document["loads"]:
         auto, off = found["auto"], found["off"]
         print(
             f"| {found['at_once']} | {found['shape']} | {off['tokens_per_second']:.0f} | "
             f"{auto['tokens_per_second']:.0f} | {found['ratio']:.2f} | "
+            f"{auto['predicted_speedup_p50'] or 1.0:.2f} | "
             f"{off['ttft_ms_p99']:.0f} / {auto['ttft_ms_p99']:.0f} | "
             f"{off['gap_ms_p99']:.0f} / {auto['gap_ms_p99']:.0f} |"
         )
+    print(load_verdict(loads))
 
 
 async def run_callers(args: argparse.Namespace) -> None:

@@ -66,6 +66,7 @@ def explain(
             f"stand, {tau:.1f} tokens for the time of {cost:.2f} plain rounds; predicted "
             f"{tau / cost:.2f}x"
         )
+        words += f" with {rows} requests in each pass" if rows > 1 else ""
     elif drafter:
         title = candidates[drafter].title.removesuffix(" model")
         words = f"not speculating: {_reason(costs, rows, title, step, first)}"

@@ -45,6 +45,11 @@ class _Size:
     def _better(self) -> bool:
         return self._speed[True] > _MARGIN * self._speed[False]
 
+    @property
+    def plain(self) -> float:
+        """The speed of steps without drafts, 1 if it isn't known yet."""
+        return self._speed[False] if self._samples[False] else 1.0
+
     def observe(self, speed: float) -> None:
         """Take the speed of a step of the kind that ``drafts`` names."""
         self._step += 1
@@ -76,6 +81,11 @@ class Load:
         """
         if requests > _FEW and ms > 0.0:
             self._size(requests).observe(tokens / requests * plain_ms / ms)
+
+    def plain(self, requests: int) -> float:
+        """By what factor steps without drafts were faster than the estimates; 1 if none was timed."""
+        size = self._sizes.get(requests.bit_length()) if requests > _FEW else None
+        return size.plain if size is not None else 1.0
 
     def _size(self, requests: int) -> _Size:
         return self._sizes.setdefault(requests.bit_length(), _Size())

@@ -19,6 +19,7 @@ from specstream.speculation.policy.records import Candidate, Outcome, Outlook, P
 __all__ = ["Policy"]
 
 _OFF = Plan("off", 0)
+_STALL = 2.0  # times its estimate: a step that took longer is counted as this long
 _MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
 
 
@@ -128,6 +129,7 @@ class Policy:
         if not outcomes:
             return
         plain_ms = self.costs.plain(rows)
+        took = None
         if times.rows == rows:
             took = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
             self._load.observe(rows, sum(o.accepted + 1 for o in outcomes), took, plain_ms)
@@ -140,12 +142,17 @@ class Policy:
             reading = times.draft_read * draft.read / plain_ms
         elif drafting:
             ms += times.draft_ms
+        # Where requests share a pass, what is reported was measured, but for stalls: there the errors of
+        # the estimates add up. The choice of drafts goes by estimates, which a slow step doesn't move.
+        told = ms + reading * plain_ms
+        if took and rows > 1:
+            told = min(took, _STALL * told) * self._load.plain(rows)
         for one in outcomes:
-            self._observe_one(one, ms / plain_ms, reading, rows)
+            self._observe_one(one, ms / plain_ms, told / plain_ms, rows)
         self._tries.enter()
 
-    def _observe_one(self, outcome: Outcome, cost: float, reading: float, rows: int) -> None:
-        """Learn from one request's round; ``cost`` and ``reading`` are in plain rounds."""
+    def _observe_one(self, outcome: Outcome, cost: float, told: float, rows: int) -> None:
+        """Learn from one request's round; ``cost`` and ``told`` (for reports) are in plain rounds."""
         request = self._requests.get(outcome.id)
         if request is None:
             return
@@ -166,7 +173,7 @@ class Policy:
             for average in (request.cost, self._cost):
                 average.learn(cost)
         who = name if outcome.drafted else "off"
-        made = Round(who, outcome.drafted, outcome.accepted, cost + reading, rows, place.probing)
+        made = Round(who, outcome.drafted, outcome.accepted, told, rows, place.probing)
         for rounds in (request.rounds, self._rounds):
             rounds.append(made)
 

@@ -65,3 +65,18 @@ def test_what_is_taken_for_plain_decoding_decides(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Costs, "plain", lambda self, rows=1: plain(self, rows) + 0.3)
     made = errors(replace(MACHINES["compiled passes"], planning=0.15), "code")
     assert sum(made) > 0.1 * len(made)
+
+
+def test_of_requests_that_share_passes_the_batch_is_predicted() -> None:
+    """A pass with any draft is slower by a part that the cost model has no term for."""
+
+    batch = 8
+
+    def target(tokens: int) -> float:
+        return 20.0 + 0.4 * tokens + (25.0 if tokens > batch else 0.0)
+
+    machine = Machine(target=target, step=1.0)
+    chooser = Telling(calibrated(Machine(target=lambda n: 20.0 + 0.4 * n, step=1.0)))
+    result = serve(chooser, WORKLOADS["code"]() * 12, machine, batch=batch)
+    settled = chooser.predicted[3 * batch :]
+    assert sum(settled) / len(settled) == pytest.approx(result.speedup, rel=0.2)

@@ -1,0 +1,56 @@
+"""What is made of the audio that callers got, and the capacity in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from specstream.bench.callers import Caller, figures
+from specstream.bench.capacity import Costs, Order, capacity, simulate
+
+COSTS = Costs(pass_s=0.018, row_s=0.002, prompt_s=0.03, phrase_s=0.012, sound_s=0.01)
+
+
+def caller(*pieces: tuple[float, float], asked: float = 10.0) -> Caller:
+    return Caller(asked, "play-out", 2, list(pieces), "completed")
+
+
+def test_silence_inside_a_reply_is_what_an_ideal_player_lacks() -> None:
+    smooth = caller((11.0, 1.0), (11.9, 0.5), (12.5, 0.5))
+    assert (smooth.first_s, smooth.late_s) == (1.0, 0.0)
+    late = caller((11.0, 1.0), (12.5, 1.0), (13.0, 1.0), (15.0, 1.0))
+    assert late.late_s == pytest.approx(0.5 + 0.5)
+
+
+def test_the_sound_ahead_at_a_time() -> None:
+    one = caller((11.0, 1.0), (11.5, 1.0))
+    assert [one.ahead(at) for at in (10.5, 11.25, 11.75, 14.0)] == [0.0, 0.75, 1.25, 0.0]
+
+
+def test_figures_of_callers() -> None:
+    found = figures([caller((11.0, 1.0)), caller((10.5, 1.0), (13.0, 1.0))])
+    assert found == {
+        "callers": 2, "first_audio_s_p50": 0.75, "first_audio_s_max": 1.0, "late": 1,
+        "late_s_max": 1.5, "audio_s": 3.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["play-out", "arrival"])
+def test_a_caller_alone_waits_for_its_prompt_its_tokens_and_the_voice(order: Order) -> None:
+    first_s, late_s, listeners = simulate(COSTS, order, 0.001, replies=20)
+    sound_s = 8 * COSTS.token_sound_s
+    own = 0.03 + 8 * 0.02 + 0.012 + 0.01 * sound_s
+    assert first_s == pytest.approx(own) and late_s == 0.0
+    assert 0.0 < listeners < 0.1
+
+
+def test_by_play_out_more_callers_are_kept_without_a_gap() -> None:
+    first, others = capacity(COSTS, "play-out", places=4), capacity(COSTS, "arrival", places=4)
+    assert first.replies_per_minute > 2 * others.replies_per_minute > 0
+    assert first.first_audio_s_p99 <= 1.0
+    # Neither writes more than passes of four can.
+    assert first.replies_per_minute < 60 * 4 / (140 * (0.018 + 4 * 0.002))
+
+
+def test_a_machine_that_is_too_slow_keeps_nobody() -> None:
+    slow = Costs(pass_s=1.0, row_s=0.1, prompt_s=1.0, phrase_s=0.1, sound_s=0.1)
+    assert capacity(slow, "play-out").replies_per_minute == 0.0
