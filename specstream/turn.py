@@ -32,6 +32,8 @@ class Reply(Protocol):
 
     def cancel(self) -> None: ...
 
+    def needed_by(self, moment: float, heard: bool = False) -> None: ...
+
     @property
     def text_read(self) -> str: ...
 
@@ -274,7 +276,7 @@ async def speaking(
             playback = await stack.enter_async_context(playout.play())
         run = await stack.enter_async_context(pipeline.run(chunks))
         if playback is not None and playout is not None and playout.paced:
-            run.heard(lambda: playback.played_ms / 1e3, getattr(reply, "needed_by", None))
+            run.heard(lambda: playback.played_ms / 1e3, reply.needed_by)
         turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn

@@ -296,3 +296,19 @@ async def test_cancelling_an_iteration_that_waits_loses_nothing() -> None:
         await stage.read(turn)
     assert stage.sound.ms == 2000
     assert [event.seq for event in stage.events] == list(range(len(stage.events)))
+
+
+async def test_the_engine_is_told_when_the_sound_that_is_made_runs_out() -> None:
+    stage = Stage()
+    async with stage.turn() as turn:
+        await stage.read(turn)
+    needed = turn.reply.needed
+    assert needed[0] == (0.5, False), "the first sound is due"
+    assert needed[-1][0] == pytest.approx(2.0) and needed[-1][1]
+
+
+async def test_a_turn_that_nobody_hears_in_real_time_is_needed_at_no_time() -> None:
+    stage = Stage(paced=False)
+    async with stage.turn() as turn:
+        await stage.read(turn)
+    assert turn.reply.needed == []

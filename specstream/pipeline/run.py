@@ -28,6 +28,7 @@ __all__ = ["Run"]
 # A stage may wait for the verdict on a phrase, which the head gives: that must not wait for the stage
 # while it has further phrases and their revokes to send.
 _DRAFTED_ROOM = 16
+_SILENT = ("avatar", "prompt")  # stages that may end while the voice still speaks
 
 
 class Run:
@@ -232,7 +233,7 @@ class Run:
             if outlet is self._outlets[0]:  # the head's
                 self._life.end()
                 await self._judge()
-            else:
+            elif stage.name not in _SILENT:
                 self._deadlines.stop()
             await outlet.held_below(1)
             if fault is not None:

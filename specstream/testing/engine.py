@@ -35,7 +35,8 @@ __all__ = [
 class ScriptedGeneration:
     """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn.
 
-    If it is ``timed``, each chunk comes its ``t_ms`` after the request.
+    If it is ``timed``, each chunk comes its ``t_ms`` after the request. ``needed`` records what
+    `needed_by` was told.
     """
 
     error: SpecstreamError | None = None
@@ -53,6 +54,7 @@ class ScriptedGeneration:
         self._sent: list[Chunk] = []
         self._finish: FinishReason | None = None
         self._waiting = anyio.CancelScope()
+        self.needed: list[tuple[float, bool]] = []
 
     def __aiter__(self) -> ScriptedGeneration:
         return self
@@ -77,6 +79,10 @@ class ScriptedGeneration:
         """End the stream; the report then says ``cancelled``."""
         self._finish = self._finish or "cancelled"
         self._waiting.cancel()
+
+    def needed_by(self, moment: float, heard: bool = False) -> None:
+        """See `specstream.Generation.needed_by`; changes nothing here."""
+        self.needed.append((moment, heard))
 
     @property
     def text(self) -> str:

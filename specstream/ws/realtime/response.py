@@ -160,7 +160,7 @@ class ResponseTurn:
             async with self.pipeline.run(shown) as run:
                 self._run = run
                 if request.audio:
-                    run.heard(lambda: self._pacer.heard_s, getattr(generation, "needed_by", None))
+                    run.heard(lambda: self._pacer.heard_s, generation.needed_by)
                 async with anyio.create_task_group() as group:
                     if request.audio:
                         group.start_soon(self._play)
