@@ -77,6 +77,28 @@ async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
             assert page.errors == []
 
 
+async def test_mm_hm_lets_a_reply_go_on(tmp_path: Path) -> None:
+    ears = Ears(ScriptedRecognizer(["Hello there?", "Mm-hmm."], word_ms=100), Loud())
+    sound = recording(
+        tmp_path / "sound.wav", (0, 0.3), (9000, 0.6), (0, 3.0), (9000, 0.6), (0, 30.0)
+    )
+    text = " ".join(f"word{n}." for n in range(40))  # eight seconds
+    server = Stand(ScriptedEngine([text]), voice=WordVoice, ears=lambda: ears)
+    async with server.running():
+        url = f"http://127.0.0.1:{server.port}/"
+        async with tab(url, tmp_path / "profile", microphone=sound) as page:
+            await page.until(READY)
+            await page.js(
+                "handlers['conversation.item.deleted'] = () => (window.gone = true); $('mic').click()"
+            )
+            await page.until(f"({LINES}) === 'Hello there?|{text}'")
+            await page.until("window.gone")
+            assert await page.js("!turn.stopped && !player.paused && player.ahead > 0.05")
+            await page.until("player.ahead <= 0.05 && !turn.id")
+            assert len(server.engine.requests) == 1
+            assert page.errors == []
+
+
 async def test_who_mutes_the_microphone_has_said_what_was_said(tmp_path: Path) -> None:
     ears = Ears(ScriptedRecognizer(["Hello there?"], word_ms=100), Loud())
     sound = recording(tmp_path / "sound.wav", (0, 0.3), (9000, 20.0))

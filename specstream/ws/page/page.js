@@ -137,7 +137,7 @@ const handlers = {
     }
     turn.open = true;
   },
-  /* While a reply is heard, a sound only pauses it; words end it, and a cough lets it go on. */
+  /* While a reply is heard, a sound only pauses it; words end it, and a cough or "mm-hm" lets it go on. */
   "input_audio_buffer.speech_started": () => {
     if (turn.id || player.ahead > 0.05) player.pause();
     turn.ear = "hearing you";
@@ -147,7 +147,7 @@ const handlers = {
     turns.ended(event.specstream.t_ms);
   },
   "conversation.item.input_audio_transcription.delta": (event) => {
-    if (player.paused && event.delta.trim()) stop();
+    if (player.paused && event.delta.trim() && !event.specstream.listening) stop();
     turn.heard += event.delta;
     transcript.hear(turn.heard, false);
   },
@@ -156,6 +156,10 @@ const handlers = {
     turn.heard = turn.ear = "";
     transcript.hear(said, true);
     if (!said) return resume();
+    if (event.specstream.listening && (turn.id || player.ahead > 0.05)) {
+      send("conversation.item.delete", { item_id: event.item_id }); // it is no question
+      return resume();
+    }
     turns.heard(event.specstream.t_ms);
     stop();
     soon(() => reply(said));

@@ -19,7 +19,7 @@ from specstream.listening.listener import Listener
 from specstream.pipeline.listening_interfaces import Transcript
 from specstream.ws.realtime import events as ev
 from specstream.ws.realtime.entries import Entry
-from specstream.ws.realtime.resources import Failure
+from specstream.ws.realtime.resources import Extra, Failure
 from specstream.ws.realtime.session import RealtimeSession
 from specstream.ws.realtime.wire import new_id
 
@@ -139,7 +139,9 @@ class Hearing:
     async def _delta(self, turn: _Turn, text: str) -> None:
         if len(text) > len(turn.sent) and text.startswith(turn.sent):
             delta, turn.sent = text[len(turn.sent) :], text
-            await self.put(ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta))
+            await self.put(
+                ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta, specstream=_extra(text))
+            )
 
     async def _heard(self, turn: _Turn, transcript: Transcript) -> bool:
         self._settled += 1
@@ -155,7 +157,9 @@ class Hearing:
             seconds = (turn.end_ms - turn.start_ms) / 1000
             usage = {"type": "duration", "seconds": round(seconds, 3)}
             await self.put(
-                ev.TranscriptionCompleted(item_id=turn.entry.id, transcript=text, usage=usage)
+                ev.TranscriptionCompleted(
+                    item_id=turn.entry.id, transcript=text, usage=usage, specstream=_extra(text)
+                )
             )
         return transcript.has_words
 
@@ -165,6 +169,10 @@ class Hearing:
             await self._commit(turn)  # without `_announce`: it may have been no speech
         failure = Failure(type="server_error", code=error.code, message=str(error))
         await self.put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
+
+
+def _extra(text: str) -> Extra:
+    return Extra(listening=True if is_backchannel(text) else None)
 
 
 def _agreed(before: str, now: str) -> str:

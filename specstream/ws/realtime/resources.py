@@ -34,7 +34,8 @@ class Extra(Sparse):
     Of a text's delta: ``ends`` is, for each of ``tokens``, the length of the reply's text once that
     token is in; ``kept`` are the tokens that ``proposer`` drafted and the target accepted; the others
     are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
-    made, on the clock of ``t_ms``. ``names``: what answers in this session.
+    made, on the clock of ``t_ms``. ``names``: what answers in this session. ``listening``: the words of
+    a transcript so far only show that somebody listens ("mm-hm").
     """
 
     seq: int = 0
@@ -53,6 +54,7 @@ class Extra(Sparse):
     ignored: list[Ignored] | None = None
     problem: str | None = None
     names: dict[str, str] | None = None
+    listening: bool | None = None
 
 
 class Part(Sparse):
