@@ -13,16 +13,17 @@ from specstream.errors import EngineBusy
 
 __all__ = ["Scheduler"]
 
-
 _SOON_S = 0.4  # of sound ahead: what a phrase takes that is almost there
 _ENOUGH_S = 1.5  # of sound ahead: in this time sixteen phrases are written and spoken
 
 
 class Scheduler:
-    """First come, first served, with at most `EngineConfig.places` requests at once.
+    """First come, first started; at most `EngineConfig.places` requests in a step, most urgent first.
 
     A parked request (back-pressure: its consumer has too many unread chunks) takes no part in steps and
-    doesn't count as running; at most ``max_parked`` requests exceed ``max_running``. If a parked request
+    doesn't count as running. One whose listener has much to hear doesn't count either, and leaves the
+    steps to listeners who have heard nothing yet or are about to hear silence (see `Delivery`). At most
+    ``max_parked`` requests exceed ``max_running``. If a parked request
     keeps others from starting and its consumer reads nothing for ``max_parked_s``, it is `stalled`. A
     waiting request whose session is busy, or whose prompt is still being encoded, is overtaken.
 

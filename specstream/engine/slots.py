@@ -90,7 +90,7 @@ class Slots:
             oldest = next((name for name in self._kept if name != session), None)
             if oldest is None:
                 return False
-            self.forget(oldest)
+            self._on_drop(self._kept.pop(oldest).id)
         return True
 
     def take(
