@@ -80,7 +80,9 @@ def ending(text: str) -> Ending:
         return "question"
     if last in _SELDOM_LAST:
         return "unfinished"
-    closed = said.endswith((".", "!", "。", "！"))
+    # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
+    number = len(words) == 1 and last.isdecimal() and len(last) <= 2
+    closed = number or said.endswith((".", "!", "。", "！"))
     before = words[-2] if len(words) > 1 else ""
     answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
     if last in _AUXILIARIES and not answers:

@@ -28,6 +28,8 @@ SAID: dict[Ending, list[str]] = {
         "Tell me more.",
         "So do I.",
         "I need two tickets.",
+        "2",
+        "15",
     ],
     "open": [
         "",
@@ -36,6 +38,8 @@ SAID: dict[Ending, list[str]] = {
         "?!",
         "I do",
         "Yes, I am",
+        "555",
+        "2 4",
         "When I get home.",
         "Because I like it.",
     ],
