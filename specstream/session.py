@@ -188,6 +188,15 @@ class Engine:
         return worker.no_tools if worker is not None else "the engine is not running"
 
     @property
+    def slowed(self) -> str | None:
+        """Why the target's passes on a CPU take twice as long as they could; None if they don't.
+
+        Known once the engine is entered.
+        """
+        worker = self._host.worker
+        return worker.slowed if worker is not None else None
+
+    @property
     def manner(self) -> Manner:
         """How the target replies in conversation where nobody says otherwise. Known once it is loaded.
 

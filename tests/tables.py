@@ -54,6 +54,7 @@ class TableRunner(ModelRunner):
         self.vocab_size = self.model_vocab_size = vocab_size
         self.context_length = context_length
         self.fixed_width, self.quantised, self.forwards = None, False, 0
+        self.slowed = None
         self.compiled = None
 
     def new_cache(self) -> KVCache:

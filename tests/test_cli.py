@@ -271,6 +271,9 @@ def test_doctor_says_what_is_here(
         "smollm2": "not here; specstream pull smollm2",
     }
     assert "normt2s" in found
+    assert {"cpu", "cores", "cache", "port"} <= found.keys()
+    cache = str(found["cache"])
+    assert "can be written" in cache and str(tmp_path) in cache
     voices = found["voice"]
     assert isinstance(voices, dict)
     assert voices["reference"] == "ready"

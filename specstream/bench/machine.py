@@ -173,6 +173,7 @@ def _commit() -> str | None:
 
 
 def cpu_name() -> str:
+    """The processor's name, or its architecture."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from specstream.commands.common import engine_of, params_of
+from specstream.commands.host import speed_line
 from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
@@ -40,6 +41,8 @@ async def run(args: argparse.Namespace) -> None:
     engine = engine_of(args)
     params_of(args)  # so that a wrong value is reported before the model is loaded
     async with loaded(engine):
+        if engine.slowed is not None or (sys.stdin is not None and sys.stdin.isatty()):
+            note(speed_line(engine))
         params = params_of(args, engine.manner.params)
         system = engine.manner.system if args.system is None else args.system
         await _talk(engine, system, params, args)

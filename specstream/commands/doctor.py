@@ -13,9 +13,11 @@ from typing import Any
 
 from specstream import __version__
 from specstream.commands.chain import stage_or_adapter
+from specstream.commands.host import host_facts, remedy
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.models import pulled_models
 from specstream.commands.output import print_json
+from specstream.commands.serve import PORT
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 from specstream.pipeline.adapters import (
@@ -36,13 +38,16 @@ _WITHOUT = {
 }
 
 
-async def run(args: argparse.Namespace) -> None:
-    """Print the findings; missing optional parts don't change the exit code."""
+async def run(args: argparse.Namespace) -> int:
+    """Print the findings; missing optional parts don't change the exit code.
+
+    Returns 1 if no reply could be written here: a package that is needed, or every model, is missing.
+    """
     with ends_at_once():  # importing torch takes seconds
-        _tell(args)
+        return _tell(args)
 
 
-def _tell(args: argparse.Namespace) -> None:
+def _tell(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"specstream": __version__, "python": platform.python_version()}
     advice: list[str] = []
     for package in (*_NEEDED, *_WITHOUT):
@@ -51,7 +56,9 @@ def _tell(args: argparse.Namespace) -> None:
         except importlib.metadata.PackageNotFoundError:  # as where a checkout is used in place
             found[package] = "missing"
             advice.append(f"{_WITHOUT.get(package, 'it is needed')}: pip install {package}")
-    found |= _torch_facts()
+    found |= host_facts(PORT)
+    needed = all(found[package] != "missing" for package in _NEEDED)
+    found |= _torch_facts() if found["torch"] != "missing" else {"cpu_passes": "native"}
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
         for name, path in (("target", DEFAULT_TARGET), ("draft", DEFAULT_DRAFT))
@@ -71,22 +78,19 @@ def _tell(args: argparse.Namespace) -> None:
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
     if found["cpu_passes"] != "native":
-        reason = found["cpu_passes"]
-        remedy = "install a C++ compiler (g++)"
-        if "no C++ compiler" not in reason:
-            remedy = reason.removeprefix("compile: no native passes: ")
-        advice.append(
-            f"target passes on a CPU are not native and take about twice as long: {remedy}"
-        )
+        cure = remedy(found["cpu_passes"])
+        advice.append(f"target passes on a CPU are not native and take about twice as long: {cure}")
     found["default_voice"] = default_voice().name
+    works = needed and "found" in found["models"].values()
     if args.json:
         print_json(found | {"advice": advice})
-        return
+        return 0 if works else 1
     for key, value in found.items():
         print(f"{key:14}{_words(value)}")
     print()
     for line in advice or ["nothing is missing"]:
         print(f"- {line}" if advice else line)
+    return 0 if works else 1
 
 
 def _states(

@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapter
 from specstream.commands.common import engine_of, params_of
+from specstream.commands.host import speed_line
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
@@ -64,7 +65,7 @@ async def run_server(args: argparse.Namespace) -> int:
         )
         line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
         places = f"{engine.places} replies are written side by side (--max-running sets it)"
-        return await _serve(server, config, line, places)
+        return await _serve(server, config, line, places, speed_line(engine))
 
 
 def _names(config: EngineConfig) -> dict[str, str]:

@@ -59,6 +59,7 @@ class EngineWorker:
         self.no_tools: str | None = "the engine is being loaded"
         self.places = 0
         self.manner = Manner()
+        self.slowed: str | None = None
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
@@ -156,6 +157,7 @@ class EngineWorker:
         self.no_tools = core.admission.no_tools
         self.places = core.config.places
         self.manner = core.admission.manner
+        self.slowed = core.target.slowed
         self._on_ready(None)
         return core
 

@@ -17,7 +17,7 @@ from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.graphs import CapturePlan, DraftedChain, Draws, Graphs, compile_passes
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
-from specstream.model.native.library import library
+from specstream.model.native.library import library, native_library
 from specstream.model.own_forward import own_forward
 from specstream.model.positions import declared_positions, steady_positions
 from specstream.model.quantised import check_scheme, named
@@ -53,6 +53,7 @@ class ModelRunner:
         model_vocab_size: Width of the model's own logits.
         quantised: Whether ``quantize`` named a scheme.
         compiled: What was captured; None: every pass is eager.
+        slowed: Why passes on a CPU aren't native, though the model's could be; None otherwise.
         forwards: Number of inputs that passes have computed logits for.
 
     Raises:
@@ -99,6 +100,9 @@ class ModelRunner:
                 f"{name}: only plain models of the Llama family can be {done}, and "
                 f"{type(model).__name__} here is none; leave {name} off"
             )
+        free = lean and on_cpu and not one_width and native is None and self._decoder is not None
+        reason = native_library() if free and code is None else None
+        self.slowed = reason if isinstance(reason, str) else None
         self.model: PreTrainedModel = model
         self.quantised = quantize is not None
         self.device = model.device

@@ -145,7 +145,7 @@ class ScriptedEngine:
     ) -> None:
         self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
-        self.places = 1
+        self.places, self.slowed = 1, None
         self.manner = Manner()
         self.tools: list[Tools | None] = []
         self._replies = list(replies)

@@ -1,0 +1,64 @@
+"""What is said of a machine's speed, from made-up facts of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specstream.cli import main
+from specstream.commands import host
+
+
+def test_a_quota_of_a_container_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    monkeypatch.setattr(host, "_V2", file)
+    for text, words in (
+        ("150000 100000\n", "; a quota allows the time of 1.5"),
+        ("max 100000\n", ""),
+    ):
+        file.write_text(text)
+        assert host.host_facts(0)["cores"].endswith(f"may be used{words}")
+
+
+def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "file"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = host.host_facts(port)
+    assert found["port"] == f"{port} (in use)"
+    assert found["cache"].endswith("(can not be written)")
+
+
+def test_half_speed_is_said_with_its_cure() -> None:
+    reason = "compile: no native passes: there is no C++ compiler (g++ or clang++)"
+    engine: Any = SimpleNamespace(slowed=reason, config=SimpleNamespace(device="cpu"))
+    line = host.speed_line(engine)
+    assert line.startswith("half speed") and "install a C++ compiler (g++)" in line
+    engine.slowed = None
+    assert "half speed" not in host.speed_line(engine) and "thread" in host.speed_line(engine)
+
+
+@pytest.mark.parametrize(("missing", "status"), [("soundfile", 0), ("pydantic", 1)])
+def test_doctor_fails_where_the_main_job_can_not_be_done(
+    missing: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = importlib.metadata.version
+
+    def found(package: str) -> str:
+        if package == missing:
+            raise importlib.metadata.PackageNotFoundError
+        return version(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    assert main(["doctor"]) == status
+    assert f"pip install {missing}" in capsys.readouterr().out
