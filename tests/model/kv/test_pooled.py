@@ -117,3 +117,18 @@ def test_no_row_belongs_to_two(seed: int) -> None:
                 continue
         assert all(bool((valid_rows(c) == value).all()) for value, c in caches.items())
         assert pool.free_rows + sum(c.slot.rows for c in caches.values()) == 4000
+
+
+def test_a_sequence_begins_as_a_copy_of_another() -> None:
+    pool = pool_of(2048)
+    source = grown(pool, 300, 1.0)
+    extend(source, 20, 2.0)
+    copy = grown(pool, 5, 9.0)
+    copy.begin_as(source, 310)
+    assert copy.length == 310
+    rows = valid_rows(copy)
+    assert bool((rows[:, :, :300] == 1.0).all()) and bool((rows[:, :, 300:] == 2.0).all())
+    extend(copy, 4, 3.0)
+    assert source.length == 320 and bool((valid_rows(source)[:, :, 300:] == 2.0).all())
+    with pytest.raises(ValueError, match="320 rows are valid"):
+        copy.begin_as(source, 321)
