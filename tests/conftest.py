@@ -58,6 +58,17 @@ async def _checks_tasks() -> AsyncGenerator[None, None]:
     assert not leaked, f"left running: {leaked}"
 
 
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """Commands show the log of the engine and the models; the next test begins without."""
+    logs = [logging.getLogger(name) for name in ("specstream.engine", "specstream.model")]
+    before = [(log, log.level, list(log.handlers)) for log in logs]
+    yield
+    for log, level, handlers in before:
+        log.setLevel(level)
+        log.handlers[:] = handlers
+
+
 class _Complaints(logging.Handler):
     """What the engine says of a proposer that broke: replies stay right, so nothing else shows it."""
 

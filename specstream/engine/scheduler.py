@@ -14,6 +14,7 @@ from specstream.errors import EngineBusy
 __all__ = ["Scheduler"]
 
 _SOON_S = 0.4  # of sound ahead: what a phrase takes that is almost there
+_PHRASE_S = 0.8  # of sound ahead: what the next phrase takes where many are written at once
 _ENOUGH_S = 1.5  # of sound ahead: in this time sixteen phrases are written and spoken
 
 
@@ -114,12 +115,12 @@ class Scheduler:
         """The order in which places of a step are given: by when a listener hears silence.
 
         Silence inside a reply is worse than a later beginning, so one who has heard nothing is never
-        more urgent than one who is about to hear silence.
+        more urgent than one whose next phrase has to be written now.
         """
         delivery = request.delivery
         if (moment := delivery.needed_by) is None:
             return -math.inf, 0.0
-        return moment if delivery.heard else max(moment, self._now() + _SOON_S), moment
+        return moment if delivery.heard else max(moment, self._now() + _PHRASE_S), moment
 
     def _active(self, request: Request) -> bool:
         return not (request.delivery.parked or self._ahead(request))

@@ -219,9 +219,9 @@ def test_silence_inside_a_reply_is_worse_than_a_later_beginning() -> None:
     clock.seconds = 20.0
     listening(first, 15.0, heard=False)
     listening(second, 16.0, heard=False)
-    listening(begun, 20.2)
-    assert scheduler.ready() == [begun, first]
     listening(begun, 20.7)
+    assert scheduler.ready() == [begun, first]
+    listening(begun, 20.9)
     assert scheduler.ready() == [first, second]
 
 
