@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -22,10 +22,10 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from specstream.bench.aggregates import percentile
-from specstream.bench.capacity import Costs, Order
+from specstream.bench.capacity import Order, ServingCosts
 from specstream.bench.questions import ALOUD, WRITTEN
 from specstream.config import EngineConfig
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, EngineBusy
 from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["ORDERS", "Caller", "Order", "figures", "measure_callers"]
@@ -59,13 +59,13 @@ class Caller:
 
     @property
     def first_s(self) -> float:
-        """Seconds from the question to the first audio."""
-        return self.pieces[0][0] - self.asked
+        """Seconds from the question to the first audio; inf if there was none."""
+        return self.pieces[0][0] - self.asked if self.pieces else math.inf
 
     @property
     def late_s(self) -> float:
         """Seconds of silence inside the reply."""
-        silent, end = 0.0, self.pieces[0][0]
+        silent, end = 0.0, self.pieces[0][0] if self.pieces else 0.0
         for at, seconds in self.pieces:
             if at - end > _LEAST_S:
                 silent += at - end
@@ -83,12 +83,13 @@ class Caller:
 
 
 def figures(callers: Sequence[Caller]) -> dict[str, float]:
-    """First audio and silence of callers, in seconds."""
-    first = [caller.first_s for caller in callers]
+    """First audio and silence of callers, in seconds; of those who heard nothing only the number."""
+    first = [caller.first_s for caller in callers if caller.pieces] or [math.nan]
     return {
         "callers": len(callers),
         "first_audio_s_p50": round(percentile(first, 0.5), 3),
         "first_audio_s_max": round(max(first), 3),
+        "unheard": sum(not caller.pieces for caller in callers),
         "late": sum(caller.late_s > 0 for caller in callers),
         "late_s_max": round(max(caller.late_s for caller in callers), 3),
         "audio_s": round(sum(s for caller in callers for _, s in caller.pieces), 1),
@@ -103,7 +104,7 @@ async def measure_callers(
     max_tokens: int,
     tell: Callable[[str], object] = lambda line: None,
     orders: Sequence[Order] = ORDERS,
-) -> tuple[list[Caller], Costs]:
+) -> tuple[list[Caller], ServingCosts]:
     """Let each number of callers ask at once, ``rounds`` times in either order of serving, in turn.
 
     Returns what the callers heard, and what a pass and a phrase take here. Cancelling it ends the
@@ -111,6 +112,7 @@ async def measure_callers(
 
     Raises:
         ConfigError: the server can't start.
+        EngineBusy: a round took minutes.
     """
     found: list[Caller] = []
     async with AsyncExitStack() as stack:
@@ -143,7 +145,10 @@ async def _round(port: int, order: Order, count: int, max_tokens: int, number: i
             }
             await socket.send(json.dumps({"type": "conversation.item.create", "item": said}))
         asking = (_call(socket, order, count, max_tokens) for socket in sockets)
-        return await asyncio.wait_for(asyncio.gather(*asking), _PATIENCE_S)
+        try:
+            return await asyncio.wait_for(asyncio.gather(*asking), _PATIENCE_S)
+        except TimeoutError:
+            raise EngineBusy(f"{count} replies took longer than {_PATIENCE_S:g} seconds") from None
 
 
 async def _call(socket: ClientConnection, order: Order, count: int, max_tokens: int) -> Caller:
@@ -165,7 +170,7 @@ async def _call(socket: ClientConnection, order: Order, count: int, max_tokens: 
 @asynccontextmanager
 async def _serving(
     config: EngineConfig, voice: str, order: Order
-) -> AsyncGenerator[tuple[int, Costs], None]:
+) -> AsyncGenerator[tuple[int, ServingCosts], None]:
     """Run a server in a process of its own; gives its port, and what it measured before it served."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -201,7 +206,8 @@ async def _serve(parent: Connection, config: EngineConfig, voice: str, order: Or
         Deadlines.silent_at = math.inf  # type: ignore[method-assign,assignment]
     async with Engine(config) as engine:
         make = partial(load_adapter, "voice", voice if voice != "auto" else default_voice().name)
-        costs = await measured_costs(engine, make())
+        async with aclosing(make()) as speaker:
+            costs = await measured_costs(engine, speaker)
         options: dict[str, Any] = {"max_sessions": 1_000, "max_per_address": 1_000}
         server = RealtimeServer(engine, voice=make, port=0, **options)
         async with server.start() as port:

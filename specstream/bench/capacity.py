@@ -22,12 +22,13 @@ from specstream.bench.questions import WRITTEN
 from specstream.config import EngineConfig
 from specstream.engine.request import Delivery, Request
 from specstream.engine.scheduler import Scheduler
+from specstream.errors import AdapterFailed
 from specstream.pipeline.deadline import MOMENT_S, START_S
 from specstream.pipeline.interfaces import SpeechSynthesizer
 from specstream.session import Engine
 from specstream.types import Message, Phrase, SamplingParams, Span
 
-__all__ = ["Capacity", "Costs", "Order", "capacity", "measured_costs", "simulate"]
+__all__ = ["Capacity", "Order", "ServingCosts", "capacity", "measured_costs", "simulate"]
 
 Order = Literal["play-out", "arrival"]
 
@@ -47,7 +48,7 @@ _SLOWEST = 1 / 600  # replies a second
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class ServingCosts:
     """What things take on this machine, in seconds.
 
     Attributes:
@@ -56,6 +57,7 @@ class Costs:
         prompt_s: Reading a caller's prompt.
         phrase_s: The voice's start of a phrase.
         sound_s: Its work on a second of sound.
+        places: Requests that share a pass.
         token_sound_s: Sound of a token.
     """
 
@@ -64,6 +66,7 @@ class Costs:
     prompt_s: float
     phrase_s: float
     sound_s: float
+    places: int = 16
     token_sound_s: float = 0.27
 
 
@@ -106,9 +109,8 @@ class _Caller:
 
 @dataclass(slots=True)
 class _Run:
-    costs: Costs
+    costs: ServingCosts
     order: Order
-    places: int
     now: float = 0.0
     callers: list[_Caller] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
@@ -120,7 +122,7 @@ class _Run:
     _speaking: bool = False
 
     def __post_init__(self) -> None:
-        config = EngineConfig(max_running=self.places, max_waiting=1_000_000)
+        config = EngineConfig(max_running=self.costs.places, max_waiting=1_000_000)
         self.scheduler = Scheduler(config, lambda: self.now)
 
     def run(self) -> None:
@@ -156,10 +158,8 @@ class _Run:
     def _step(self) -> None:
         if self._stepping:
             return
-        started = 0
         while (request := self.scheduler.next()) is not None:
             self.scheduler.start(request)
-            started += 1
         for caller in map(self._of.__getitem__, self.scheduler.running):
             self._tell(caller)
         ready = [self._of[request] for request in self.scheduler.ready()]
@@ -204,10 +204,13 @@ class _Run:
         caller.end = max(caller.end, self.now) + seconds
 
 
-async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> Costs:
+async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> ServingCosts:
     """Measure what things take here, alone and in turn; a few seconds. Cancelling it stops.
 
     A prompt's cost is that of a question behind a system message that was read before.
+
+    Raises:
+        AdapterFailed: the voice is silent.
     """
     from specstream.speculation.calibration import pass_ms
 
@@ -229,25 +232,27 @@ async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> Costs:
         phrase = Phrase(text, Span(0, len(text)), Span(0, 1), index=index)
         async for buffer in voice.synthesize(phrase):
             samples += len(buffer.pcm) // 2
+        if not samples:
+            raise AdapterFailed(f"the voice gave no sound for {text!r}")
         work_s = time.perf_counter() - began
         phrases.append((samples / voice.capabilities.sample_rate, work_s))
     (short_s, short_work_s), (long_s, long_work_s) = phrases[-2:]
     sound_s = max(0.0, (long_work_s - short_work_s) / (long_s - short_s))
-    return Costs(
+    return ServingCosts(
         pass_s=max(pass_s, 0.0),
         row_s=row_s,
         prompt_s=max(0.0, statistics.median(reads[1:]) - pass_s - row_s),
         phrase_s=max(0.0, short_work_s - sound_s * short_s),
         sound_s=sound_s,
+        places=engine.places,
     )
 
 
 def simulate(
-    costs: Costs,
+    costs: ServingCosts,
     order: Order,
     rate: float,
     *,
-    places: int = 16,
     replies: int = _REPLIES,
     seed: int = 0,
 ) -> tuple[float, float, float]:
@@ -257,7 +262,7 @@ def simulate(
         The 99th percentile of the time to the first sound, the seconds of silence inside all replies,
         and how many listened at once in the mean.
     """
-    rng, run, moment = random.Random(seed), _Run(costs, order, places), 0.0
+    rng, run, moment = random.Random(seed), _Run(costs, order), 0.0
     for _ in range(replies):
         moment += rng.expovariate(rate)
         tokens = rng.randint(_SHORTEST, _LONGEST)
@@ -268,15 +273,15 @@ def simulate(
     return percentile(first, 0.99), sum(c.late_s for c in run.callers), sound_s / moment
 
 
-def capacity(costs: Costs, order: Order, *, places: int = 16) -> Capacity:
+def capacity(costs: ServingCosts, order: Order) -> Capacity:
     """Find the highest rate that can be kept, in steps of 5 %; all zero if none can."""
     found = Capacity(0.0, 0.0, 0.0)
     # A reply takes at least its passes, so this rate is out of reach.
-    tokens = (_SHORTEST + _LONGEST) / 2
+    tokens, places = (_SHORTEST + _LONGEST) / 2, costs.places
     least, most = 0.0, places / (tokens * (costs.pass_s + places * costs.row_s))
     while most > _STEP * least and most > _SLOWEST:
         rate = max((least + most) / 2, _SLOWEST)
-        first_s, late_s, listeners = simulate(costs, order, rate, places=places)
+        first_s, late_s, listeners = simulate(costs, order, rate)
         if first_s > _WANTED_S or late_s > 0:
             most = min(rate, most * 0.99)
         else:

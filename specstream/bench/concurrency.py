@@ -1,4 +1,4 @@
-"""Throughput of concurrent requests in one engine, against the same requests one at a time."""
+"""Throughput of concurrent requests: against one at a time, and with and without speculation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
+from itertools import cycle, islice, zip_longest
+from typing import Any, Literal
 
 from specstream.bench.aggregates import grouped, percentile, rounded
 from specstream.bench.arms.base import Arm
+from specstream.bench.arms.engine import EngineArm
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import Run
+from specstream.bench.verdict import LOSS, WORTH
+from specstream.session import Engine
 from specstream.types import SamplingParams
+from specstream.wording import counted
 
-__all__ = ["Crowd", "Way", "measure_crowd", "mix_domains", "serve_all"]
+__all__ = [
+    "Crowd",
+    "LoadFigures",
+    "Shape",
+    "Way",
+    "load_verdict",
+    "measure_crowd",
+    "measure_load",
+    "mix_domains",
+]
 
 _EACH = 16  # requests a round for each concurrent place: few places stay empty while a round ends
 _MIN_ROUNDS = 2  # run whatever the budget, so that each of the two ways goes first once
@@ -37,9 +50,9 @@ class Way:
         places: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Serve a round, see `serve_all`, and add it."""
+        """Serve a round, see `_serve`, and add it."""
         started = clock()
-        runs = await serve_all(arm, prompts, params, places)
+        runs = await _serve(arm, prompts, params, places)
         self.seconds.append(clock() - started)
         self.runs.append(runs)
 
@@ -130,7 +143,7 @@ async def measure_crowd(
     asked = [mixed[i % len(mixed)] for i in range(max(rounds, 1) * count)]
     tell(0, rounds + 1)
     for places in (at_once, 1):
-        await serve_all(arm, asked[:count], params, places)
+        await _serve(arm, asked[:count], params, places)
     crowd = Crowd(at_once, Way(), Way())
     ways = [(crowd.together, at_once), (crowd.alone, 1)]
     began = clock()
@@ -151,7 +164,7 @@ def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompt for turn in zip_longest(*of.values()) for prompt in turn if prompt is not None]
 
 
-async def serve_all(
+async def _serve(
     arm: Arm, prompts: Sequence[Prompt], params: SamplingParams, places: int
 ) -> list[Run]:
     """Serve requests in order, at most ``places`` at a time."""
@@ -164,3 +177,107 @@ async def serve_all(
 
     await asyncio.gather(*(place() for _ in range(places)))
     return runs
+
+
+Shape = Literal["closed", "steady"]
+
+_FOLLOWING = 4  # requests for each place where a finished one is followed by the next
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """What ``at_once`` requests at a time got, with and without speculation.
+
+    ``shape``: ``"closed"``: all begin together, until the last is done; ``"steady"``: a finished one is
+    followed by the next.
+    """
+
+    at_once: int
+    shape: Shape
+    auto: Way = field(default_factory=Way)
+    off: Way = field(default_factory=Way)
+
+    @property
+    def ratio(self) -> float:
+        """Tokens a second with speculation, by those without: the median of the rounds."""
+        pairs = zip(self.auto.rates, self.off.rates, strict=True)
+        return percentile([auto / off for auto, off in pairs], 0.5)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data; milliseconds, and tokens a second of all requests and of one in the mean."""
+        found: dict[str, Any] = {
+            "at_once": self.at_once,
+            "shape": self.shape,
+            "rounds": len(self.auto.seconds),
+            "ratio": self.ratio,
+        }
+        for name, way in (("auto", self.auto), ("off", self.off)):
+            runs = [run for each in way.runs for run in each]
+            gaps = [gap for run in runs for gap in run.gaps_ms]
+            predicted = [run.predicted_speedup for run in runs if run.predicted_speedup is not None]
+            found[name] = {
+                "tokens_per_second": way.rate,
+                "tokens_per_second_each": percentile(
+                    [1e3 * len(run.token_ids) / run.total_ms for run in runs], 0.5
+                ),
+                "ttft_ms_p50": percentile([run.ttft_ms for run in runs], 0.5),
+                "ttft_ms_p99": percentile([run.ttft_ms for run in runs], 0.99),
+                "gap_ms_p50": percentile(gaps, 0.5),
+                "gap_ms_p99": percentile(gaps, 0.99),
+                "predicted_speedup_p50": percentile(predicted, 0.5) if predicted else None,
+            }
+        plain: dict[str, Any] = rounded(found)
+        return plain
+
+
+def load_verdict(loads: Sequence[LoadFigures]) -> str:
+    """Say up to how many requests at once speculation pays here, by both shapes together."""
+    worst = {n: min(load.ratio for load in loads if load.at_once == n) for n in _counts(loads)}
+    pays = [n for n in worst if all(worst[m] >= WORTH for m in worst if m <= n)]
+    loses = [n for n, ratio in worst.items() if ratio <= LOSS]
+    text = (
+        f"speculation pays up to {counted(pays[-1], 'request')} at once here"
+        if pays
+        else ("speculation doesn't pay at any of these loads here")
+    )
+    if loses:
+        text += f"; it is slower with {', '.join(map(str, loses))}"
+    return text
+
+
+def _counts(loads: Sequence[LoadFigures]) -> list[int]:
+    return sorted({load.at_once for load in loads})
+
+
+async def measure_load(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    counts: Sequence[int],
+    rounds: int,
+    tell: Callable[[str], object] = lambda line: None,
+) -> list[LoadFigures]:
+    """Serve each number of requests in both shapes, with and without speculation by turns.
+
+    Args:
+        engine: Its ``max_running`` should be the largest of ``counts`` at least.
+        prompts: Taken from every domain in turn, again and again.
+        params: How each reply is sampled.
+        counts: Requests at a time.
+        rounds: Of each; which of the two goes first alternates.
+        tell: Called with a line before each.
+    """
+    auto, off = EngineArm(engine), EngineArm(engine, speculate=False)
+    asked = cycle(mix_domains(prompts))
+    await _serve(auto, list(islice(asked, max(counts))), params, max(counts))
+    shapes: tuple[Shape, ...] = ("closed", "steady")
+    found = [LoadFigures(count, shape) for count in counts for shape in shapes]
+    for number in range(rounds):
+        for load in found:
+            tell(f"round {number + 1} of {rounds}: {load.at_once} at once, {load.shape}")
+            each = 1 if load.shape == "closed" else _FOLLOWING
+            part = list(islice(asked, each * load.at_once))
+            ways = [(auto, load.auto), (off, load.off)]
+            for arm, way in ways if number % 2 == 0 else ways[::-1]:
+                await way.timed(arm, part, params, load.at_once)
+    return found

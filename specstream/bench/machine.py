@@ -1,12 +1,14 @@
-"""The number of CPU threads that the arms get, the memory in use, and the provenance of a result."""
+"""The machine: what decides how fast an engine is here, threads for the arms, provenance of results."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,11 +18,25 @@ from typing import Any
 
 from specstream import __version__
 from specstream.bench.arms.base import BenchThread
+from specstream.cache import cache_folder
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 
-__all__ = ["choose_threads", "load_average", "provenance_of", "resident_mb", "settle_threads"]
+__all__ = [
+    "choose_threads",
+    "cpu_name",
+    "host_facts",
+    "load_average",
+    "provenance_of",
+    "resident_mb",
+    "settle_threads",
+]
 
 _STATM = Path("/proc/self/statm")
+_FLAGS = (
+    *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"),
+    *("asimddp", "bf16", "i8mm"),
+)
+_V2, _V1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 _TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial
 _FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
@@ -191,3 +207,72 @@ def _gpu(device: Any) -> dict[str, Any] | None:
     found = torch.cuda.get_device_properties(device)
     return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1),
             "capability": f"{found.major}.{found.minor}", "cuda": torch.version.cuda}  # fmt: skip
+
+
+def host_facts(port: int) -> dict[str, Any]:
+    """The facts, by name; ``port``: where ``serve`` would listen."""
+    facts: dict[str, Any] = {"cpu": cpu_name()}
+    if flags := _flags():
+        facts["cpu_flags"] = ", ".join(flags)
+    cores = cores_here()
+    facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
+    if (quota := _quota()) is not None:
+        facts["cores"] += f"; a quota allows the time of {quota:g}"
+    if (memory := _memory_gb()) is not None:
+        facts["memory"] = f"{memory[0]:.1f} of {memory[1]:.1f} GB free"
+    folder = cache_folder("compiled")
+    facts["cache"] = f"{folder} ({'can be written' if _writable(folder) else 'can not be written'})"
+    facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
+    return facts
+
+
+def _flags() -> list[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    line = next((one for one in text.splitlines() if one.startswith(("flags", "Features"))), "")
+    here = set(line.partition(":")[2].split())
+    return [flag for flag in _FLAGS if flag in here]
+
+
+def _quota() -> float | None:
+    """The cores' worth of time that a container may use; None if it isn't limited."""
+    try:
+        if _V2.exists():
+            most, period = _V2.read_text(encoding="ascii").split()[:2]
+            return None if most == "max" else int(most) / int(period)
+        most_us = int(_V1.read_text(encoding="ascii"))
+        period_us = int(_V1.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
+        return most_us / period_us if most_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _memory_gb() -> tuple[float, float] | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        kilobytes = [int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal")]
+    except (OSError, KeyError, ValueError):
+        return None
+    return kilobytes[0] / 1e6, kilobytes[1] / 1e6
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""Pictures: an experiment's plots side by side, and timelines. Needs matplotlib (extra ``bench``)."""
+"""Pictures: plots side by side, curves of load, timelines. Needs matplotlib (extra ``bench``)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specstream.bench.aggregates import middle_half
 from specstream.bench.results import Results
 
-__all__ = ["Bar", "Row", "can_plot", "draw_plots", "draw_timeline", "drawn_timeline", "picture"]
+if TYPE_CHECKING:
+    from specstream.bench.callers import Caller
+    from specstream.bench.concurrency import LoadFigures
+
+__all__ = [
+    "Bar",
+    "Row",
+    "can_plot",
+    "draw_callers",
+    "draw_load",
+    "draw_plots",
+    "draw_timeline",
+    "drawn_timeline",
+]
+
+_CURVES_INCHES, _TICKS = (12, 4.2), 400  # of curves, and points of one
 
 _COLOURS = {
     "own": "#8a8f98",
@@ -57,7 +72,7 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
     Raises:
         OSError: the file can't be written.
     """
-    with picture(path, 3, (19, 5.6), width_ratios=(2.2, 1, 1.1)) as (speed, acceptance, split):
+    with _picture(path, 3, (19, 5.6), width_ratios=(2.2, 1, 1.1)) as (speed, acceptance, split):
         speed.figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         _draw_speed(speed, results)
         _draw_acceptance(acceptance, results)
@@ -65,7 +80,7 @@ def draw_plots(results: Results, path: Path, title: str) -> None:
 
 
 @contextmanager
-def picture(
+def _picture(
     path: Path | None, columns: int, inches: tuple[float, float], **options: Any
 ) -> Iterator[Any]:
     """Yield the axes to draw on, and write the picture, if it has a path, at the end of the block.
@@ -210,7 +225,7 @@ def drawn_timeline(
     lanes = [1 + max((label.lane for label in labels), default=-1) for labels in placed]
     places = [at + _LANE * sum(lanes[:at]) for at in range(len(rows))]
     inches = 1.6 + _ROW_INCHES * (len(rows) + _LANE * sum(lanes))
-    with picture(path, 1, (13, inches)) as axes:
+    with _picture(path, 1, (13, inches)) as axes:
         for at, row in zip(places, rows, strict=True):
             for bar in row.bars:
                 look: dict[str, Any] = {"color": colours[bar.kind], "edgecolor": "white"}
@@ -287,3 +302,46 @@ def _tidy(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
+
+
+def draw_load(loads: Sequence[LoadFigures], path: Path, title: str) -> None:
+    """Tokens a second with and without speculation, in closed groups and with steady arrivals.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    with _picture(path, 2, _CURVES_INCHES) as axes:
+        for each, shape in zip(axes, ("closed", "steady"), strict=True):
+            own = [load for load in loads if load.shape == shape]
+            counts = [load.at_once for load in own]
+            each.plot(counts, [load.off.rate for load in own], "o-", color="#8a8f98", label="off")
+            each.plot(counts, [load.auto.rate for load in own], "o-", color="#0b5fad", label="auto")
+            each.set_xscale("log", base=2)
+            each.set_xticks(counts, list(map(str, counts)))
+            each.set_xlabel("requests at once")
+            each.set_ylabel("tokens a second, together")
+            each.set_ylim(bottom=0)
+            each.set_title(f"{title}: {shape}", loc="left", fontsize=10, parse_math=False)
+            each.legend(frameon=False, fontsize=8)
+
+
+def draw_callers(callers: Sequence[Caller], path: Path, title: str) -> None:
+    """Each caller's sound ahead over time, by who went first; for the largest number of callers.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    most = max(caller.at_once for caller in callers)
+    orders = list(dict.fromkeys(caller.order for caller in callers))
+    with _picture(path, len(orders), _CURVES_INCHES, sharey=True, squeeze=False) as axes:
+        for each, order in zip(axes[0], orders, strict=True):
+            own = [c for c in callers if c.at_once == most and c.order == order and c.pieces]
+            for caller in own:
+                end = caller.pieces[-1][0] + caller.ahead(caller.pieces[-1][0])
+                times = [caller.asked + (end - caller.asked) * n / _TICKS for n in range(_TICKS)]
+                ahead = [caller.ahead(at) for at in times]
+                each.plot([t - caller.asked for t in times], ahead, lw=0.6, alpha=0.7)
+            each.set_xlabel("seconds since the question")
+            each.set_ylabel("seconds of sound ahead, of each caller")
+            name = f"{title}: {most} callers, by {order}"
+            each.set_title(name, loc="left", fontsize=10, parse_math=False)

@@ -9,10 +9,9 @@ from typing import Any
 
 from specstream.bench.callers import ORDERS, figures, measure_callers
 from specstream.bench.capacity import capacity
-from specstream.bench.curves import draw_callers, draw_load
-from specstream.bench.load import load_verdict, measure_load
-from specstream.bench.machine import load_average
-from specstream.bench.plots import can_plot
+from specstream.bench.concurrency import load_verdict, measure_load
+from specstream.bench.machine import cpu_name, load_average
+from specstream.bench.plots import can_plot, draw_callers, draw_load
 from specstream.commands.bench_plan import plan_of
 from specstream.commands.common import engine_of
 from specstream.commands.output import note, print_json, write_json
@@ -142,8 +141,6 @@ def _counts(option: str, text: str) -> list[int]:
 
 
 def _origin(args: argparse.Namespace, config: EngineConfig) -> dict[str, Any]:
-    from specstream.bench.machine import cpu_name
-
     return {
         "target": Path(config.target).name,
         "proposer": config.proposer.kind,

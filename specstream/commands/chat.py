@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from specstream.commands.common import engine_of, params_of
-from specstream.commands.host import speed_line
+from specstream.commands.common import engine_of, params_of, speed_line
 from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded

@@ -20,6 +20,7 @@ from specstream.params import template_kwargs
 from specstream.session import Engine
 from specstream.speculation.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
+from specstream.wording import counted
 
 __all__ = [
     "add_learning_options",
@@ -29,6 +30,8 @@ __all__ = [
     "engine_of",
     "messages_of",
     "params_of",
+    "remedy",
+    "speed_line",
     "tables_of",
 ]
 
@@ -263,3 +266,26 @@ def messages_of(args: argparse.Namespace) -> list[Message]:
             what = "prompt" if message["role"] == "user" else "system message"
             raise PromptError(f"the {what} is binary data; it must be text in UTF-8")
     return check_messages(messages)
+
+
+def remedy(reason: str) -> str:
+    """What to do where passes aren't native for ``reason`` (see `native_library`)."""
+    if "no C++ compiler" in reason:
+        return "install a C++ compiler (g++)"
+    return reason.removeprefix("compile: no native passes: ")
+
+
+def speed_line(engine: Engine) -> str:
+    """One line about the speed of a running engine; with the cure where it is half of what could be."""
+    import torch
+
+    from specstream.bench.machine import cpu_name
+
+    if (reason := engine.slowed) is not None:
+        return (
+            f"half speed: the target's passes are not native; {remedy(reason)} (specstream doctor)"
+        )
+    if torch.cuda.is_available() and engine.config.device != "cpu":
+        return f"on {torch.cuda.get_device_name()}"
+    threads = counted(torch.get_num_threads(), "thread")
+    return f"on {threads} of {cpu_name()} (--threads sets it)"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from specstream import __version__
+from specstream.bench.machine import host_facts
 from specstream.commands.chain import stage_or_adapter
-from specstream.commands.host import host_facts, remedy
+from specstream.commands.common import remedy
 from specstream.commands.interrupts import ends_at_once
 from specstream.commands.models import pulled_models
 from specstream.commands.output import print_json

@@ -9,8 +9,7 @@ from pathlib import Path
 from anyio import to_thread
 
 from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapter
-from specstream.commands.common import engine_of, params_of
-from specstream.commands.host import speed_line
+from specstream.commands.common import engine_of, params_of, speed_line
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped

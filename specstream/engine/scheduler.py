@@ -24,9 +24,9 @@ class Scheduler:
     A parked request (back-pressure: its consumer has too many unread chunks) takes no part in steps and
     doesn't count as running. One whose listener has much to hear doesn't count either, and leaves the
     steps to listeners who have heard nothing yet or are about to hear silence (see `Delivery`). At most
-    ``max_parked`` requests exceed ``max_running``. If a parked request
-    keeps others from starting and its consumer reads nothing for ``max_parked_s``, it is `stalled`. A
-    waiting request whose session is busy, or whose prompt is still being encoded, is overtaken.
+    ``max_parked`` requests exceed ``max_running``. If a parked request keeps others from starting and
+    its consumer reads nothing for ``max_parked_s``, it is `stalled`. A waiting request whose session is
+    busy, or whose prompt is still being encoded, is overtaken.
 
     The bounds are those of ``config``; ``now`` is a clock in seconds. ``short`` is set by the caller
     while the oldest waiting request waits for memory: no request starts meanwhile.

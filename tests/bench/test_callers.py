@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specstream.bench.callers import Caller, figures
-from specstream.bench.capacity import Costs, Order, capacity, simulate
+from specstream.bench.capacity import Order, ServingCosts, capacity, simulate
 
-COSTS = Costs(pass_s=0.018, row_s=0.002, prompt_s=0.03, phrase_s=0.012, sound_s=0.01)
+COSTS = ServingCosts(pass_s=0.018, row_s=0.002, prompt_s=0.03, phrase_s=0.012, sound_s=0.01)
 
 
 def caller(*pieces: tuple[float, float], asked: float = 10.0) -> Caller:
@@ -27,9 +29,10 @@ def test_the_sound_ahead_at_a_time() -> None:
 
 
 def test_figures_of_callers() -> None:
-    found = figures([caller((11.0, 1.0)), caller((10.5, 1.0), (13.0, 1.0))])
+    found = figures([caller((11.0, 1.0)), caller((10.5, 1.0), (13.0, 1.0)), caller()])
     assert found == {
-        "callers": 2, "first_audio_s_p50": 0.75, "first_audio_s_max": 1.0, "late": 1,
+        "callers": 3, "first_audio_s_p50": 0.75, "first_audio_s_max": 1.0, "unheard": 1,
+        "late": 1,
         "late_s_max": 1.5, "audio_s": 3.0,
     }  # fmt: skip
 
@@ -44,7 +47,8 @@ def test_a_caller_alone_waits_for_its_prompt_its_tokens_and_the_voice(order: Ord
 
 
 def test_by_play_out_more_callers_are_kept_without_a_gap() -> None:
-    first, others = capacity(COSTS, "play-out", places=4), capacity(COSTS, "arrival", places=4)
+    costs = replace(COSTS, places=4)
+    first, others = capacity(costs, "play-out"), capacity(costs, "arrival")
     assert first.replies_per_minute > 2 * others.replies_per_minute > 0
     assert first.first_audio_s_p99 <= 1.0
     # Neither writes more than passes of four can.
@@ -52,5 +56,5 @@ def test_by_play_out_more_callers_are_kept_without_a_gap() -> None:
 
 
 def test_a_machine_that_is_too_slow_keeps_nobody() -> None:
-    slow = Costs(pass_s=1.0, row_s=0.1, prompt_s=1.0, phrase_s=0.1, sound_s=0.1)
+    slow = ServingCosts(pass_s=1.0, row_s=0.1, prompt_s=1.0, phrase_s=0.1, sound_s=0.1)
     assert capacity(slow, "play-out").replies_per_minute == 0.0

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
+from specstream.bench import machine
 from specstream.cli import main
-from specstream.commands import host
+from specstream.commands.common import speed_line
 
 
 def test_a_quota_of_a_container_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "cpu.max"
-    monkeypatch.setattr(host, "_V2", file)
+    monkeypatch.setattr(machine, "_V2", file)
     for text, words in (
         ("150000 100000\n", "; a quota allows the time of 1.5"),
         ("max 100000\n", ""),
     ):
         file.write_text(text)
-        assert host.host_facts(0)["cores"].endswith(f"may be used{words}")
+        assert machine.host_facts(0)["cores"].endswith(f"may be used{words}")
 
 
 def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
@@ -34,7 +35,7 @@ def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        found = host.host_facts(port)
+        found = machine.host_facts(port)
     assert found["port"] == f"{port} (in use)"
     assert found["cache"].endswith("(can not be written)")
 
@@ -42,10 +43,10 @@ def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
 def test_half_speed_is_said_with_its_cure() -> None:
     reason = "compile: no native passes: there is no C++ compiler (g++ or clang++)"
     engine: Any = SimpleNamespace(slowed=reason, config=SimpleNamespace(device="cpu"))
-    line = host.speed_line(engine)
+    line = speed_line(engine)
     assert line.startswith("half speed") and "install a C++ compiler (g++)" in line
     engine.slowed = None
-    assert "half speed" not in host.speed_line(engine) and "thread" in host.speed_line(engine)
+    assert "half speed" not in speed_line(engine) and "thread" in speed_line(engine)
 
 
 @pytest.mark.parametrize(("missing", "status"), [("soundfile", 0), ("pydantic", 1)])
