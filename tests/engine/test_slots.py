@@ -133,3 +133,12 @@ def test_common_prefixes() -> None:
         while expected < min(len(a), len(b)) and a[expected] == b[expected]:
             expected += 1
         assert common_prefix(a, b) == common_prefix(tuple(a), b) == expected
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_config_says_whether_conversations_share(shares: bool) -> None:
+    made = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=(), share_prefixes=shares)
+    text = "a system message of more than sixteen tokens: "
+    answered(made, text + "one", SamplingParams(max_tokens=2), session="a")
+    request, _ = answered(made, text + "two", SamplingParams(max_tokens=2), session="b")
+    assert (request.reused >= len(text)) is shares
