@@ -114,8 +114,10 @@ def provenance_of(
     None where no draft fits the target.
     """
     from specstream.model.load import choose_device, choose_dtype, load_tokenizer
+    from specstream.model.native.library import Library, native_library
     from specstream.model.vocabulary import find_draft
 
+    native = native_library()
     draft = find_draft(config, load_tokenizer(config.target))
     device = choose_device(config.device)
     return {
@@ -129,6 +131,7 @@ def provenance_of(
         "cpu_cores": os.cpu_count(),
         "cpu_cores_allowed": cores_here(),
         "threads": config.threads,
+        "native": native.name if isinstance(native, Library) else native,
         "gpu": _gpu(device),
         "device": str(device),
         "dtype": str(choose_dtype(config.dtype, device)).removeprefix("torch."),

@@ -280,6 +280,7 @@ def speed_line(engine: Engine) -> str:
     import torch
 
     from specstream.bench.machine import cpu_name
+    from specstream.model.native.library import loaded_library
 
     if (reason := engine.slowed) is not None:
         return (
@@ -287,5 +288,6 @@ def speed_line(engine: Engine) -> str:
         )
     if torch.cuda.is_available() and engine.config.device != "cpu":
         return f"on {torch.cuda.get_device_name()}"
-    threads = counted(torch.get_num_threads(), "thread")
-    return f"on {threads} of {cpu_name()} (--threads sets it)"
+    threads, native = counted(torch.get_num_threads(), "thread"), loaded_library()
+    code = "" if native is None else f", native code {native.name!r}"
+    return f"on {threads} of {cpu_name()}{code} (--threads sets their number)"

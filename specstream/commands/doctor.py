@@ -78,7 +78,7 @@ def _tell(args: argparse.Namespace) -> int:
     ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
     for part in ears:
         found[part] = _states(part, partial(load_adapter, part), advice)
-    if found["cpu_passes"] != "native":
+    if not found["cpu_passes"].startswith("native"):
         cure = remedy(found["cpu_passes"])
         advice.append(f"target passes on a CPU are not native and take about twice as long: {cure}")
     found["default_voice"] = default_voice().name
@@ -113,12 +113,15 @@ def _torch_facts() -> dict[str, Any]:
     import torch
 
     from specstream.model.card import card_facts
+    from specstream.model.native.builds import unfitting
     from specstream.model.native.library import Library, native_library
 
     facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
     facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     native = native_library()
-    facts["cpu_passes"] = "native" if isinstance(native, Library) else native
+    facts["cpu_passes"] = f"native: {native.name}" if isinstance(native, Library) else native
+    if better := unfitting():
+        facts["cpu_better"] = {name: f"needs {needs}" for name, needs in better.items()}
     return facts | card_facts()
 
 

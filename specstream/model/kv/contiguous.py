@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +14,8 @@ from specstream.model.kv.base import FIRST_CAPACITY, RowCache
 from specstream.model.transfer import to_device
 
 __all__ = ["ContiguousCache"]
+
+_LINE = 64  # bytes of a cache line: loading a register from two lines takes twice as long
 
 
 class ContiguousCache(RowCache):
@@ -32,12 +37,8 @@ class ContiguousCache(RowCache):
         super().__init__()
         self.fixed_capacity = fixed_capacity
         self._layer_rows: tuple[Tensor, ...] | None = None
-        # Zeros, not empty: a masked row still enters sums with weight 0, and 0 times NaN is NaN.
-        self._kv = torch.zeros(
-            (layers, 2, kv_heads, fixed_capacity or FIRST_CAPACITY, head_dim),
-            dtype=dtype,
-            device=device,
-        )
+        shape = (layers, 2, kv_heads, fixed_capacity or FIRST_CAPACITY, head_dim)
+        self._kv = _zeros(shape, dtype, device)
 
     @property
     def nbytes(self) -> int:
@@ -84,15 +85,40 @@ class ContiguousCache(RowCache):
         if self.fixed_capacity is not None:
             raise ValueError(f"a cache of {capacity} rows can't hold {rows}")
         # Doubling: copying stays amortised O(1) per token.
-        larger = self._kv.new_zeros(layers, two, heads, max(rows, 2 * capacity), dim)
-        larger[:, :, :, : self._length] = self._kv[:, :, :, : self._length]
+        shape = (layers, two, heads, max(rows, 2 * capacity), dim)
+        larger = _zeros(shape, self._kv.dtype, self._kv.device)
+        _bits(larger)[:, :, :, : self._length] = _bits(self._kv)[:, :, :, : self._length]
         self._kv, self._layer_rows = larger, None
 
     def _copy_rows(self, other: ContiguousCache, rows: int) -> None:
         self.reserve(rows)
-        self._kv[:, :, :, :rows] = other._kv[:, :, :, :rows]
+        _bits(self._kv)[:, :, :, :rows] = _bits(other._kv)[:, :, :, :rows]
         self.append_to(rows)
 
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
-        rows = to_device([start + node for node in path], self._kv.device)
-        self._kv[:, :, :, start : start + len(path)] = self._kv.index_select(3, rows)
+        rows, kv = [start + node for node in path], _bits(self._kv)
+        at = rows if isinstance(kv, np.ndarray) else to_device(rows, kv.device)
+        kv[:, :, :, start : start + len(path)] = kv[:, :, :, at]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, not empty: a masked row still enters sums with weight 0, and 0 times NaN is NaN.
+
+    On a CPU by numpy, which takes memory that the system hands out as zeros; see also `_bits`.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return torch.from_numpy(raw[start : start + size]).view(dtype).view(shape)
+
+
+def _bits(kv: Tensor) -> Any:
+    """What copies of rows are made in: on a CPU numpy's view of their bits, as integers.
+
+    torch copies with all of its threads, which then spin for milliseconds on cores that passes need.
+    """
+    if kv.device.type != "cpu":
+        return kv
+    return kv.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[kv.itemsize]).numpy()

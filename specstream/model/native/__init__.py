@@ -1,1 +1,1 @@
-"""Forward passes and sampling on a CPU in C++, compiled for this CPU when first needed."""
+"""Forward passes and sampling on a CPU in C++, built with a wheel or compiled when first needed."""

@@ -1,4 +1,4 @@
-"""The native library: the C++ of this folder, compiled once for this CPU and kept for later starts."""
+"""The native library: the C++ of this folder, as a wheel brings it or as this machine compiles it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from specstream.checks import first_line
 from specstream.errors import ConfigError
+from specstream.model.native.builds import FLAGS, WRONG, Build, fitting
 from specstream.model.native.store import CodeStore
 from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
 
@@ -27,12 +27,10 @@ __all__ = ["Library", "library", "loaded_library", "native_library"]
 _log = logging.getLogger("specstream.model")
 
 _SOURCE = Path(__file__).with_name("passes.cpp")  # includes all headers of this folder
-_FLAGS = (
-    *("-std=c++17", "-O3", "-march=native"),
-    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
-)
-_THREADED = ("-fopenmp",)
+_HERE_ONLY = ("-march=native", "-shared", "-fPIC")
 _TIMEOUT_S = 300.0
+_HERE = "compiled here"
+_WISH = "SPECSTREAM_NATIVE"
 
 
 class Library:
@@ -41,12 +39,17 @@ class Library:
     Passes and products release Python's lock (the GIL). Sampling functions keep it: they are short, and
     getting the lock back from another thread could take longer than the work.
 
+    Args:
+        path: The file.
+        name: Which code this is: a name of `builds.BUILDS`, or that it was compiled here.
+
     Raises:
         OSError: the file can't be loaded.
         AttributeError: the file lacks a function.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = _HERE) -> None:
+        self.name, self.path = name, path
         code, brief = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         address, size = ctypes.c_void_p, ctypes.c_int64
         count, real = ctypes.c_int32, ctypes.c_float
@@ -75,15 +78,15 @@ def _typed(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def library(wanted: bool | None) -> Library | None:
-    """The library, compiled now if there is no compiled file for this CPU.
+    """The library; compiled now if neither a wheel nor an earlier start left code for this CPU.
 
     Args:
         wanted: False: return None. None: return None, with a line in the log, if it can't be had. True:
             raise an error then.
 
     Raises:
-        ConfigError: ``wanted`` is True, and there is no working C++ compiler or the folder for compiled
-            code can't be written.
+        ConfigError: ``wanted`` is True, and there is neither code for this CPU nor a working C++
+            compiler, or the folder for compiled code can't be written.
     """
     made = None if wanted is False else native_library()
     if wanted and isinstance(made, str):
@@ -93,7 +96,53 @@ def library(wanted: bool | None) -> Library | None:
 
 @cache
 def native_library() -> Library | str:
-    """The library, or a text that says why there is none; tried once in a process."""
+    """The library, or a text that says why there is none; tried once in a process.
+
+    The best code for this CPU that a wheel brought, else what a compiler of this machine makes. With
+    ``$SPECSTREAM_NATIVE`` it is the code of that name only, or with ``compile`` compiled in any case.
+    """
+    wish = os.environ.get(_WISH, "")
+    for build in fitting():
+        if wish in ("", build.name) and (made := _shipped(build)):
+            return made
+    if wish not in ("", "compile"):
+        return _none(f"${_WISH} is {wish!r}, and there is no code of that name for this CPU")
+    return _compiled()
+
+
+def _shipped(build: Build) -> Library | None:
+    """What a wheel brought, if it computes rightly here; tried in a process of its own, once."""
+    if not build.path.is_file():
+        return None
+    try:
+        recipe = {"built": hashlib.sha256(build.path.read_bytes()).hexdigest(), **_machine()}
+        path = CodeStore().path(recipe, lambda to: _try(build, to))
+    except OSError:
+        path = (
+            build.path
+        )  # not tried where that can't be noted: it would take seconds at each start
+    except subprocess.SubprocessError as error:
+        wrong = isinstance(error, subprocess.CalledProcessError) and error.returncode == WRONG
+        how = "computes wrongly" if wrong else "crashes"
+        _log.warning("native code %r %s on this CPU: slower code is used", build.name, how)
+        _log.debug("%s", error, exc_info=error)
+        return None
+    return Library(path, build.name)
+
+
+def _try(build: Build, to: Path) -> None:
+    """Copy the code to ``to`` if a process that computes with it ends well."""
+    if sys.executable:
+        _log.info("trying native code for this CPU, some five seconds; once")
+        command = [sys.executable, "-m", "specstream.model.native.trial", str(build.path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        # Status 1 is an error of Python's, such as a package that only the parent's path has.
+        if done.returncode not in (0, 1):
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    shutil.copy(build.path, to)
+
+
+def _compiled() -> Library | str:
     compiler = shutil.which(os.environ.get("CXX", "") or "c++") or shutil.which("g++")
     if compiler is None:
         return _none("there is no C++ compiler (g++ or clang++, or the one that CXX names)")
@@ -135,16 +184,9 @@ def _none(why: str) -> str:
 def _compile(compiler: str, to: Path) -> None:
     _log.info("compiling native passes for this CPU, some ten seconds; kept for later starts")
     began = time.perf_counter()
-    for threaded in (_THREADED, ()):
-        command = [compiler, *_FLAGS, *threaded, "-shared", "-fPIC", str(_SOURCE), "-o", str(to)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        except subprocess.CalledProcessError:
-            if not threaded:
-                raise
-            continue  # without OpenMP, which Apple's compiler lacks: passes then use one thread
-        _log.info("compiled native passes in %.0f s", time.perf_counter() - began)
-        return
+    command = [compiler, *FLAGS, *_HERE_ONLY, str(_SOURCE), "-o", str(to)]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    _log.info("compiled native passes in %.0f s", time.perf_counter() - began)
 
 
 def _recipe(compiler: str) -> dict[str, object]:
@@ -152,11 +194,14 @@ def _recipe(compiler: str) -> dict[str, object]:
     sources = [_SOURCE, *sorted(_SOURCE.parent.glob("*.h"))]
     return {
         "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
-        "flags": [*_FLAGS, *_THREADED],
+        "flags": FLAGS,
         "compiler": compiler,
-        "torch": torch.__version__,  # they share OpenMP's threads
-        "machine": [platform.system(), platform.machine(), _processor()],
+        **_machine(),
     }
+
+
+def _machine() -> dict[str, object]:
+    return {"machine": [platform.system(), platform.machine(), _processor()]}
 
 
 def _processor() -> str:

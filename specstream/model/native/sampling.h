@@ -5,6 +5,13 @@
 
 #include "lanes.h"
 
+// What Python calls. All else is hidden, as several of these libraries may be loaded at once.
+#if defined(_WIN32)
+#define EXPORTED extern "C" __declspec(dllexport)
+#else
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#endif
+
 constexpr int64_t BLOCK = 256;  // values that are summed as floats; the sums of blocks are added as doubles
 
 // exp(scale * x), scaled to sum 1; all NaN if a value is NaN or the maximum isn't finite.
@@ -35,7 +42,7 @@ template <class T> void softmax(const T* x, int64_t n, float scale, float* out) 
 }
 
 // The index at which the running sum passes uniform * (sum of all); -1 if that sum isn't positive and finite.
-extern "C" int64_t run_drawn(const float* weights, int64_t n, double uniform) {
+EXPORTED int64_t run_drawn(const float* weights, int64_t n, double uniform) {
   auto mass = [&](int64_t start) {
     double sums[8] = {}, rest = 0;
     if (n - start < BLOCK)
@@ -65,7 +72,7 @@ extern "C" int64_t run_drawn(const float* weights, int64_t n, double uniform) {
 }
 
 // The weights with 0 at `index`, scaled to sum 1; all NaN if nothing is left.
-extern "C" void run_without(const float* weights, int64_t n, int64_t index, float* out) {
+EXPORTED void run_without(const float* weights, int64_t n, int64_t index, float* out) {
   std::copy(weights, weights + n, out);
   out[index] = 0;
   double whole = 0;
@@ -79,7 +86,7 @@ extern "C" void run_without(const float* weights, int64_t n, int64_t index, floa
 }
 
 // max(weight * p - q, 0)
-extern "C" void run_residual(const float* p, const float* q, int64_t n, float weight, float* out) {
+EXPORTED void run_residual(const float* p, const float* q, int64_t n, float weight, float* out) {
   for (int64_t i = 0; i < n; i++) {
     const float left = weight * p[i] - q[i];
     out[i] = left < 0 ? 0 : left;  // keeps NaN
@@ -111,7 +118,7 @@ inline uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
 // The index of the largest log(probs) + G, where G is the Gumbel noise of noise.py for a seed, a position and
 // tokens (null: 0 to n - 1). As G = -log(E) and E = -log(u), that is the index of the smallest E / probs; as E is
 // at least 1 - u, most tokens are ruled out without a logarithm.
-extern "C" int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
+EXPORTED int64_t run_keyed(const float* probs, const int64_t* tokens, int64_t n, int64_t seed,
                              int64_t position) {
   constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15u;
   constexpr int64_t AT_ONCE = 64;

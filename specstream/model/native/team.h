@@ -1,25 +1,18 @@
-// The threads of one parallel region, among which the work of its phases is divided.
+// The threads of one call, among which the work of its phases is divided.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <sched.h>
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
-// Every thread of the region calls `each` with the same work, which is one phase; `each` returns when all of it
+#include "pool.h"
+
+// Every thread of the team calls `each` with the same work, which is one phase; `each` returns when all of it
 // is done. Threads take the work in small pieces, so that one whose core is also used by others takes fewer.
 class Team {
  public:
+  explicit Team(int size) : size_(size) {}
+
   // To be called once by every thread, before the first phase.
-  void begin() {
-    phase() = 0;
-#if defined(_OPENMP)
-#pragma omp single
-    size_ = omp_get_num_threads();
-#endif
-  }
+  void begin() { phase() = 0; }
 
   // Calls body(start, end) for parts of [0, items), which are multiples of `step` items except for the last.
   template <class Body> void each(int64_t items, int64_t step, Body body) {
@@ -36,7 +29,6 @@ class Team {
 
  private:
   static constexpr int PIECES = 8;  // pieces of a phase's work per thread
-  static constexpr int SPINS = 4000;  // loops of busy waiting before a thread yields its core
 
   static int& phase() {
     static thread_local int number;
@@ -51,28 +43,35 @@ class Team {
       done_.store(done, std::memory_order_release);
       return;
     }
-    for (int spins = 0; done_.load(std::memory_order_acquire) != done; spins++) {
-      if (spins > SPINS) sched_yield();
-#if defined(__x86_64__)
-      else __builtin_ia32_pause();
-#endif
-    }
+    until([&] { return done_.load(std::memory_order_acquire) == done; });
   }
 
-  int size_ = 1;
+  const int size_;
   alignas(64) std::atomic<int64_t> next_[2] = {};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> done_{0};
 };
 
-// Runs body(team) on `threads` threads; without OpenMP on one.
-template <class Body> void together(int threads, Body body) {
-  Team team;
-#if defined(_OPENMP)
-#pragma omp parallel num_threads(threads)
-#endif
-  {
+// Runs body(team) on this thread and on helpers, `threads` together, or fewer if there are no more.
+template <class Body> void together(int threads, const Body& body) {
+  if (threads < 2) {
+    Team team(1);
     team.begin();
-    body(team);
+    return body(team);
   }
+  const std::vector<Helper*> helpers = Pool::here().take(threads - 1);
+  struct Call {
+    const Body& body;
+    Team team;
+  } call{body, Team((int)helpers.size() + 1)};
+  Task task{[](void* of) {
+              Call& call = *(Call*)of;
+              call.team.begin();
+              call.body(call.team);
+            },
+            &call, {(int)helpers.size()}};
+  for (Helper* helper : helpers) helper->give(&task);
+  task.part(task.of);
+  until([&] { return task.left.load(std::memory_order_acquire) == 0; });
+  Pool::here().give_back(helpers);
 }
