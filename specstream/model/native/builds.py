@@ -69,7 +69,7 @@ BUILDS = {
         _build("v3", "x86_64_v3", _X86_64_V3),
     ),
     "aarch64": (
-        _build("bf16", "generic+v8_2a+dotprod+bf16+i8mm", "asimddp bf16 i8mm"),
+        _build("bf16", "generic+v8_2a+dotprod+bf16", "asimddp bf16"),
         _build("dot", "generic+v8_2a+dotprod", "asimddp"),
         _build("neon", "generic"),
     ),
@@ -108,5 +108,5 @@ def _cpu() -> tuple[frozenset[str], str]:
     info = detected_info()
     found = set(info.features)
     if sys.platform == "darwin" and platform.machine() == "arm64":  # which lists none of these
-        found |= {"asimddp"} if info.name == "m1" else {"asimddp", "bf16", "i8mm"}
+        found |= {"asimddp"} if info.name == "m1" else {"asimddp", "bf16"}
     return frozenset(found), info.vendor

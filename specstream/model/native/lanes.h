@@ -31,7 +31,7 @@ typedef uint8_t octets __attribute__((vector_size(LANES)));
 
 struct bfloat { uint16_t bits; };
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
 #define QUADS
 #endif
 
@@ -46,6 +46,9 @@ struct bfloat { uint16_t bits; };
     (defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__)))
 #define PAIRS
 typedef __m512bh pairs;
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define PAIRS
+typedef bfloat16x8_t pairs;
 #endif
 
 // Unrolls a loop before GCC decides which arrays of vectors to keep in registers.
@@ -115,14 +118,22 @@ inline floats fused(floats a, floats b, floats c) {
 }
 
 #if defined(PAIRS)
-// Adds both products of each lane's pairs to the lane's sum.
+// fused adds both products of each lane's pairs to the lane's sum.
+#if defined(__aarch64__)
+inline floats fused(pairs a, pairs b, floats sum) {
+  return (floats)vbfdotq_f32((float32x4_t)sum, a, b);
+}
+inline pairs pairs_of(floats first, floats second) {
+  return vcvtq_high_bf16_f32(vcvtq_low_bf16_f32((float32x4_t)first), (float32x4_t)second);
+}
+#else
 inline floats fused(pairs a, pairs b, floats sum) {
   return (floats)_mm512_dpbf16_ps((__m512)sum, a, b);
 }
-
 inline pairs pairs_of(floats first, floats second) {
   return _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
+#endif
 #endif
 
 // Loads the first `left` values, which may be fewer than a register holds; zeros after them.
@@ -152,7 +163,9 @@ inline void narrow(float v, bfloat* to) {  // rounds to the nearest, ties to eve
   to->bits = v != v ? 0x7fc0 : (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
 }
 
-#if defined(PAIRS)
+#if defined(PAIRS) && defined(__aarch64__)
+inline void narrow(const floats& v, bfloat* to) { store(vcvt_bf16_f32((float32x4_t)v), to); }
+#elif defined(PAIRS)
 inline void narrow(const floats& v, bfloat* to) { store(_mm512_cvtneps_pbh((__m512)v), to); }
 #endif
 

@@ -1,6 +1,6 @@
-// Products of eight-bit matrices by VNNI, whose instruction adds four products of bytes to each lane. x is
-// converted to integers of 16 bits, split into two halves of eight. Sums of integers are exact, so results have
-// the same bits as those of tiles8.h.
+// Products of eight-bit matrices by an instruction that adds four products of bytes to each lane (VNNI, or ARM's
+// sdot). x is converted to integers of 16 bits, split into two halves of eight. Sums of integers are exact, so
+// results have the same bits as those of tiles8.h.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,33 @@
 
 #if defined(QUADS)
 
-constexpr int64_t LINE = 64;          // bytes of a register
+constexpr int64_t LINE = 4 * LANES;   // bytes of a register
 constexpr int64_t MOST_QUADS = 6;     // the most rows of x whose sums are kept in registers
 constexpr int64_t QUAD_STEP = 12;     // rows of a matrix that stay in L1 for all rows of x
 constexpr int64_t QUAD_ROWS = 48;     // rows of x that stay in the caches together with a part of the matrix
+
+typedef int8_t line __attribute__((vector_size(LINE)));
+
+#if defined(__AVX512VNNI__)
+// The instruction takes a matrix's bytes as 0 to 255, so OFFSET is added to each; Quads::shifts corrects the sums.
+constexpr int32_t OFFSET = 128;
+inline line offset(const line& w) { return w ^ (int8_t)-OFFSET; }
+// Adds to each lane's sum four products. In assembly: with the intrinsic GCC copies the sums, and runs out of
+// registers.
+inline void add_quads(ints& sum, const line& w, const line& x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+}
+inline ints rounded(const floats& v) { return (ints)_mm512_cvtps_epi32((__m512)v); }
+inline bytes bytes_of(const ints& v) { return bits<bytes>(_mm512_cvtepi32_epi8((__m512i)v)); }
+#else
+constexpr int32_t OFFSET = 0;
+inline line offset(const line& w) { return w; }
+inline void add_quads(ints& sum, const line& w, const line& x) {
+  sum = (ints)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
+}
+inline ints rounded(const floats& v) { return (ints)vcvtnq_s32_f32((float32x4_t)v); }
+inline bytes bytes_of(const ints& v) { return __builtin_convertvector(v, bytes); }
+#endif
 
 inline int64_t whole_lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
@@ -24,20 +47,21 @@ template <class Put> inline float halve(const float* x, int64_t columns, Put put
   floats largest = {}, rest = {};
   for (int64_t k = 0; k < columns; k += LANES) {
     const floats v = wide(x + k);
-    largest = (floats)_mm512_max_ps((__m512)largest, _mm512_abs_ps((__m512)v));
+    const floats size = v < 0.f ? -v : v;
+    largest = largest > size ? largest : size;
     rest += v - v;
   }
-  const float most = _mm512_reduce_max_ps((__m512)largest);
+  float most = largest[0];
+  for (int64_t i = 1; i < LANES; i++) most = std::max(most, largest[i]);
   const floats times = all(most > 0.f ? MOST / most : 0.f);
   for (int64_t k = 0; k < columns; k += LANES) {
-    const ints v = (ints)_mm512_cvtps_epi32((__m512)(wide(x + k) * times)), high = (v + 128) >> 8;
-    put(k, bits<bytes>(_mm512_cvtepi32_epi8((__m512i)high)),
-        bits<bytes>(_mm512_cvtepi32_epi8((__m512i)(v - (high << 8)))));
+    const ints v = rounded(wide(x + k) * times), high = (v + 128) >> 8;
+    put(k, bytes_of(high), bytes_of(v - (high << 8)));
   }
   return most / MOST + sum(rest);
 }
 
-// The converted rows of x: each row's scale, 128 times the sums of its upper and of its lower halves, and these
+// The converted rows of x: each row's scale, OFFSET times the sums of its upper and of its lower halves, and these
 // halves, [n, 2, bytes].
 struct Quads {
   const float* scales;
@@ -68,46 +92,42 @@ inline const void* quartered(const float* x, int64_t n, int64_t columns, std::ve
       store(upper, halves + k), store(lower, halves + to.bytes + k);
       sums[0] += ints_of(upper), sums[1] += ints_of(lower);
     });
-    for (int64_t half = 0; half < 2; half++)
-      ((int32_t*)to.shifts)[2 * m + half] = 128 * _mm512_reduce_add_epi32((__m512i)sums[half]);
+    for (int64_t half = 0; half < 2; half++) {
+      int32_t whole = 0;
+      for (int64_t i = 0; i < LANES; i++) whole += sums[half][i];
+      ((int32_t*)to.shifts)[2 * m + half] = OFFSET * whole;
+    }
   }
   return start;
 }
 
-// Adds to each lane's sum four products of a matrix's bytes, 0 to 255, and x's, -128 to 127. In assembly: with
-// the intrinsic GCC copies the sums, and runs out of registers.
-inline void add_quads(__m512i& sum, const __m512i& w, const __m512i& x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-}
-
-// R rows of a matrix times M rows of x. The instruction takes the matrix's bytes as 0 to 255, so 128 is added to
-// each; Quads::shifts corrects the sums for that.
+// R rows of a matrix times M rows of x.
 template <int R, int M>
 inline void quad_tile(const Matrix& w, int64_t row, const Quads& x, float* out, int64_t stride) {
   const int8_t* values = (const int8_t*)w.values + row * w.columns;
-  __m512i added[M][2][R];
+  ints added[M][2][R];
   UNROLLED for (int m = 0; m < M; m++)
     UNROLLED for (int half = 0; half < 2; half++)
-      UNROLLED for (int r = 0; r < R; r++) added[m][half][r] = _mm512_setzero_si512();
+      UNROLLED for (int r = 0; r < R; r++) added[m][half][r] = ints{};
   for (int64_t k = 0; k < w.columns; k += LINE) {
-    __m512i parts[R];
+    line parts[R];
     UNROLLED for (int r = 0; r < R; r++) {
       const int8_t* from = values + r * w.columns + k;
       fetch(from);
-      parts[r] = _mm512_xor_si512(_mm512_loadu_si512(from), _mm512_set1_epi8(-128));
+      parts[r] = offset(load<line>(from));
     }
     UNROLLED for (int m = 0; m < M; m++)
       UNROLLED for (int half = 0; half < 2; half++) {
-        const __m512i v = _mm512_load_si512(x.x + (2 * m + half) * x.bytes + k);
+        const line v = load<line>(x.x + (2 * m + half) * x.bytes + k);
         UNROLLED for (int r = 0; r < R; r++) add_quads(added[m][half][r], parts[r], v);
       }
   }
   UNROLLED for (int m = 0; m < M; m++) {
-    ints part[2 * R];
-    UNROLLED for (int i = 0; i < 2 * R; i++) part[i] = (ints)added[m][i / R][i % R];
-    const ints whole = sums(part);
+    ints part[2][R];  // a copy: GCC would keep sums whose address is taken in memory
+    UNROLLED for (int i = 0; i < 2 * R; i++) part[i / R][i % R] = added[m][i / R][i % R];
+    const ints high = sums(part[0]), low = sums(part[1]);
     UNROLLED for (int r = 0; r < R; r++) {
-      const float upper = whole[r] - x.shifts[2 * m], lower = whole[R + r] - x.shifts[2 * m + 1];
+      const float upper = high[r] - x.shifts[2 * m], lower = low[r] - x.shifts[2 * m + 1];
       const float found = std::fma(upper, 256.f, lower) * x.scales[m];
       out[m * stride + r] = std::fma(found, w.scales[row + r], w.bias ? w.bias[row + r] : 0.f);
     }
