@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from specstream import __version__
 from specstream.bench.arms.base import BenchThread
 from specstream.cache import cache_folder
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
+from specstream.engine.cores import core_quota, cores_here
 
 __all__ = [
     "choose_threads",
@@ -31,12 +32,10 @@ __all__ = [
     "settle_threads",
 ]
 
-_STATM = Path("/proc/self/statm")
 _FLAGS = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"),
     *("asimddp", "bf16", "i8mm"),
 )
-_V2, _V1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 _TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial
 _FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
@@ -62,12 +61,6 @@ async def settle_threads(config: EngineConfig) -> tuple[EngineConfig, list[str]]
             "threads (--threads overrides this)"
         )
     return config.model_copy(update={"threads": threads}), notes
-
-
-def cores_here() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def choose_threads(cores: int, rate: Callable[[int], float]) -> int:
@@ -160,18 +153,15 @@ def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
 
 
 def resident_mb() -> float:
-    """This process's resident set in MiB; its peak where the system doesn't report the current one."""
-    if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize() / 2**20
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 2**10)
+    """This process's resident set in MiB."""
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 def load_average() -> list[float] | None:
     """Load averages of the last 1, 5 and 15 minutes; None where the system doesn't report them."""
     try:
-        return [round(value, 2) for value in os.getloadavg()]
-    except (OSError, AttributeError):
+        return [round(value, 2) for value in psutil.getloadavg()]
+    except OSError:
         return None
 
 
@@ -219,10 +209,10 @@ def host_facts(port: int) -> dict[str, Any]:
         facts["cpu_flags"] = ", ".join(flags)
     cores = cores_here()
     facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
-    if (quota := _quota()) is not None:
+    if (quota := core_quota()) is not None:
         facts["cores"] += f"; a quota allows the time of {quota:g}"
-    if (memory := _memory_gb()) is not None:
-        facts["memory"] = f"{memory[0]:.1f} of {memory[1]:.1f} GB free"
+    memory = psutil.virtual_memory()
+    facts["memory"] = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
     folder = cache_folder("compiled")
     facts["cache"] = f"{folder} ({'can be written' if _writable(folder) else 'can not be written'})"
     facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
@@ -237,29 +227,6 @@ def _flags() -> list[str]:
     line = next((one for one in text.splitlines() if one.startswith(("flags", "Features"))), "")
     here = set(line.partition(":")[2].split())
     return [flag for flag in _FLAGS if flag in here]
-
-
-def _quota() -> float | None:
-    """The cores' worth of time that a container may use; None if it isn't limited."""
-    try:
-        if _V2.exists():
-            most, period = _V2.read_text(encoding="ascii").split()[:2]
-            return None if most == "max" else int(most) / int(period)
-        most_us = int(_V1.read_text(encoding="ascii"))
-        period_us = int(_V1.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
-        return most_us / period_us if most_us > 0 else None
-    except (OSError, ValueError):
-        return None
-
-
-def _memory_gb() -> tuple[float, float] | None:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        kilobytes = [int(lines[name].split()[0]) for name in ("MemAvailable", "MemTotal")]
-    except (OSError, KeyError, ValueError):
-        return None
-    return kilobytes[0] / 1e6, kilobytes[1] / 1e6
 
 
 def _writable(folder: Path) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import resource
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
+import psutil
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -112,7 +112,7 @@ async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigure
         await asyncio.to_thread(process.join)
 
 
-async def _cpu_s(server: Connection) -> float:
+async def _cpu_s(server: Any) -> float:  # a Connection, of another class on Windows
     server.send("cpu")
     used: float = await asyncio.to_thread(server.recv)
     return used
@@ -165,8 +165,8 @@ def _server(parent: Connection, arm: Arm, tokens: int) -> None:
 async def _answer(parent: Connection) -> None:
     """Tell the CPU time of this process whenever it is asked for."""
     while await asyncio.to_thread(parent.recv) == "cpu":
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        parent.send(used.ru_utime + used.ru_stime)
+        used = psutil.Process().cpu_times()
+        parent.send(used.user + used.system)
 
 
 async def _bare(parent: Connection, arm: Arm, tokens: int) -> None:

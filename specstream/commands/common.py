@@ -290,4 +290,4 @@ def speed_line(engine: Engine) -> str:
         return f"on {torch.cuda.get_device_name()}"
     threads, native = counted(torch.get_num_threads(), "thread"), loaded_library()
     code = "" if native is None else f", native code {native.name!r}"
-    return f"on {threads} of {cpu_name()}{code} (--threads sets their number)"
+    return f"on {threads} of {cpu_name()} (--threads sets it){code}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -12,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
+from specstream.engine.cores import default_threads
 from specstream.engine.places import choose_places
 from specstream.engine.prompt import check_template
 from specstream.engine.step import EngineCore
@@ -66,7 +66,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
         ModelError: a model can't be read, or draft and target don't match (any subclass).
         ConfigError: the device is missing, or passes can't be compiled for it.
     """
-    torch.set_num_threads(config.threads or _default_threads())
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), default_threads()))
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
@@ -291,14 +291,6 @@ def _own_modules(config: EngineConfig, target: ModelRunner) -> dict[str, Head]:
         _log.warning("auto drafts without the target's own module: %s", error)
         return {}
     return {} if found is None else {"mtp": found}
-
-
-def _default_threads() -> int:
-    """Return the number of cores minus one, which is left to speech and the event loop.
-
-    A thread pool that has to wait for one busy core is many times slower than a smaller pool.
-    """
-    return min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1))
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import psutil
+
 from specstream.config import USUAL_PLACES
 from specstream.model.runner import ModelRunner
 from specstream.speculation.calibration import pass_ms
@@ -27,7 +29,7 @@ def choose_places(target: ModelRunner) -> int:
     if not target.lean or target.fixed_width is not None:
         return USUAL_PLACES
     free = _free_bytes(target)
-    if free is not None and _MANY * target.cache_bytes(_tokens(target)) > _SHARE * free:
+    if _MANY * target.cache_bytes(_tokens(target)) > _SHARE * free:
         fit = int(_SHARE * free) // target.cache_bytes(_tokens(target))
         _log.info("%d requests share a pass: memory has room for %d", USUAL_PLACES, fit)
         return USUAL_PLACES
@@ -43,14 +45,6 @@ def _tokens(target: ModelRunner) -> int:
     return min(_TOKENS, target.context_length)
 
 
-def _free_bytes(target: ModelRunner) -> int | None:
-    """Free memory for caches; None where there is neither a pool nor Linux to ask."""
+def _free_bytes(target: ModelRunner) -> int:
     pooled = target.free_cache_bytes
-    if pooled is not None:
-        return pooled
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+    return int(psutil.virtual_memory().available) if pooled is None else pooled

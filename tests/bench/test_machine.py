@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import specstream
 from specstream.bench import machine
 from specstream.bench.machine import (
     choose_threads,
-    cores_here,
     load_average,
     provenance_of,
     settle_threads,
@@ -98,7 +96,3 @@ def test_one_core_is_not_measured() -> None:
         raise AssertionError
 
     assert choose_threads(1, never) == 1
-
-
-def test_the_cores_are_those_that_may_be_used() -> None:
-    assert 1 <= cores_here() <= (os.cpu_count() or 1)

@@ -15,17 +15,6 @@ from specstream.cli import main
 from specstream.commands.common import speed_line
 
 
-def test_a_quota_of_a_container_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    monkeypatch.setattr(machine, "_V2", file)
-    for text, words in (
-        ("150000 100000\n", "; a quota allows the time of 1.5"),
-        ("max 100000\n", ""),
-    ):
-        file.write_text(text)
-        assert machine.host_facts(0)["cores"].endswith(f"may be used{words}")
-
-
 def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def test_four_where_memory_has_no_room_for_more(
     measured: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = RUNNER.cache_bytes(min(2048, RUNNER.context_length))
-    for free, chosen in ((32 * each, 16), (32 * each - 2, 4), (None, 16)):
+    for free, chosen in ((32 * each, 16), (32 * each - 2, 4)):
         monkeypatch.setattr(places, "_free_bytes", lambda target, free=free: free)
         assert choose_places(RUNNER) == chosen
 
@@ -58,10 +57,8 @@ def test_the_time_of_passes_is_measured_and_leaves_nothing_behind() -> None:
     assert RUNNER.forwards == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it without a package")
 def test_the_memory_that_is_free_is_read() -> None:
-    free = places._free_bytes(RUNNER)
-    assert free is not None and 2**20 < free < 2**50
+    assert 2**20 < places._free_bytes(RUNNER) < 2**50
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(None, 9), (3, 3)])

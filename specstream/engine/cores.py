@@ -1,0 +1,40 @@
+"""The cores that this process may use, and how many of them passes take."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+__all__ = ["core_quota", "cores_here", "default_threads"]
+
+_V2, _V1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+
+
+def default_threads() -> int:
+    """The cores that this process may use minus one, which is left to speech and the event loop.
+
+    A container's quota counts as so many cores, rounded up. Threads that have to wait for one busy core
+    are together many times slower than fewer threads.
+    """
+    cores, quota = cores_here(), core_quota()
+    return max(1, (cores if quota is None else min(cores, math.ceil(quota))) - 1)
+
+
+def cores_here() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def core_quota() -> float | None:
+    """The cores' worth of time that a container may use; None if it isn't limited."""
+    try:
+        if _V2.exists():
+            most, period = _V2.read_text(encoding="ascii").split()[:2]
+            return None if most == "max" else int(most) / int(period)
+        most_us = int(_V1.read_text(encoding="ascii"))
+        period_us = int(_V1.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
+        return most_us / period_us if most_us > 0 else None
+    except (OSError, ValueError):
+        return None
