@@ -90,8 +90,8 @@ class EngineConfig(Strict):
     request's own ``repetition_penalty`` takes the place of the model's. Temperature and the like are
     never taken from there.
 
-    ``compile``: on a CPU short passes of plain models of the Llama family run in native code, wherever
-    there is a C++ compiler (compiling takes about ten seconds the first time; the code is kept in
+    ``compile``: on a CPU short passes of plain models of the Llama family run in native code, which a
+    wheel brings or a C++ compiler makes at the first start (about ten seconds; kept in
     ``$SPECSTREAM_CACHE``, else the user's cache folder). True refuses to start without native code,
     False leaves all passes to torch.
     On a GPU True records short passes as CUDA graphs when the engine starts.

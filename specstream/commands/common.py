@@ -69,7 +69,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     )
     add(
         "--compile",
-        "short passes in native code on a CPU (default: where there is a C++ compiler), as CUDA "
+        "short passes in native code on a CPU (default: where it can be had), as CUDA "
         "graphs on a GPU (default: no)",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -271,7 +271,7 @@ def messages_of(args: argparse.Namespace) -> list[Message]:
 def remedy(reason: str) -> str:
     """What to do where passes aren't native for ``reason`` (see `native_library`)."""
     if "no C++ compiler" in reason:
-        return "install a C++ compiler (g++)"
+        return "install a wheel for this platform, or a C++ compiler (g++)"
     return reason.removeprefix("compile: no native passes: ")
 
 
