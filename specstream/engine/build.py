@@ -44,6 +44,7 @@ from specstream.model.vocabulary import Translation, check_rows, find_draft, one
 from specstream.model.warm_up import warm_up
 from specstream.model.weights import drop_matrices
 from specstream.models.kept import located, shipped_heads
+from specstream.speculation.measured import MeasuredTimes, identity_of
 from specstream.speculation.proposal import Proposer
 from specstream.speculation.proposers import build_proposer
 from specstream.speculation.proposers.candidate import Rehearsed
@@ -70,8 +71,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
+    times = MeasuredTimes(identity_of(config, target))
     if config.max_running is None:
-        config = config.model_copy(update={"max_running": choose_places(target)})
+        config = config.model_copy(update={"max_running": choose_places(target, times)})
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
@@ -89,8 +91,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if draft is not None:
         told["draft"] = told_acceptance(vars(draft.model.config))
     chunk = config.prefill_chunk
-    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told)
+    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
     proposer = _proposer(config, parts, lost)
+    times.keep()
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
     if config.learning is not None:

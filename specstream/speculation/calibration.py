@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache as once
 from functools import partial
 from typing import cast
 
@@ -13,6 +14,7 @@ import torch
 from specstream.model.forward import ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.runner import ModelRunner
+from specstream.speculation.measured import FRESH, MeasuredTimes
 from specstream.speculation.policy.costs import Costs, DraftCosts
 
 __all__ = ["CONTEXT", "calibrate", "pass_ms"]
@@ -31,6 +33,7 @@ def calibrate(
     target: ModelRunner,
     draft: ModelRunner | None,
     others: Mapping[str, Callable[[], None]] | None = None,
+    times: MeasuredTimes = FRESH,
 ) -> Costs:
     """Time the passes that rounds consist of, as initial costs; the engine's rounds refine them.
 
@@ -41,24 +44,31 @@ def calibrate(
         target: The target model.
         draft: The draft model, if there is one.
         others: By candidate, a function that makes one draft pass of a method without its own model.
+        times: What earlier starts have measured.
     """
-    main = _Bench(target)
-    widest = min(target.fixed_width or max(_WIDTHS), main.room)
+    widest = min(target.fixed_width or max(_WIDTHS), _room(target))
     widths = [width for width in _WIDTHS if width <= widest]
-    pair = _Bench(target, sequences=2)
-    *alone, pair_ms = _least_ms([*(partial(main.run, w) for w in widths), lambda: pair.run(1)])
+    main = once(lambda: _Bench(target))
+
+    def target_ms() -> list[float]:
+        pair = _Bench(target, sequences=2)
+        return _least_ms([*(partial(main().run, w) for w in widths), lambda: pair.run(1)])
+
+    def draft_ms(*works: Callable[[], None]) -> list[float]:
+        return _least_ms(works, before=lambda: main().run(1))
+
+    *alone, pair_ms = times.of("target", len(widths) + 1, target_ms)
     passes = dict(zip(widths, alone, strict=True))
     row_ms = pair_ms - passes[2] if widest > 1 else None
     costs = Costs(passes, row_ms=None if row_ms is None else max(0.0, row_ms))
     if draft is not None:
-        side = _Bench(draft)
-        long = min(_READ_WIDTH, side.room)
-        both = [lambda: side.run(1), lambda: side.run(long)]
-        step_ms, long_ms = _least_ms(both, before=lambda: main.run(1))
+        side, long = once(lambda: _Bench(draft)), min(_READ_WIDTH, _room(draft))
+        both = [lambda: side().run(1), lambda: side().run(long)]
+        step_ms, long_ms = times.of("draft", 2, lambda: draft_ms(*both))
         read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
         costs.drafts["draft"] = DraftCosts(step_ms, read_ms=read_ms)
     for name, work in (others or {}).items():
-        (step_ms,) = _least_ms([work], before=lambda: main.run(1))
+        (step_ms,) = times.of(f"draft {name}", 1, partial(draft_ms, work))
         costs.drafts[name] = DraftCosts(step_ms)
     return costs
 
@@ -87,18 +97,23 @@ def pass_ms(runner: ModelRunner, counts: Sequence[int]) -> list[float]:
     return found
 
 
-class _Bench:
-    """A model with some context, whose passes can be repeated.
+def _context(runner: ModelRunner) -> int:
+    """Cached rows behind which passes are timed: fewer than `CONTEXT` where the model's own is short."""
+    return max(1, min(CONTEXT, runner.context_length - _READ_WIDTH))
 
-    Attributes:
-        room: The most tokens of a pass.
-    """
+
+def _room(runner: ModelRunner) -> int:
+    """The most tokens of a timed pass."""
+    return max(2, runner.context_length - _context(runner))
+
+
+class _Bench:
+    """A model with some context, whose passes can be repeated."""
 
     def __init__(self, runner: ModelRunner, sequences: int = 1) -> None:
         self._runner = runner
         self._caches = [runner.new_cache() for _ in range(sequences)]
-        context = max(1, min(CONTEXT, runner.context_length - _READ_WIDTH))
-        self.room = max(2, runner.context_length - context)
+        context = _context(runner)
         for start in range(0, context, runner.fixed_width or context):
             count = min(runner.fixed_width or context, context - start)
             self._forward(count)

@@ -22,7 +22,7 @@ from specstream.model.native.builds import FLAGS, WRONG, Build, fitting
 from specstream.model.native.store import CodeStore
 from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
 
-__all__ = ["Library", "library", "loaded_library", "native_library"]
+__all__ = ["Library", "library", "loaded_library", "machine_facts", "native_library"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -115,7 +115,7 @@ def _shipped(build: Build) -> Library | None:
     if not build.path.is_file():
         return None
     try:
-        recipe = {"built": hashlib.sha256(build.path.read_bytes()).hexdigest(), **_machine()}
+        recipe = {"built": hashlib.sha256(build.path.read_bytes()).hexdigest(), **machine_facts()}
         path = CodeStore().path(recipe, lambda to: _try(build, to))
     except OSError:
         path = (
@@ -196,11 +196,12 @@ def _recipe(compiler: str) -> dict[str, object]:
         "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
         "flags": FLAGS,
         "compiler": compiler,
-        **_machine(),
+        **machine_facts(),
     }
 
 
-def _machine() -> dict[str, object]:
+def machine_facts() -> dict[str, object]:
+    """The system and the CPU, as JSON data."""
     return {"machine": [platform.system(), platform.machine(), _processor()]}
 
 

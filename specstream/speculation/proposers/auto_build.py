@@ -42,7 +42,7 @@ def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
     every = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
     made = [one for one in every if _runs(one, parts.target)]
     passes = {one.candidate.name: one.rehearse for one in made if isinstance(one, Rehearsed)}
-    costs = calibrate(parts.target, parts.draft, passes)
+    costs = calibrate(parts.target, parts.draft, passes, parts.times)
     candidates = [one.candidate for one in made]
     told = [replace(one, acceptance=parts.acceptance.get(one.name, ())) for one in candidates]
     policy = Policy(told, costs, max_tokens=config.max_tokens)

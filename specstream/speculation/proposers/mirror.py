@@ -254,5 +254,5 @@ def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
     leave = exit_of(parts, config.layers, share=0.5)
     settings = DraftProposerConfig(num_tokens=config.num_tokens, window=config.window)
     draft = DraftModelProposer(settings, runner, parts.eos_ids, parts.prefill_chunk)
-    costs = calibrate(parts.target, None)
+    costs = calibrate(parts.target, None, times=parts.times)
     return MirrorProposer(config, draft, leave, parts.eos_ids, one_thread(), costs)

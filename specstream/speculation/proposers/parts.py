@@ -11,6 +11,7 @@ from specstream.errors import ConfigError
 from specstream.model.heads.base import Head
 from specstream.model.runner import ModelRunner
 from specstream.model.vocabulary import Translation
+from specstream.speculation.measured import FRESH, MeasuredTimes
 
 __all__ = ["DraftWeights", "Parts"]
 
@@ -37,6 +38,7 @@ class Parts:
         prefill_chunk: The most prompt tokens that one pass reads.
         acceptance: By method, the acceptance probability at each position, from the ``config.json`` of
             its draft model or head (see `told_acceptance`).
+        times: Of passes, as far as an earlier start has measured them.
     """
 
     target: ModelRunner
@@ -47,6 +49,7 @@ class Parts:
     heads: Mapping[str, Head] = field(default_factory=dict)
     prefill_chunk: int = 512
     acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    times: MeasuredTimes = FRESH
 
     def head(self, kind: str) -> Head:
         """The head of a method.
