@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -114,24 +115,26 @@ def _shipped(build: Build) -> Library | None:
     """What a wheel brought, if it computes rightly here; tried in a process of its own, once."""
     if not build.path.is_file():
         return None
+    how = "can't be loaded"
     try:
-        recipe = {"built": hashlib.sha256(build.path.read_bytes()).hexdigest(), **machine_facts()}
-        path = CodeStore().path(recipe, lambda to: _try(build, to))
-    except OSError:
-        path = (
-            build.path
-        )  # not tried where that can't be noted: it would take seconds at each start
+        recipe = {"tried": hashlib.sha256(build.path.read_bytes()).hexdigest(), **machine_facts()}
+        with suppress(
+            OSError
+        ):  # where nothing can be kept, each start would take seconds to try it
+            CodeStore().path(recipe, lambda note: _try(build, note))
+        return Library(build.path, build.name)
     except subprocess.SubprocessError as error:
         wrong = isinstance(error, subprocess.CalledProcessError) and error.returncode == WRONG
         how = "computes wrongly" if wrong else "crashes"
-        _log.warning("native code %r %s on this CPU: slower code is used", build.name, how)
         _log.debug("%s", error, exc_info=error)
-        return None
-    return Library(path, build.name)
+    except (OSError, AttributeError) as error:
+        _log.debug("%s", error, exc_info=error)
+    _log.warning("native code %r %s on this CPU: slower code is used", build.name, how)
+    return None
 
 
-def _try(build: Build, to: Path) -> None:
-    """Copy the code to ``to`` if a process that computes with it ends well."""
+def _try(build: Build, note: Path) -> None:
+    """Write ``note`` if a process that computes with the code ends well."""
     if sys.executable:
         _log.info("trying native code for this CPU, some five seconds; once")
         command = [sys.executable, "-m", "specstream.model.native.trial", str(build.path)]
@@ -139,7 +142,7 @@ def _try(build: Build, to: Path) -> None:
         # Status 1 is an error of Python's, such as a package that only the parent's path has.
         if done.returncode not in (0, 1):
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    shutil.copy(build.path, to)
+    note.write_text(build.name, encoding="utf-8")
 
 
 def _compiled() -> Library | str:

@@ -98,12 +98,21 @@ def test_what_computes_wrongly_or_crashes_is_left_out_with_one_warning(
     assert f"native code 'best' {said} on this CPU" in warning.getMessage()
 
 
+def test_what_can_not_be_loaded_is_left_out_too(
+    shipped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    BEST.path.write_bytes(b"junk")
+    made = native_library()
+    assert isinstance(made, Library) and made.name == "next"
+    assert "native code 'best' can't be loaded on this CPU" in caplog.text
+
+
 def test_what_works_is_tried_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = list[str]()
 
     def tried(build: Build, to: Path) -> None:
         tries.append(build.name)
-        shutil.copy(build.path, to)
+        to.write_text(build.name)
 
     monkeypatch.setattr(module, "_try", tried)
     for _ in range(2):
@@ -122,7 +131,7 @@ def test_where_nothing_can_be_kept_it_is_used_untried(
 
 
 def test_the_environment_names_one(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_try", lambda build, to: shutil.copy(build.path, to))
+    monkeypatch.setattr(module, "_try", lambda build, note: note.write_text(build.name))
     shutil.copy(NEXT.path, BEST.path)
     for wish, name in (("", "best"), ("next", "next")):
         monkeypatch.setenv("SPECSTREAM_NATIVE", wish)
