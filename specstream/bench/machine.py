@@ -124,7 +124,7 @@ def provenance_of(
         "cpu_cores": os.cpu_count(),
         "cpu_cores_allowed": cores_here(),
         "threads": config.threads,
-        "native": native.name if isinstance(native, Library) else native,
+        "native": native.name if isinstance(native, Library) else None,
         "gpu": _gpu(device),
         "device": str(device),
         "dtype": str(choose_dtype(config.dtype, device)).removeprefix("torch."),

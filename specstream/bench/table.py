@@ -21,7 +21,9 @@ _FEWEST_METHODS = 3  # with fewer methods they have no table
 def heading_of(origin: Mapping[str, Any], outcome: Outcome) -> list[str]:
     """Two lines about the models, the machine, the sampling and the versions, then an empty line."""
     gpu, padded = origin["gpu"], origin["target_padded"]
-    machine = gpu["name"] if gpu else f"{origin['cpu']}, CPU threads: {origin['threads']}"
+    native = origin["native"] or "none"
+    machine = f"{origin['cpu']}, CPU threads: {origin['threads']}, native code: {native}"
+    machine = gpu["name"] if gpu else machine
     target, options = origin["target"], origin["options"]
     size = f"padded to {target['parameters'] / 1e6:.0f}M" if padded else _size(target)
     load = "/".join(str(one) for one in origin["load_average_before"] or ()) or "unknown"
