@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
-from specstream.engine.cores import default_threads
+from specstream.engine.cores import core_quota, cores_here, default_threads
 from specstream.engine.places import choose_places
 from specstream.engine.prompt import check_template
 from specstream.engine.step import EngineCore
@@ -71,9 +71,8 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
-    times = MeasuredTimes(identity_of(config, target))
     if config.max_running is None:
-        config = config.model_copy(update={"max_running": choose_places(target, times)})
+        config = config.model_copy(update={"max_running": choose_places(target)})
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
@@ -91,6 +90,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if draft is not None:
         told["draft"] = told_acceptance(vars(draft.model.config))
     chunk = config.prefill_chunk
+    times = MeasuredTimes(identity_of(config, target, cores_here(), core_quota()))
     parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
     proposer = _proposer(config, parts, lost)
     times.keep()

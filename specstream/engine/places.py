@@ -9,7 +9,6 @@ import psutil
 from specstream.config import USUAL_PLACES
 from specstream.model.runner import ModelRunner
 from specstream.speculation.calibration import pass_ms
-from specstream.speculation.measured import FRESH, MeasuredTimes
 
 __all__ = ["choose_places"]
 
@@ -20,7 +19,7 @@ _TOKENS = 2048  # of a conversation, for which each place must have memory
 _SHARE = 0.5  # of the free memory that the places may take
 
 
-def choose_places(target: ModelRunner, times: MeasuredTimes = FRESH) -> int:
+def choose_places(target: ModelRunner) -> int:
     """Return the number of requests that share a pass: `_MANY`, or `USUAL_PLACES`.
 
     Many, if a pass over one token of each of sixteen sequences takes less time than four passes of four,
@@ -34,8 +33,7 @@ def choose_places(target: ModelRunner, times: MeasuredTimes = FRESH) -> int:
         fit = int(_SHARE * free) // target.cache_bytes(_tokens(target))
         _log.info("%d requests share a pass: memory has room for %d", USUAL_PLACES, fit)
         return USUAL_PLACES
-    counts = USUAL_PLACES, _MANY
-    few_ms, many_ms = times.of("places", len(counts), lambda: pass_ms(target, counts))
+    few_ms, many_ms = pass_ms(target, (USUAL_PLACES, _MANY))
     ratio = many_ms / few_ms
     found = _MANY if ratio < _MANY / USUAL_PLACES else USUAL_PLACES
     words = "%d requests share a pass: one of %d takes %.1f times as long as one of %d"

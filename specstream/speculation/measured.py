@@ -21,6 +21,7 @@ from specstream.cache import cache_folder
 from specstream.config import EngineConfig
 from specstream.model.native.library import machine_facts
 from specstream.model.runner import ModelRunner
+from specstream.models.kept import located
 
 __all__ = ["FRESH", "MeasuredTimes", "identity_of"]
 
@@ -48,8 +49,8 @@ class MeasuredTimes:
         if identity is None:
             return
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        self._path = (folder or cache_folder("measured")) / f"{digest[:32]}.json"
         with suppress(OSError, ValueError):
+            self._path = (folder or cache_folder("measured")) / f"{digest[:32]}.json"
             if time.time() - self._path.stat().st_mtime < _VALID_S:
                 self._times = _checked(json.loads(self._path.read_text(encoding="utf-8")))
 
@@ -67,43 +68,53 @@ class MeasuredTimes:
         """Write the times for later starts, if some were measured now."""
         if self._path is None or not self._fresh:
             return
+        folder = self._path.parent
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self._path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-            ) as file:
-                json.dump(self._times, file)
-            os.replace(file.name, self._path)
-            files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                fresh = Path(own) / self._path.name
+                fresh.write_text(json.dumps(self._times), encoding="utf-8")
+                os.replace(fresh, self._path)
+        except OSError as error:
+            _log.info("times of passes can't be kept in %s (%s)", folder, error.strerror)
+            return
+        with suppress(OSError):  # another start may remove the same files
+            files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             for old in files[:-_KEPT]:
                 old.unlink(missing_ok=True)
-        except OSError as error:
-            _log.info("times of passes can't be kept in %s (%s)", self._path.parent, error.strerror)
 
 
 FRESH = MeasuredTimes(None)
 """Measures at each call."""
 
 
-def identity_of(config: EngineConfig, target: ModelRunner) -> dict[str, object] | None:
-    """All that the times of passes depend on; None if the config holds an object that has no name."""
+def identity_of(
+    config: EngineConfig, target: ModelRunner, cores: int, quota: float | None
+) -> dict[str, object] | None:
+    """All that the times of passes depend on; None if that can't be told.
+
+    So it is where the config holds an object that has no name, or a file vanishes meanwhile. Of a model
+    by its id on the Hub the config counts, which decides the sizes of its passes.
+    """
     try:
         told = config.model_dump(mode="json")
-    except ValueError:
+        paths = [Path(located(name)) for name in (config.target, *config.drafts)]
+        files = [
+            (str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns)
+            for each in paths
+            for path in ([each] if each.is_file() else sorted(each.glob("*")))
+        ]
+    except (OSError, ValueError):
         return None
-    files = [
-        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
-        for name in (config.target, *config.drafts)
-        for path in sorted(Path(name).glob("*"))
-    ]
     on_gpu = target.device.type == "cuda"
     native = target.decoder.native if target.lean else None
     return machine_facts() | {
         "versions": [__version__, torch.__version__, transformers.__version__],
         "device": torch.cuda.get_device_name(target.device) if on_gpu else "cpu",
-        "native": None if native is None else native.name,
-        "threads": torch.get_num_threads(),
+        "native": None if native is None else [native.name, native.path.name],
+        "cores": [cores, quota, torch.get_num_threads()],
         "config": told,
+        "model": str(target.model.config),
         "files": files,
     }
 

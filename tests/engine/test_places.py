@@ -65,7 +65,7 @@ def test_the_memory_that_is_free_is_read() -> None:
 def test_an_engine_measures_only_if_nobody_says_it(
     given: int | None, chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "choose_places", lambda target, times: 9)
+    monkeypatch.setattr(build, "choose_places", lambda target: 9)
     core = build.build_engine(parse_config({"threads": 1, "max_running": given, "proposer": "off"}))
     assert core.config.places == chosen
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from specstream.cache import cache_folder
 from specstream.config import EngineConfig
-from specstream.engine import build
 from specstream.engine.build import build_engine
 from specstream.speculation.measured import FRESH, MeasuredTimes, identity_of
 from tests.tiny import save_pair
@@ -122,14 +122,44 @@ def test_an_engine_of_the_same_models_is_measured_once(
     assert "target" in measured
 
 
-def test_threads_and_config_are_part_of_what_times_depend_on(tmp_path: Path) -> None:
+def test_all_that_times_depend_on_is_part_of_the_identity(tmp_path: Path) -> None:
     target, _ = save_pair(tmp_path)
-    core = build.build_engine(EngineConfig(target=str(target), threads=1))
-    one = identity_of(core.config, core.target)
-    assert one == identity_of(core.config, core.target) and json.dumps(one)
+    core = build_engine(EngineConfig(target=str(target), threads=1))
+
+    def identity(
+        config: EngineConfig = core.config, cores: int = 2, quota: float | None = None
+    ) -> str:
+        return json.dumps(identity_of(config, core.target, cores, quota))
+
+    one = identity()
+    assert one == identity()
+    assert one != identity(core.config.model_copy(update={"dtype": "float16"}))
+    assert one != identity(cores=3) and one != identity(quota=1.5)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before + 1)
-        assert identity_of(core.config, core.target) != one
+        assert one != identity()
     finally:
         torch.set_num_threads(before)
+    file = tmp_path / "one.gguf"
+    file.write_text("a model")
+    as_file = core.config.model_copy(update={"target": str(file)})
+    found = identity(as_file)
+    file.write_text("another one")
+    assert identity(as_file) != found
+    (target / ".#config.json").symlink_to("nowhere")
+    assert identity() == "null"  # a file that can't be told: nothing is kept
+
+
+def test_without_a_home_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("could not determine home directory")
+
+    for name in ("SPECSTREAM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    with pytest.raises(OSError, match="set SPECSTREAM_CACHE"):
+        cache_folder("measured")
+    times = MeasuredTimes(IDENTITY)
+    assert times.of("target", 1, lambda: [2.0]) == [2.0]
+    times.keep()

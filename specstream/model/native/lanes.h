@@ -41,7 +41,7 @@ struct bfloat { uint16_t bits; };
 #endif
 
 // AMD's CPUs from Zen 4 on (which GCC 12 calls Zen 3) multiply pairs of bfloat16 twice as fast as floats.
-// Intel's multiply them no faster, except by the matrix unit, which takes pairs.
+// Intel's multiply them no faster, except by the matrix unit, which takes pairs. ARM's have bfdot.
 #if defined(TILES) || \
     (defined(__AVX512BF16__) && (defined(__znver3__) || defined(__znver4__) || defined(__znver5__)))
 #define PAIRS

@@ -31,7 +31,8 @@ _SOURCE = Path(__file__).with_name("passes.cpp")  # includes all headers of this
 _HERE_ONLY = ("-march=native", "-shared", "-fPIC")
 _TIMEOUT_S = 300.0
 _HERE = "compiled here"
-_WISH = "SPECSTREAM_NATIVE"
+_WISH, _TRIAL = "SPECSTREAM_NATIVE", "SPECSTREAM_TRIAL"
+_WORKS = "works"
 
 
 class Library:
@@ -115,41 +116,50 @@ def _shipped(build: Build) -> Library | None:
     """What a wheel brought, if it computes rightly here; tried in a process of its own, once."""
     if not build.path.is_file():
         return None
-    how = "can't be loaded"
+    verdict = _WORKS
     try:
         recipe = {"tried": hashlib.sha256(build.path.read_bytes()).hexdigest(), **machine_facts()}
         with suppress(
             OSError
         ):  # where nothing can be kept, each start would take seconds to try it
-            CodeStore().path(recipe, lambda note: _try(build, note))
-        return Library(build.path, build.name)
-    except subprocess.SubprocessError as error:
-        wrong = isinstance(error, subprocess.CalledProcessError) and error.returncode == WRONG
-        how = "computes wrongly" if wrong else "crashes"
-        _log.debug("%s", error, exc_info=error)
+            note = CodeStore().path(recipe, lambda to: _try(build, to))
+            verdict = note.read_text(encoding="utf-8")
+        if verdict == _WORKS:
+            return Library(build.path, build.name)
     except (OSError, AttributeError) as error:
-        _log.debug("%s", error, exc_info=error)
-    _log.warning("native code %r %s on this CPU: slower code is used", build.name, how)
+        verdict = f"can't be loaded ({error})"
+    _log.warning("native code %r %s on this CPU: slower code is used", build.name, verdict)
     return None
 
 
 def _try(build: Build, note: Path) -> None:
-    """Write ``note`` if a process that computes with the code ends well."""
-    if sys.executable:
+    """Write to ``note`` how a process ends that computes with the code."""
+    verdict = _WORKS
+    # A frozen program's executable is the program; the variable ends what would start itself for ever.
+    if sys.executable and not getattr(sys, "frozen", False) and _TRIAL not in os.environ:
         _log.info("trying native code for this CPU, some five seconds; once")
         command = [sys.executable, "-m", "specstream.model.native.trial", str(build.path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        # Status 1 is an error of Python's, such as a package that only the parent's path has.
-        if done.returncode not in (0, 1):
-            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    note.write_text(build.name, encoding="utf-8")
+        try:
+            status = subprocess.run(
+                command, capture_output=True, timeout=_TIMEOUT_S, env={**os.environ, _TRIAL: "1"}
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = -1
+        if status == WRONG:
+            verdict = "computes wrongly"
+        elif status not in (0, 1, 2):  # 1 and 2: Python could not run it, so nothing is known
+            verdict = "crashes"
+    note.write_text(verdict, encoding="utf-8")
 
 
 def _compiled() -> Library | str:
     compiler = shutil.which(os.environ.get("CXX", "") or "c++") or shutil.which("g++")
     if compiler is None:
         return _none("there is no C++ compiler (g++ or clang++, or the one that CXX names)")
-    store = CodeStore()
+    try:
+        store = CodeStore()
+    except OSError as error:
+        return _none(f"their code can't be kept ({error})")
     try:
         path = store.path(_recipe(compiler), lambda to: _compile(compiler, to))
         try:

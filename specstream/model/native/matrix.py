@@ -34,9 +34,9 @@ class NativeMatrix:
     itself, not a copy.
 
     Products are computed in float32, with two exceptions. If the matrix isn't float32 and the CPU
-    multiplies pairs of bfloat16 fast (AMD's from Zen 4 on, Intel's with the matrix unit AMX), x is
-    rounded to bfloat16. For an eight-bit matrix CPUs with AVX-512 VNNI convert x to integers of 16 bits,
-    scaled by its row's largest absolute value.
+    multiplies pairs of bfloat16 fast (AMD's from Zen 4 on, Intel's with the matrix unit AMX, ARM's with
+    ``bfdot``), x is rounded to bfloat16. For an eight-bit matrix CPUs with AVX-512 VNNI, or ARM's with
+    ``sdot``, convert x to integers of 16 bits, scaled by its row's largest absolute value.
 
     Args:
         library: The native library.

@@ -3,7 +3,7 @@
 //
 // Sums are float32, lane by lane in the order of the columns, so a row's result doesn't depend on the number of
 // rows. If the CPU multiplies pairs of bfloat16 and the matrix isn't float32, both factors are rounded to
-// bfloat16, as in torch's products; otherwise x is float32. Eight-bit matrices by VNNI: quads.h. CPUs with a
+// bfloat16, as in torch's products; otherwise x is float32. Eight-bit matrices by VNNI or sdot: quads.h. CPUs with a
 // matrix unit: tiles.h.
 #pragma once
 

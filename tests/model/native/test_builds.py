@@ -18,14 +18,18 @@ from specstream.model.native.library import Library, library, native_library
 
 V3 = "avx2 bmi1 bmi2 f16c fma abm movbe".split()
 V4 = [*V3, *"avx512f avx512bw avx512cd avx512dq avx512vl".split()]
-ZEN4 = [*V4, "avx512_vnni", "avx512_bf16"]
-SAPPHIRE_RAPIDS = [*ZEN4, "amx_tile", "amx_bf16", "amx_int8"]
+LATE = (
+    "avx512_bitalg avx512_vbmi2 avx512_vpopcntdq avx512ifma avx512vbmi gfni vaes vpclmulqdq".split()
+)
+ZEN4 = [*V4, *LATE, "avx512_vnni", "avx512_bf16"]
+SAPPHIRE_RAPIDS = [*ZEN4, "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"]
 
 
 @pytest.mark.parametrize(
     ("machine", "features", "vendor", "names"),
     [
         ("x86_64", SAPPHIRE_RAPIDS, "GenuineIntel", "amx vnni v4 v3"),
+        ("x86_64", [f for f in SAPPHIRE_RAPIDS if f != "gfni"], "GenuineIntel", "vnni v4 v3"),
         ("x86_64", ZEN4, "AuthenticAMD", "zen4 vnni v4 v3"),
         ("AMD64", [*V4, "avx512_vnni"], "GenuineIntel", "vnni v4 v3"),
         ("x86_64", V4, "GenuineIntel", "v4 v3"),
@@ -89,13 +93,21 @@ def make(path: Path, body: str) -> None:
     ("body", "said"), [("return 0;", "computes wrongly"), ("abort();", "crashes")]
 )
 def test_what_computes_wrongly_or_crashes_is_left_out_with_one_warning(
-    shipped: Path, body: str, said: str, caplog: pytest.LogCaptureFixture
+    shipped: Path,
+    body: str,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make(BEST.path, body)
     made = native_library()
     assert isinstance(made, Library) and made.name == "next"
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert f"native code 'best' {said} on this CPU" in warning.getMessage()
+    monkeypatch.setattr(subprocess, "run", None)  # what was found out is kept
+    native_library.cache_clear()
+    made = native_library()
+    assert isinstance(made, Library) and made.name == "next"
 
 
 def test_what_can_not_be_loaded_is_left_out_too(
@@ -104,7 +116,20 @@ def test_what_can_not_be_loaded_is_left_out_too(
     BEST.path.write_bytes(b"junk")
     made = native_library()
     assert isinstance(made, Library) and made.name == "next"
-    assert "native code 'best' can't be loaded on this CPU" in caplog.text
+    assert "native code 'best' can't be loaded (" in caplog.text
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_program_that_is_its_own_python_is_not_started_again(
+    shipped: Path, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if frozen:
+        monkeypatch.setattr("sys.frozen", True, raising=False)
+    else:
+        monkeypatch.setenv("SPECSTREAM_TRIAL", "1")
+    monkeypatch.setattr(subprocess, "run", None)
+    made = native_library()
+    assert isinstance(made, Library) and made.name == "next"
 
 
 def test_what_works_is_tried_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +137,7 @@ def test_what_works_is_tried_once(shipped: Path, monkeypatch: pytest.MonkeyPatch
 
     def tried(build: Build, to: Path) -> None:
         tries.append(build.name)
-        to.write_text(build.name)
+        to.write_text("works")
 
     monkeypatch.setattr(module, "_try", tried)
     for _ in range(2):
@@ -131,7 +156,7 @@ def test_where_nothing_can_be_kept_it_is_used_untried(
 
 
 def test_the_environment_names_one(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_try", lambda build, note: note.write_text(build.name))
+    monkeypatch.setattr(module, "_try", lambda build, note: note.write_text("works"))
     shutil.copy(NEXT.path, BEST.path)
     for wish, name in (("", "best"), ("next", "next")):
         monkeypatch.setenv("SPECSTREAM_NATIVE", wish)
