@@ -285,7 +285,7 @@ def test_doctor_says_what_is_here(
 @pytest.mark.parametrize(
     ("reason", "advised"),
     [
-        ("compile: no native passes: there is no C++ compiler (g++)", "install a C++ compiler"),
+        ("compile: no native passes: there is no C++ compiler (g++)", "install a wheel"),
         ("compile: no native passes: set SPECSTREAM_CACHE to a folder", "set SPECSTREAM_CACHE"),
     ],
 )

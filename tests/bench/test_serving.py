@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import pytest
 
@@ -12,7 +11,6 @@ from specstream.commands.bench_serving import run_serving
 from specstream.errors import ConfigError
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="CPU times of processes")
 async def test_all_servers_stream_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_SETTLE_S", 0.1)
     told: list[str] = []
