@@ -71,8 +71,9 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
     target = _load_target(config, tokenizer)
+    times = MeasuredTimes(identity_of(config, target, cores_here(), core_quota()))
     if config.max_running is None:
-        config = config.model_copy(update={"max_running": choose_places(target)})
+        config = config.model_copy(update={"max_running": choose_places(target, times)})
     draft, translation = None, None
     if config.wants_draft and (name := _draft_name(config, target, tokenizer)):
         draft, translation = _load_draft(name, config, target, tokenizer)
@@ -90,7 +91,6 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if draft is not None:
         told["draft"] = told_acceptance(vars(draft.model.config))
     chunk = config.prefill_chunk
-    times = MeasuredTimes(identity_of(config, target, cores_here(), core_quota()))
     parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
     proposer = _proposer(config, parts, lost)
     times.keep()

@@ -64,6 +64,11 @@ class MeasuredTimes:
             self._fresh = True
         return found
 
+    def forget(self, name: str) -> None:
+        """Let the times of ``name`` be measured again by the next start."""
+        if self._times.pop(name, None) is not None:
+            self._fresh = True
+
     def keep(self) -> None:
         """Write the times for later starts, if some were measured now."""
         if self._path is None or not self._fresh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from specstream.engine import build, places
 from specstream.engine.places import choose_places
 from specstream.model.runner import ModelRunner
 from specstream.speculation.calibration import pass_ms
+from specstream.speculation.measured import MeasuredTimes
 from tests.tiny import tiny_model
 
 RUNNER = ModelRunner(tiny_model(40, seed=1))
@@ -34,6 +36,21 @@ def test_sixteen_where_their_pass_takes_less_than_four_of_four(
     with caplog.at_level(logging.INFO, "specstream.engine"):
         assert choose_places(RUNNER) == chosen
     assert f"{chosen} requests share a pass" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("many_ms", "kept"), [(2.0, True), (3.2, False), (5.0, False), (6.0, True)]
+)
+def test_only_a_clear_choice_is_kept_for_later_starts(
+    many_ms: float, kept: bool, measured: list[float], tmp_path: Path
+) -> None:
+    measured[:] = [1.0, many_ms]
+    times = MeasuredTimes({"a": 1}, tmp_path)
+    first = choose_places(RUNNER, times)
+    times.keep()
+    measured[:] = [1.0, 100.0 if first == 16 else 1.0]
+    again = choose_places(RUNNER, MeasuredTimes({"a": 1}, tmp_path))
+    assert (again == first) is kept
 
 
 def test_four_where_memory_has_no_room_for_more(
@@ -65,7 +82,7 @@ def test_the_memory_that_is_free_is_read() -> None:
 def test_an_engine_measures_only_if_nobody_says_it(
     given: int | None, chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "choose_places", lambda target: 9)
+    monkeypatch.setattr(build, "choose_places", lambda target, times: 9)
     core = build.build_engine(parse_config({"threads": 1, "max_running": given, "proposer": "off"}))
     assert core.config.places == chosen
 
