@@ -21,6 +21,7 @@ from specstream.bench.arms.base import BenchThread
 from specstream.cache import cache_folder
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.cores import core_quota, cores_here
+from specstream.model.native.builds import cpu_features
 
 __all__ = [
     "choose_threads",
@@ -205,28 +206,24 @@ def _gpu(device: Any) -> dict[str, Any] | None:
 def host_facts(port: int) -> dict[str, Any]:
     """The facts, by name; ``port``: where ``serve`` would listen."""
     facts: dict[str, Any] = {"cpu": cpu_name()}
-    if flags := _flags():
-        facts["cpu_flags"] = ", ".join(flags)
+    features, _ = cpu_features()
+    facts["cpu_flags"] = (
+        ", ".join(flag for flag in _FLAGS if flag in features) or "none that matter"
+    )
     cores = cores_here()
     facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
     if (quota := core_quota()) is not None:
         facts["cores"] += f"; a quota allows the time of {quota:g}"
     memory = psutil.virtual_memory()
     facts["memory"] = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
-    folder = cache_folder("compiled")
-    facts["cache"] = f"{folder} ({'can be written' if _writable(folder) else 'can not be written'})"
+    try:
+        folder = cache_folder("compiled")
+        can = "can be written" if _writable(folder) else "can not be written"
+        facts["cache"] = f"{folder} ({can})"
+    except OSError as error:
+        facts["cache"] = f"none: {error}"
     facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
     return facts
-
-
-def _flags() -> list[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return []
-    line = next((one for one in text.splitlines() if one.startswith(("flags", "Features"))), "")
-    here = set(line.partition(":")[2].split())
-    return [flag for flag in _FLAGS if flag in here]
 
 
 def _writable(folder: Path) -> bool:

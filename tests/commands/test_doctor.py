@@ -29,6 +29,16 @@ def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
     assert found["cache"].endswith("(can not be written)")
 
 
+def test_a_user_without_a_home_folder_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("could not determine home directory")
+
+    for name in ("SPECSTREAM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    assert "set SPECSTREAM_CACHE" in machine.host_facts(0)["cache"]
+
+
 def test_half_speed_is_said_with_its_cure() -> None:
     reason = "compile: no native passes: there is no C++ compiler (g++ or clang++)"
     engine: Any = SimpleNamespace(slowed=reason, config=SimpleNamespace(device="cpu"))

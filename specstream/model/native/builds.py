@@ -11,7 +11,7 @@ from pathlib import Path
 
 from archspec.cpu.detect import detected_info
 
-__all__ = ["BUILDS", "FLAGS", "WRONG", "Build", "fitting", "folder", "unfitting"]
+__all__ = ["BUILDS", "FLAGS", "WRONG", "Build", "cpu_features", "fitting", "folder", "unfitting"]
 
 FLAGS = (
     *("-std=c++17", "-O3", "-pthread", "-fvisibility=hidden"),
@@ -85,7 +85,7 @@ BUILDS = {
 def fitting(features: Iterable[str] | None = None, vendor: str = "") -> list[Build]:
     """The builds that this CPU can run, the best first; or a CPU with ``features`` of a ``vendor``."""
     if features is None:
-        features, vendor = _cpu()
+        features, vendor = cpu_features()
     found = frozenset(features)
     builds = BUILDS.get(_architecture(), ())
     return [b for b in builds if b.needs <= found and b.vendor in ("", vendor)]
@@ -93,7 +93,7 @@ def fitting(features: Iterable[str] | None = None, vendor: str = "") -> list[Bui
 
 def unfitting() -> dict[str, str]:
     """What this CPU lacks, by the name of each build that is better than the best that fits it."""
-    found, vendor = _cpu()
+    found, vendor = cpu_features()
     lacking = dict[str, str]()
     for build in BUILDS.get(_architecture(), ()):
         if build.needs <= found and build.vendor in ("", vendor):
@@ -108,8 +108,8 @@ def _architecture() -> str:
 
 
 @cache
-def _cpu() -> tuple[frozenset[str], str]:
-    """This CPU's features and maker."""
+def cpu_features() -> tuple[frozenset[str], str]:
+    """This CPU's features, by Linux' names, and its maker."""
     info = detected_info()
     found = set(info.features)
     if sys.platform == "darwin" and platform.machine() == "arm64":  # which lists none of these
