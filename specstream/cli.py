@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_ENGINE = {"torch", "transformers"}  # what specstream-client comes without
+
 # Slow imports are made inside functions, so that Ctrl-C during an import is handled by `main`.
 
 
@@ -32,7 +34,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     from specstream.commands.export import add_export_options
     from specstream.commands.pull import add_pull_options
-    from specstream.commands.serving import add_server_options
+    from specstream.commands.serving import PORT, add_server_options
     from specstream.commands.train import add_train_options
     from specstream.commands.usage import Parser, adding_to, read_arguments
 
@@ -63,7 +65,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     chat = command("chat", "a conversation, in the terminal or line by line")
 
     serve = command("serve", "the WebSocket server and the demo page", "serve:run_server")
-    add_server_options(serve, port=8765, clients=True)
+    add_server_options(serve, port=PORT, clients=True)
     add = adding_to(serve)
     _add_adapter_options(add)
     add(
@@ -157,6 +159,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecstreamError as error:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in _ENGINE:
+            raise
+        print(f"specstream: this needs {error.name}: pip install specstream-sdk", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return tell_interrupted(last=argv is None)
     except BrokenPipeError:

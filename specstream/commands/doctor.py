@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
+import json
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
-from specstream.bench.machine import host_facts
-from specstream.commands.chain import stage_or_adapter
+from specstream.checks import first_line
 from specstream.commands.common import remedy
 from specstream.commands.interrupts import ends_at_once
-from specstream.commands.models import pulled_models
 from specstream.commands.output import print_json
-from specstream.commands.serve import PORT
+from specstream.commands.serving import PORT
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
-from specstream.pipeline.adapters import (
-    AdapterKind,
-    EarsKind,
-    adapter_names,
-    default_voice,
-    load_adapter,
-)
-from specstream.session import Engine
+
+if TYPE_CHECKING:
+    from specstream.pipeline.adapters import AdapterKind, EarsKind
 
 __all__ = ["run"]
 
-_NEEDED = ("torch", "transformers", "websockets", "anyio", "pydantic")
+_ENGINE = ("torch", "transformers")
+_NEEDED = (*_ENGINE, "websockets", "anyio", "pydantic")
 _WITHOUT = {
     "soundfile": "audio files can't be written",
     "normt2s": "numbers and dates are not written out for the voice",
 }
+_LIMIT_S = 60.0  # for torch to be imported and tried
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -44,7 +41,7 @@ async def run(args: argparse.Namespace) -> int:
 
     Returns 1 if no reply could be written here: a package that is needed, or every model, is missing.
     """
-    with ends_at_once():  # importing torch takes seconds
+    with ends_at_once():  # what is imported here takes seconds
         return _tell(args)
 
 
@@ -56,10 +53,17 @@ def _tell(args: argparse.Namespace) -> int:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:  # as where a checkout is used in place
             found[package] = "missing"
-            advice.append(f"{_WITHOUT.get(package, 'it is needed')}: pip install {package}")
-    found |= host_facts(PORT)
+            install = "specstream-sdk" if package in _ENGINE else package
+            advice.append(f"{_WITHOUT.get(package, 'it is needed')}: pip install {install}")
     needed = all(found[package] != "missing" for package in _NEEDED)
-    found |= _torch_facts() if found["torch"] != "missing" else {"cpu_passes": "native"}
+    asked = _ask_torch() if found["torch"] != "missing" else None
+    # Imported and tried while the other process imports torch.
+    from specstream.bench.machine import host_facts
+    from specstream.commands.models import pulled_models
+    from specstream.pipeline.adapters import default_voice
+
+    found |= host_facts(PORT)
+    states = _adapters(advice)
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
         for name, path in (("target", DEFAULT_TARGET), ("draft", DEFAULT_DRAFT))
@@ -70,18 +74,18 @@ def _tell(args: argparse.Namespace) -> int:
         for entry in pulled_models()
     }
     if "missing" in bundled:
-        advice.append("the bundled models are missing: install specstream again from a full wheel")
-    kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
-    for kind in kinds:
-        make = partial(stage_or_adapter, kind, engine=Engine.load())
-        found[kind] = _states(kind, make, advice)
-    ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
-    for part in ears:
-        found[part] = _states(part, partial(load_adapter, part), advice)
-    if not found["cpu_passes"].startswith("native"):
-        cure = remedy(found["cpu_passes"])
-        advice.append(f"target passes on a CPU are not native and take about twice as long: {cure}")
+        advice.append("the bundled models are missing: pip install specstream-sdk, from a wheel")
+    found |= states
     found["default_voice"] = default_voice().name
+    if asked is not None:
+        found |= (facts := _told(asked))
+        if "cpu_passes" not in facts:
+            needed = False
+            advice.append(f"torch can't be used ({facts['torch_error']}): install it again")
+        elif not (passes := facts["cpu_passes"]).startswith("native"):
+            advice.append(
+                f"target passes on a CPU are not native and take about twice as long: {remedy(passes)}"
+            )
     works = needed and "found" in found["models"].values()
     if args.json:
         print_json(found | {"advice": advice})
@@ -94,10 +98,26 @@ def _tell(args: argparse.Namespace) -> int:
     return 0 if works else 1
 
 
+def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:
+    """The states of all adapters, by kind; the reasons of those that fail are added to ``advice``."""
+    from specstream.commands.chain import stage_or_adapter
+    from specstream.pipeline.adapters import load_adapter
+    from specstream.session import Engine
+
+    kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
+    ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
+    makers: dict[AdapterKind | EarsKind, Callable[[str], object]] = {
+        kind: partial(stage_or_adapter, kind, engine=Engine.load()) for kind in kinds
+    }
+    makers |= {part: partial(load_adapter, part) for part in ears}
+    return {kind: _states(kind, make, advice) for kind, make in makers.items()}
+
+
 def _states(
     kind: AdapterKind | EarsKind, make: Callable[[str], object], advice: list[str]
 ) -> dict[str, str]:
-    """The state of each adapter of a kind; the reasons of those that fail are added to ``advice``."""
+    from specstream.pipeline.adapters import adapter_names
+
     states = {}
     for name in adapter_names(kind):
         try:
@@ -109,20 +129,26 @@ def _states(
     return states
 
 
-def _torch_facts() -> dict[str, Any]:
-    import torch
+def _ask_torch() -> subprocess.Popen[str]:
+    """Start a process that says what torch makes of this machine; one that crashes ends itself only."""
+    command = [sys.executable, "-m", "specstream.model.card"]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
-    from specstream.model.card import card_facts
-    from specstream.model.native.builds import unfitting
-    from specstream.model.native.library import Library, native_library
 
-    facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
-    facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    native = native_library()
-    facts["cpu_passes"] = f"native: {native.name}" if isinstance(native, Library) else native
-    if better := unfitting():
-        facts["cpu_better"] = {name: f"needs {needs}" for name, needs in better.items()}
-    return facts | card_facts()
+def _told(asked: subprocess.Popen[str]) -> dict[str, Any]:
+    """The facts of `_ask_torch`, or ``torch_error``."""
+    try:
+        facts, error = asked.communicate(timeout=_LIMIT_S)
+        told: dict[str, Any] = json.loads(facts.splitlines()[-1])
+        return told
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        return {"torch_error": f"it took more than {_LIMIT_S:.0f} s"}
+    except (ValueError, IndexError):
+        lines = error.strip().splitlines() or [f"exit status {asked.returncode}"]
+        return {"torch_error": first_line(lines[-1])}
 
 
 def _words(value: Any) -> str:

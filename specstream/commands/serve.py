@@ -12,7 +12,7 @@ from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapt
 from specstream.commands.common import engine_of, params_of, speed_line
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
-from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
+from specstream.commands.serving import PORT, ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
@@ -23,9 +23,8 @@ from specstream.ws.listen import check_address, location
 from specstream.ws.server import RealtimeServer
 from specstream.ws.stage.server import AdapterServer
 
-__all__ = ["PORT", "load_ears", "run_adapter", "run_server"]
+__all__ = ["load_ears", "run_adapter", "run_server"]
 
-PORT = 8765
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 

@@ -20,8 +20,16 @@ from specstream.commands.usage import adding_to
 from specstream.errors import ConfigError
 from specstream.ws.auth import check_names
 
-__all__ = ["ServerConfig", "add_server_options", "api_key_of", "server_config", "until_stopped"]
+__all__ = [
+    "PORT",
+    "ServerConfig",
+    "add_server_options",
+    "api_key_of",
+    "server_config",
+    "until_stopped",
+]
 
+PORT = 8765  # of `serve`, unless another one is named
 KEY_VARIABLE = "SPECSTREAM_API_KEY"
 
 

@@ -1,18 +1,34 @@
-"""What the engine would use of a GPU, for `specstream doctor`."""
+"""What the engine would use of this machine, for `specstream doctor`; run as a module: as JSON."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
+from typing import Any
 
 import torch
 
 from specstream.checks import first_line
 from specstream.model import fused
 from specstream.model.attention.kernels import choose_kernels
+from specstream.model.native.builds import unfitting
+from specstream.model.native.library import Library, native_library
 
-__all__ = ["card_facts"]
+__all__ = ["card_facts", "torch_facts"]
 
 _HEADS = (32, 8, 128)  # query heads, key heads, size: of usual models with 8 billion parameters
+
+
+def torch_facts() -> dict[str, Any]:
+    """Describe the CPU's part, as `card_facts` does the GPU's; native code is tried, or compiled."""
+    facts: dict[str, Any] = {"cpu_threads": torch.get_num_threads(), "cpus": os.cpu_count()}
+    facts["cpu_bfloat16"] = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    native = native_library()
+    facts["cpu_passes"] = f"native: {native.name}" if isinstance(native, Library) else native
+    if better := unfitting():
+        facts["cpu_better"] = {name: f"needs {needs}" for name, needs in better.items()}
+    return facts | card_facts()
 
 
 def card_facts() -> dict[str, str]:
@@ -59,3 +75,7 @@ def _describe(device: torch.device) -> str:
     if (major, minor) < (8, 0):
         words += "; older than 8.0: attention in plain torch operations, which is slow"
     return words
+
+
+if __name__ == "__main__":
+    print(json.dumps(torch_facts()))  # noqa: T201 – the answer

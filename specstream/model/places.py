@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specstream.checks import first_line, meant
-from specstream.config import EngineConfig
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
 from specstream.models.catalogue import KNOWN
 from specstream.models.hub import try_hub
@@ -73,7 +73,9 @@ def check_folder(name: str) -> None:
     elif path.is_file():
         raise ModelNotFound(f"{name} is a file: a model is a folder, a GGUF file or a Hub id")
     elif path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1:
-        raise ModelNotFound(f"no such model folder: {name}")
+        missing = "; the bundled models come with specstream-sdk: pip install specstream-sdk"
+        hint = missing if name in (str(DEFAULT_TARGET), str(DEFAULT_DRAFT)) else ""
+        raise ModelNotFound(f"no such model folder: {name}{hint}")
     elif not name.strip():
         raise ModelNotFound(f"{name!r} is neither a model folder nor a Hub id")
 
