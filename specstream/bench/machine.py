@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -222,8 +223,19 @@ def host_facts(port: int) -> dict[str, Any]:
         facts["cache"] = f"{folder} ({can})"
     except OSError as error:
         facts["cache"] = f"none: {error}"
+    facts["sound"] = _sound_cards()
     facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
     return facts
+
+
+def _sound_cards() -> str:
+    """The machine's own sound devices; a page, a client or a telephone line brings another one."""
+    try:
+        lines = Path("/proc/asound/cards").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "not known" if sys.platform != "linux" else "no device here"
+    cards = [line.partition("]: ")[2] for line in lines if "]: " in line]
+    return ", ".join(cards) or "no device here"
 
 
 def _writable(folder: Path) -> bool:
