@@ -15,7 +15,7 @@ __all__ = ["run_serving"]
 
 _SECONDS = 10.0  # of each measurement
 _ROUNDS = 2
-_MOST = 2_000  # sessions; each takes a socket on both sides
+_MOST_SESSIONS = 2_000  # sessions; each takes a socket on both sides
 
 
 async def run_serving(args: argparse.Namespace) -> None:
@@ -25,8 +25,8 @@ async def run_serving(args: argparse.Namespace) -> None:
         ConfigError: a number of sessions out of range, or a system that doesn't tell CPU times.
         OutputError: the results can't be written.
     """
-    if not 1 <= args.serve <= _MOST:
-        raise ConfigError(f"--serve must be a number of sessions from 1 to {_MOST}")
+    if not 1 <= args.serve <= _MOST_SESSIONS:
+        raise ConfigError(f"--serve must be a number of sessions from 1 to {_MOST_SESSIONS}")
     if platform.system() == "Windows":
         raise ConfigError("--serve needs the CPU time of processes, which Windows doesn't tell")
     rounds = args.repeats if args.repeats > 1 else _ROUNDS

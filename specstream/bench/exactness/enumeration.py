@@ -16,7 +16,7 @@ from torch import Tensor
 from specstream.model.tree import Tree
 from specstream.speculation.rules import Acceptance
 
-__all__ = ["Outcome", "Table", "enumerate_rule", "joint"]
+__all__ = ["Enumerated", "Table", "enumerate_rule", "joint"]
 
 Table = list[Tensor]
 RuleOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
@@ -24,7 +24,7 @@ RuleOf = Callable[[Tensor, Tensor, Tensor], Acceptance]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Enumerated:
     """``joint [B, V^L]``: distribution of the first L tokens; ``accepted [B]``: mean accepted tokens."""
 
     joint: Tensor
@@ -46,7 +46,7 @@ def enumerate_rule(
     parents: Sequence[int],
     *,
     replacement: bool = True,
-) -> Outcome:
+) -> Enumerated:
     """The exact distribution of the output when K tokens are drafted along ``parents`` and verified.
 
     Each node's token is drawn from the draft's row in the context of its path; without ``replacement``,
@@ -77,7 +77,7 @@ def enumerate_rule(
     for depth in range(1, len(target)):
         out = (out.unsqueeze(-1) * target[depth] + levels[depth]).flatten(1)
     accepted = (ended * torch.tensor(depths, dtype=ended.dtype)).sum((-1, -2))
-    return Outcome(out, accepted)
+    return Enumerated(out, accepted)
 
 
 def _contexts(tokens: Tensor, parents: Sequence[int], vocab_size: int) -> Tensor:

@@ -31,15 +31,15 @@ class GTest:
         return detectable(self.n, self.df)
 
 
-Outcome = TypeVar("Outcome", bound=Hashable)
+Category = TypeVar("Category", bound=Hashable)
 
 
-def g_test(seen: Mapping[Outcome, int], exact: Mapping[Outcome, float]) -> GTest:
+def g_test(seen: Mapping[Category, int], exact: Mapping[Category, float]) -> GTest:
     """Compare counts with an exact distribution.
 
     Args:
-        seen: Outcome → count.
-        exact: Outcome → probability; sums to 1. Outcomes that are expected fewer than 5 times are
+        seen: category → count.
+        exact: category → probability; sums to 1. Outcomes that are expected fewer than 5 times are
             pooled, rarest first.
 
     Raises:
@@ -61,10 +61,10 @@ def g_test(seen: Mapping[Outcome, int], exact: Mapping[Outcome, float]) -> GTest
     return GTest(p_value, n, df, tv, noise)
 
 
-def _pooled(exact: Mapping[Outcome, float], n: int) -> list[list[Outcome]]:
+def _pooled(exact: Mapping[Category, float], n: int) -> list[list[Category]]:
     """Possible outcomes, in cells that are each expected often enough, as far as possible."""
-    cells: list[list[Outcome]] = []
-    cell, mass = list[Outcome](), 0.0
+    cells: list[list[Category]] = []
+    cell, mass = list[Category](), 0.0
     for key in sorted((key for key in exact if exact[key] > 0.0), key=exact.__getitem__):
         cell.append(key)
         mass += exact[key]
@@ -77,7 +77,7 @@ def _pooled(exact: Mapping[Outcome, float], n: int) -> list[list[Outcome]]:
     return [cell]
 
 
-def samples_needed(exact: Mapping[Outcome, float], tv: float) -> int:
+def samples_needed(exact: Mapping[Category, float], tv: float) -> int:
     """The smallest sample size, to within a quarter, that detects a total variation of ``tv``.
 
     0 if one outcome is certain. The search ends at about a million, which is then the result.

@@ -96,7 +96,7 @@ def read_modules(name: str, config: Any) -> MtpTensors | None:
     else:
         return None
     found = {key: new for key in places if (new := _renamed(key, names)) is not None}
-    _refuse(name, found)
+    _refuse_others(name, found)
     tensors = Tensors(name, {new: _read(places[key], key) for key, new in found.items()})
     stem, first, _ = names[""].rsplit(".", 2)
     numbers = {int(one[1]) for key in places if (one := re.match(rf"{stem}\.(\d+)\.", key))}
@@ -110,7 +110,7 @@ def _renamed(key: str, names: Mapping[str, str]) -> str | None:
     return next(each, None)
 
 
-def _refuse(name: str, found: Mapping[str, str]) -> None:
+def _refuse_others(name: str, found: Mapping[str, str]) -> None:
     for what, marks in _FOREIGN.items():
         if any(mark in f".{new}" for new in found.values() for mark in marks):
             raise foreign(name, what)

@@ -65,7 +65,7 @@ class CueOrder(Order):
             while returns and start < returns[0] - self._slack:
                 returns.popleft()
             if not returns:
-                raise Violation(f"{_named(cue)} came after a {cue.kind} that begins at {latest}")
+                raise Violation(f"{_cue_name(cue)} came after a {cue.kind} that begins at {latest}")
             returns.popleft()
             latest = start
         self._latest[cue.kind] = max(start, latest)
@@ -94,16 +94,16 @@ class CueOrder(Order):
 
     def _check_place(self, cue: AvatarCue, given: Extent) -> None:
         if cue.t_ms < 0 or cue.duration_ms < 0:  # finite: see `specstream.ws.stage.frames`
-            raise Violation(f"{_named(cue)} is at {cue.t_ms} ms for {cue.duration_ms} ms")
+            raise Violation(f"{_cue_name(cue)} is at {cue.t_ms} ms for {cue.duration_ms} ms")
         behind = self._rate * (_REST_S if cue.kind == "viseme" else _LONGEST_S)
         latest_start, latest_end = given.reach + self._slack, given.reach + behind
         if cue.samples.start > latest_start or cue.samples.end > latest_end:
-            raise Violation(f"{_named(cue)} lies behind its speech, which ends at {given.reach}")
+            raise Violation(f"{_cue_name(cue)} lies behind its speech, which ends at {given.reach}")
         if cue.chars.end > given.chars.end or cue.tokens.end > given.tokens:
             where = f"characters {_range(cue.chars)}, tokens {_range(cue.tokens)}"
             ends = f"character {given.chars.end}, token {given.tokens}"
             raise Violation(
-                f"{_named(cue)} covers {where}; the text that it was given ends at {ends}"
+                f"{_cue_name(cue)} covers {where}; the text that it was given ends at {ends}"
             )
 
 
@@ -116,5 +116,5 @@ def _range(span: Span) -> str:
     return f"{span.start} to {span.end}"
 
 
-def _named(cue: AvatarCue) -> str:
+def _cue_name(cue: AvatarCue) -> str:
     return f"the {cue.kind} {cue.name!r:.40} of samples {_range(cue.samples)}"

@@ -33,7 +33,7 @@ class PromptOrder(Order):
         Raises:
             Violation: it shows text that was not given, or revises what it can't revise.
         """
-        given, name = self._given.last, _named(prompt)
+        given, name = self._given.last, _prompt_name(prompt)
         first, end = prompt.span
         if prompt.t_start_ms < 0:
             raise Violation(f"{name} starts at {prompt.t_start_ms} ms")
@@ -54,14 +54,16 @@ class PromptOrder(Order):
         shot, rev, old = prompt.shot_id, prompt.rev, prompt.supersedes
         latest = self._latest.get(shot)
         if rev < 0 or (latest is not None and rev <= latest):
-            raise Violation(f"{_named(prompt)} came after version {latest}")
+            raise Violation(f"{_prompt_name(prompt)} came after version {latest}")
         if latest is not None and old != f"{shot}@{latest}":
-            raise Violation(f"{_named(prompt)} must supersede '{shot}@{latest}', not {old!r:.80}")
+            raise Violation(
+                f"{_prompt_name(prompt)} must supersede '{shot}@{latest}', not {old!r:.80}"
+            )
         if latest is None and old is not None:
             name, number = self._versions.get(old, ("", rev))
             if name != shot or number >= rev:
                 raise Violation(
-                    f"{_named(prompt)} supersedes {old!r:.80}, which is no earlier version"
+                    f"{_prompt_name(prompt)} supersedes {old!r:.80}, which is no earlier version"
                 )
         self._latest[shot] = rev
         self._versions[f"{shot}@{rev}"] = shot, rev
@@ -76,5 +78,5 @@ class PromptOrder(Order):
         self._latest.clear()
 
 
-def _named(prompt: ScenePrompt) -> str:
+def _prompt_name(prompt: ScenePrompt) -> str:
     return f"version {prompt.rev} of shot {prompt.shot_id!r:.80}"
