@@ -18,7 +18,7 @@ from specstream.engine.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.prompt import Prompt, PromptEncoder
 from specstream.engine.reasoning import Reasoning, markers_of
 from specstream.engine.request import Request
-from specstream.engine.sequence import Sequence
+from specstream.engine.sequence import TokenSequence
 from specstream.engine.slots import Slots
 from specstream.engine.stops import Repeats
 from specstream.engine.tools.calls import Calls
@@ -176,7 +176,7 @@ class Admission:
         slot, request.reused = self._slots.take(request.session, prompt, limit)
         sampled_with_seed = params.seed is not None and not params.greedy
         phrase = FirstPhrase(self._phrases) if self._phrases is not None else None
-        sequence = Sequence(
+        sequence = TokenSequence(
             id=request.id,
             held=slot,
             token_ids=list(prompt),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from specstream.engine.request import Request
-from specstream.engine.sequence import Sequence
+from specstream.engine.sequence import TokenSequence
 from specstream.speculation.proposal import Proposal
 
 __all__ = ["Part", "Pass", "plan_step"]
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     proposal: Proposal | None  # verified after them; None if the prompt isn't read to its end
 
     @property
-    def sequence(self) -> Sequence:
+    def sequence(self) -> TokenSequence:
         """The request's sequence."""
         return self.request.sequence
 

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from torch import Tensor
 
 from specstream.engine.passes import Part, Pass
-from specstream.engine.sequence import Sequence
+from specstream.engine.sequence import TokenSequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway
 from specstream.model.runner import ModelRunner
@@ -76,7 +76,7 @@ class Proposing:
         self._logged: set[type[Exception]] = set()
         self._pause = self._rounds_to_pause = 0
 
-    def propose(self, sequences: list[Sequence]) -> list[Proposal]:
+    def propose(self, sequences: list[TokenSequence]) -> list[Proposal]:
         """Return one checked proposal per sequence; empty if the sequence doesn't speculate."""
         proposals = [Proposal.empty(self._device) for _ in sequences]
         if self._rounds_to_pause:
@@ -101,7 +101,7 @@ class Proposing:
                 proposals[i] = sound if sound.source else replace(sound, source=self.proposer.name)
         return marked(proposals, self._vocab_size)
 
-    def _ask(self, sequences: list[Sequence], budget: list[int]) -> list[Proposal]:
+    def _ask(self, sequences: list[TokenSequence], budget: list[int]) -> list[Proposal]:
         made = self.proposer.propose(sequences, budget)
         if len(made) != len(sequences):
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")

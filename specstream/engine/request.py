@@ -11,7 +11,7 @@ from typing import Any
 
 from specstream.engine.output import Output
 from specstream.engine.prompt import Prompt
-from specstream.engine.sequence import Sequence
+from specstream.engine.sequence import TokenSequence
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
 from specstream.speculation.explanation import Explanation
@@ -85,7 +85,7 @@ class Request:
     prompt: Prompt | None = None
     truncated: int = 0  # messages that were left out of the prompt
     reference_ids: list[int] = field(default_factory=list)
-    admitted: tuple[Sequence, Output] | None = None
+    admitted: tuple[TokenSequence, Output] | None = None
     reused: int = 0  # tokens of the prompt whose keys and values were still cached
     # Set while it runs.
     stats: SpecStats = field(default_factory=SpecStats)
@@ -102,7 +102,7 @@ class Request:
         return self.ended_ms > 0.0
 
     @property
-    def sequence(self) -> Sequence:
+    def sequence(self) -> TokenSequence:
         """The sequence of tokens; only of an admitted request."""
         assert self.admitted is not None
         return self.admitted[0]

@@ -15,11 +15,11 @@ from specstream.speculation.noise import Noise
 from specstream.speculation.proposal import Proposal
 from specstream.types import SamplingParams
 
-__all__ = ["Sequence"]
+__all__ = ["TokenSequence"]
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class TokenSequence:
     """Prompt and reply of one request as the models see them; to a proposer it is a `SpecRequest`."""
 
     id: int

@@ -90,7 +90,7 @@ class Watched(Proposing):
         self.tokens = self.accepted = 0
         self._rejected: set[int] = set()
 
-    def propose(self, sequences: list[sequence.Sequence]) -> list[Proposal]:
+    def propose(self, sequences: list[sequence.TokenSequence]) -> list[Proposal]:
         """As `Proposing.propose`."""
         texts = [tuple(one.token_ids) for one in sequences]
         made = super().propose(sequences)
