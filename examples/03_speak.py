@@ -3,8 +3,8 @@
 import asyncio
 
 from specstream import Engine, Pipeline
-from specstream.pipeline.adapters import load_adapter
-from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
+from specstream.stages.adapters import load_adapter
+from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.types import AvatarCue, Phrase, ScenePrompt, Speech
 
 SYSTEM = "You are a storyteller. Mark feelings and gestures in brackets."

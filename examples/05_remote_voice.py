@@ -3,12 +3,12 @@
 import asyncio
 
 from specstream import Pipeline
-from specstream.pipeline.adapters import load_adapter
-from specstream.pipeline.stages import AvatarStage, SegmentStage
+from specstream.remote.server import AdapterServer
+from specstream.remote.stage import RemoteStage
+from specstream.stages.adapters import load_adapter
+from specstream.stages.stages import AvatarStage, SegmentStage
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, Speech
-from specstream.ws.stage.remote import RemoteStage
-from specstream.ws.stage.server import AdapterServer
 
 
 async def main() -> None:

@@ -13,26 +13,26 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from specstream.agent import Agent
     from specstream.config import EngineConfig, LearningConfig
-    from specstream.conversation import Session
+    from specstream.engine.engine import Engine
+    from specstream.engine.generation import Generation
+    from specstream.engine.session import Session
     from specstream.errors import SpecstreamError
-    from specstream.generation import Generation
     from specstream.metrics import Report
-    from specstream.pipeline.stage import Pipeline
-    from specstream.session import Engine
+    from specstream.stages.pipeline import Pipeline
     from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools, Truncation
 
 _HOMES = {
     "Agent": "specstream.agent",
     "Chunk": "specstream.types",
-    "Engine": "specstream.session",
+    "Engine": "specstream.engine.engine",
     "EngineConfig": "specstream.config",
-    "Generation": "specstream.generation",
+    "Generation": "specstream.engine.generation",
     "LearningConfig": "specstream.config",
     "Message": "specstream.types",
-    "Pipeline": "specstream.pipeline.stage",
+    "Pipeline": "specstream.stages.pipeline",
     "Report": "specstream.metrics",
     "SamplingParams": "specstream.types",
-    "Session": "specstream.conversation",
+    "Session": "specstream.engine.session",
     "SpecstreamError": "specstream.errors",
     "Tool": "specstream.types",
     "ToolCall": "specstream.types",

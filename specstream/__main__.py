@@ -2,7 +2,7 @@
 
 import sys
 
-from specstream.cli import main
+from specstream.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

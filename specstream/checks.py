@@ -1,20 +1,32 @@
-"""Checks of values that users give, and words for what is wrong with them."""
+"""The folder for files that are kept between runs: compiled code and pulled models."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["check_numbers", "check_ranges", "first_line", "meant", "problem"]
+__all__ = [
+    "cache_folder",
+    "check_numbers",
+    "check_ranges",
+    "counted",
+    "first_line",
+    "meant",
+    "problem",
+    "writing",
+]
 
 _FINITE = sys.float_info.max
 
@@ -56,3 +68,39 @@ def problem(error: ErrorDetails, known: Iterable[str]) -> str:
     if error["type"] == "extra_forbidden":
         return "there is no such key" + meant(str(error["loc"][-1]), known)
     return error["msg"].removeprefix("Value error, ")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number and its noun: ``"1 token"``, ``"2 tokens"``."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Turn an OSError into an `OutputError` that names ``what`` is written and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"can't write {what}: {error.strerror or error}") from error
+
+
+def cache_folder(name: str) -> Path:
+    """Return the path of ``name`` in ``$SPECSTREAM_CACHE``, else in the user's cache (not created).
+
+    The user's cache is ``specstream`` in ``$XDG_CACHE_HOME``, or in ``~/.cache`` without that variable.
+
+    Raises:
+        OSError: neither variable is set, and the user has no home folder.
+    """
+    chosen = os.environ.get("SPECSTREAM_CACHE")
+    if chosen:
+        return Path(chosen) / name
+    root = os.environ.get("XDG_CACHE_HOME")
+    if not root:
+        try:
+            root = str(Path.home() / ".cache")
+        except RuntimeError as error:
+            raise OSError(
+                "the user has no home folder; set SPECSTREAM_CACHE to a folder"
+            ) from error
+    return Path(root) / "specstream" / name

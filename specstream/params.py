@@ -60,9 +60,10 @@ class Parameter:
     """The declaration of a sampling parameter, kept in the metadata of its field.
 
     Attributes:
-        stage: The code that applies it: ``"logits"`` a processor of `specstream.model.processors`,
-            ``"warper"`` `specstream.model.sampling.probabilities`, ``"reply"`` the engine (seeded noise
-            and ends of replies).
+        stage: The code that applies it: ``"logits"`` a processor of
+            `specstream.model.tokens.processors`, ``"warper"``
+            `specstream.model.tokens.sampling.probabilities`, ``"reply"`` the engine (seeded noise and
+            ends of replies).
         check: Called with name and value; raises `SamplingError` for a value that is wrong.
         example: A value other than the default, which the coverage check tries on a model.
         theirs: The name in transformers' ``GenerationConfig``; "" if there is none.

@@ -1,10 +1,13 @@
-"""Waking of tasks that wait for a change."""
+"""The clock that play-out and pacing go by; tests bring their own."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
-__all__ = ["Signal"]
+import anyio
+
+__all__ = ["Clock", "LoopClock", "Signal"]
 
 
 class Signal:
@@ -29,3 +32,25 @@ class Signal:
         if self._waited is None:
             self._waited = asyncio.Event()
         await self._waited.wait()
+
+
+class Clock(Protocol):
+    """A monotonic clock that can be waited on."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+
+    async def sleep_until(self, moment: float) -> None:
+        """Return once ``now() >= moment``."""
+
+
+class LoopClock:
+    """The clock of the running event loop."""
+
+    def now(self) -> float:
+        """See `Clock`."""
+        return anyio.current_time()
+
+    async def sleep_until(self, moment: float) -> None:
+        """See `Clock`."""
+        await anyio.sleep_until(moment)

@@ -1,10 +1,4 @@
-"""The values that travel between engine, stages and adapters: frozen, slotted, no torch, no pydantic.
-
-Offsets are half-open and absolute. ``chars`` counts characters of the reply's text as the model
-wrote it (tags included), ``tokens`` counts tokens of the reply (the first generated token is 0),
-``samples`` counts audio samples of the turn (the first spoken sample is 0). So anything audible or
-visible can be followed back to the tokens that it came from.
-"""
+"""What was heard of a turn, and what was not."""
 
 from __future__ import annotations
 
@@ -24,6 +18,7 @@ __all__ = [
     "FinishReason",
     "Flush",
     "Grammar",
+    "Interruption",
     "Manner",
     "Mark",
     "Message",
@@ -296,3 +291,25 @@ class Cancel:
 
 
 Control = Revoke | Flush | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What was heard of a turn, and what was not.
+
+    Attributes:
+        heard: The reply's text up to the last word that was heard completely, as the model wrote it:
+            this is the assistant's message in the history; empty if no word was heard.
+        unheard: What the model had written after that.
+        tokens_kept: Tokens of the reply that wrote ``heard``; the KV cache is rolled back to these.
+        tokens_dropped: Tokens of the reply after them.
+        played_ms: How much of the turn's audio was heard.
+        complete: Whether the whole turn had been heard, so that nothing was left to interrupt.
+    """
+
+    heard: str
+    unheard: str
+    tokens_kept: int
+    tokens_dropped: int
+    played_ms: float
+    complete: bool = False

@@ -11,8 +11,8 @@ from specstream import Engine, SamplingParams
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.model.native.library import library
 from specstream.models.kept import bundled_heads
+from specstream.server.page import SUGGESTIONS
 from specstream.types import Message
-from specstream.ws.page import SUGGESTIONS
 
 VOICE = "You are a helpful voice assistant."
 PROMPTS: list[list[Message]] = [

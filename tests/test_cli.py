@@ -14,9 +14,9 @@ import anyio
 import numpy as np
 import pytest
 
-from specstream.cli import main
-from tests.missing import needs_installation
-from tests.tiny import save_pair
+from specstream.commands.main import main
+from tests.support.missing import needs_installation
+from tests.support.tiny import save_pair
 
 STORY = [
     "say",
@@ -311,7 +311,15 @@ def test_a_run_that_fails_to_start_leaves_the_last_results_alone(tmp_path: Path)
 
 
 def test_a_terminal_that_takes_no_more_is_one_line_up_to_the_exit() -> None:
-    argv = [sys.executable, "-m", "specstream.cli", "generate", "Hi there", "--max-tokens", "12"]
+    argv = [
+        sys.executable,
+        "-m",
+        "specstream.commands.main",
+        "generate",
+        "Hi there",
+        "--max-tokens",
+        "12",
+    ]
     with open("/dev/full", "w") as full:
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1

@@ -14,7 +14,7 @@ from specstream.errors import ConfigError
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.structs import Pass
 from specstream.model.runner import ModelRunner
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 PROMPTS = ("hello", "a b c a b c a b", "one more, and a longer one than the others")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specstream.testing import check_proposer
-from tests.missing import needs_installation
+from tests.support.missing import needs_installation
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))

@@ -17,70 +17,40 @@ PACKAGES = {
 
 # A whole training asks the engine and the benchmark; losses and what is trained know the models only.
 TRAINING = {
-    f"specstream.train.{name}"
-    for name in (
-        *("block", "data", "inputs", "output", "replies", "run", "speed", "streaming", "trained"),
-    )
+    f"specstream.training.{name}"
+    for name in ("block", "inputs", "output", "replies", "run", "research.streaming")
 }
 
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
-    {
-        "specstream.errors",
-        "specstream.checks",
-        "specstream.signals",
-        "specstream",
-        "specstream.wording",
-        "specstream.cache",
-    },
+    {"specstream.errors", "specstream.checks", "specstream.signals", "specstream"},
     {"specstream.params", "specstream.tools"},
     {"specstream.types"},
-    {
-        "specstream.metrics",
-        "specstream.config",
-        "specstream.learning.config",
-        "specstream.models",
-    },
+    {"specstream.metrics", "specstream.methods", "specstream.config", "specstream.trace"},
+    {"specstream.models", "specstream.data"},
     {"specstream.model"},
-    {"specstream.train"},
-    {"specstream.speculation"},
-    {"specstream.learning"},
+    {"specstream.training"},
+    {"specstream.drafting"},
+    {"specstream.training.learner", "specstream.training.learning"},
     {"specstream.engine"},
     {"specstream.bench.exactness"},  # knows the engine only
+    {"specstream.text", "specstream.stages"},
     {
-        "specstream.generation",
-        "specstream.turn",
-        "specstream.conversation",
-        "specstream.cue_order",
-        "specstream.interruption",
+        "specstream.playback",
+        "specstream.engine.engine",
+        "specstream.engine.generation",
+        "specstream.engine.hosting",
+        "specstream.engine.session",
     },
-    {"specstream.hosting"},
-    {"specstream.session"},
     {"specstream.listening"},
     {"specstream.agent"},
+    {"specstream.realtime"},
+    {"specstream.client"},
+    {"specstream.remote", "specstream.server"},
     {"specstream.testing"},
-    {"specstream.ws.server"},
     {"specstream.bench", *TRAINING},
-    {"specstream.commands", "specstream.cli"},
+    {"specstream.commands", "specstream.__main__"},
 ]
-
-# The Realtime protocol without sockets: all that the client needs of the server's side.
-WIRE = {
-    f"specstream.ws.realtime.{name}"
-    for name in (
-        *(
-            "wire",
-            "strict",
-            "unserved",
-            "input_settings",
-            "settings",
-            "protocol",
-            "resources",
-            "events",
-        ),
-        *("client_events", "function_tools", "item_inputs"),
-    )
-} | {"specstream.ws.log", "specstream.ws.hosts"}
 
 
 def module_name(path: Path, package: str) -> str:
@@ -122,6 +92,10 @@ def layer(module: str) -> int | None:
     return max(found)[1] if found else None
 
 
+def test_every_module_is_in_a_layer() -> None:
+    assert not [m for m in IMPORTS if m.startswith("specstream.") and layer(m) is None]
+
+
 def test_nothing_imports_upwards() -> None:
     wrong = []
     for module, targets in IMPORTS.items():
@@ -140,16 +114,20 @@ def test_nothing_imports_upwards() -> None:
             {"specstream_adapters"},
             {
                 "specstream_adapters",
-                "specstream.pipeline.interfaces",
-                "specstream.pipeline.listening_interfaces",
+                "specstream.stages.interfaces",
+                "specstream.listening.interfaces",
+                "specstream.checks",
+                "specstream.signals",
                 "specstream.types",
                 "specstream.errors",
             },
         ),
         (
-            {"specstream.pipeline"},
+            {"specstream.text", "specstream.stages"},
             {
-                "specstream.pipeline",
+                "specstream.text",
+                "specstream.stages",
+                "specstream.listening.interfaces",
                 "specstream.types",
                 "specstream.checks",
                 "specstream.errors",
@@ -157,11 +135,10 @@ def test_nothing_imports_upwards() -> None:
             },
         ),
         (
-            {"specstream.ws.client", "specstream.ws.dial", "specstream.ws.reply", *WIRE},
+            {"specstream.client", "specstream.realtime"},
             {
-                "specstream.ws.dial",
-                "specstream.ws.reply",
-                *WIRE,
+                "specstream.client",
+                "specstream.realtime",
                 "specstream.metrics",
                 "specstream.types",
                 "specstream.errors",
@@ -172,7 +149,7 @@ def test_nothing_imports_upwards() -> None:
             {"specstream.errors", "specstream.params", "specstream.tools"},
         ),
     ],
-    ids=["adapters", "pipeline", "client", "values"],
+    ids=["adapters", "stages", "client", "values"],
 )
 def test_outer_parts_know_little(who: set[str], may: set[str]) -> None:
     seen = {m: targets for m, targets in IMPORTS.items() if inside(m, who)}
@@ -210,13 +187,13 @@ def test_no_import_cycles() -> None:
     "module",
     [
         "specstream",
-        "specstream.session",
+        "specstream.engine.engine",
         "specstream.testing",
-        "specstream.ws.client",
-        "specstream.ws.server",
-        "specstream.pipeline.stages",
+        "specstream.client.client",
+        "specstream.server.server",
+        "specstream.stages.stages",
         "specstream.agent",
-        "specstream.cli",
+        "specstream.commands.main",
         "specstream_adapters.voice.reference",
         "specstream_adapters.avatar.script",
         "specstream_adapters.prompt.template",

@@ -10,17 +10,17 @@ import torch
 from transformers import LlamaForCausalLM
 
 from specstream.config import EngineConfig
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
-from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
+from specstream.model.selfcheck import find_fixed_width
 from specstream.types import SamplingParams
-from tests.tiny import ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
+from tests.support.tiny import ask, byte_tokenizer, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def drafting(model: LlamaForCausalLM, noise: float, k: int) -> DraftModelPropose
 def test_a_refusal_names_a_dtype_that_was_not_tried(
     dtype: torch.dtype, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specstream.model.invariance.rows_alike", lambda *_, **__: (0, 1))
+    monkeypatch.setattr("specstream.model.selfcheck.rows_alike", lambda *_, **__: (0, 1))
     with pytest.raises(ConfigError, match=f"the last bit; try dtype {other}"):
         find_fixed_width(target(dtype), EngineConfig())
 
@@ -109,7 +109,7 @@ def test_width_noise_is_seen_where_it_exists() -> None:
         def _fixed(self, item, width):  # type: ignore[no-untyped-def]
             return super()._fixed(item, width) + 1e-3 * item.token_ids.shape[0]
 
-    from specstream.model.invariance import rows_alike
+    from specstream.model.selfcheck import rows_alike
 
     same, total = rows_alike(Drifting(model, fixed_width=16), tokens=32)
     assert same < total

@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("soundfile")
 
-from specstream import cli
+from specstream.commands import main as cli
 from specstream.commands.output import RunPrinter
 from specstream.commands.recorder import Recorder
 from specstream.errors import ConfigError, RequestError
-from specstream.pipeline.stage import Event, Pipeline
-from specstream.pipeline.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
+from specstream.stages.pipeline import Event, Pipeline
+from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing import ScriptedModel, ScriptedVoice, run_virtual
 from specstream.trace import Trace, read_trace
 from specstream.types import Phrase, Revoke, Span, Speech
-from tests.ws.doubles import OneCueFace, OneShotBoard
+from tests.server.doubles import OneCueFace, OneShotBoard
 
 TEXT = "One two three four. Five six."
 

@@ -61,7 +61,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_import_and_command_keep_
         metadata = archive.read(f"{folder}/METADATA").decode()
         commands = archive.read(f"{folder}/entry_points.txt").decode()
     assert "\nName: specstream-sdk\n" in metadata
-    assert "\nspecstream = specstream.cli:main\n" in commands
+    assert "\nspecstream = specstream.commands.main:main\n" in commands
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_two_published_wheels_share_the_files_of_one_between_them(
     assert client | sdk == {name for name in names if ".dist-info/" not in name}
     assert not client & sdk
     assert all(name.startswith("specstream/data/models/") for name in sdk) and sdk
-    assert "specstream = specstream.cli:main" in points and "[specstream.voice]" in points
+    assert "specstream = specstream.commands.main:main" in points and "[specstream.voice]" in points
     assert none == ""
 
 

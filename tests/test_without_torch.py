@@ -19,8 +19,8 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 CLIENT = """
 import asyncio
 from specstream.testing import ScriptedEngine
-from specstream.ws.client import RealtimeClient, TextDelta
-from specstream.ws.server import RealtimeServer
+from specstream.client.client import RealtimeClient, TextDelta
+from specstream.server.server import RealtimeServer
 
 async def main():
     server = RealtimeServer(ScriptedEngine(["Two at seven. Done!"]), port=0)
@@ -40,7 +40,7 @@ def run(path: Path) -> str:
 
 
 def test_a_command_that_needs_an_engine_says_what_to_install() -> None:
-    command = "import sys; from specstream.cli import main; sys.modules['torch'] = None; "
+    command = "import sys; from specstream.commands.main import main; sys.modules['torch'] = None; "
     command += "sys.exit(main(['generate', 'Hi']))"
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, timeout=100

@@ -16,18 +16,17 @@ from specstream.agent.parts import check_options, make_parts, playout_of
 from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question
 from specstream.agent.talking import Talking
-from specstream.conversation import Conversation
+from specstream.engine.engine import Engine
+from specstream.engine.session import Conversation
 from specstream.errors import ConfigError, RequestError
-from specstream.pipeline.link import Link
-from specstream.pipeline.playout import Playout
-from specstream.pipeline.sinks import AudioSink, AudioWriter
-from specstream.pipeline.stage import Event
-from specstream.session import Engine
-from specstream.turn import Interruption
+from specstream.playback.playout import AudioSink, AudioWriter, Playout
+from specstream.playback.turn import Interruption
+from specstream.stages.contract import Link
+from specstream.stages.pipeline import Event
 from specstream.types import Manner, Message, SamplingParams
 
 if TYPE_CHECKING:
-    from specstream.listening.settings import ListenerSettings
+    from specstream.listening.events import ListenerSettings
 
 __all__ = ["Agent"]
 
@@ -66,7 +65,7 @@ class Agent:
         draft: Draft model (see `Engine.load`).
         engine: A running engine to use instead of loading one; it is left open.
         voice: A voice's name or object, or a stage; ``"auto"`` is
-            `specstream.pipeline.adapters.default_voice`; None: text only.
+            `specstream.stages.adapters.default_voice`; None: text only.
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.

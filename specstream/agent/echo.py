@@ -8,8 +8,8 @@ from collections.abc import Callable
 import anyio
 import numpy as np
 
+from specstream.listening.interfaces import EchoCanceller
 from specstream.listening.resampler import Resampler
-from specstream.pipeline.listening_interfaces import EchoCanceller
 
 __all__ = ["Echo"]
 

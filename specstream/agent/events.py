@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
-from specstream.turn import Interruption
+from specstream.playback.turn import Interruption
 
 __all__ = ["ReplyEnded", "ReplyFailed", "ReplyPaused", "ReplyResumed", "ReplyStarted"]
 

@@ -8,10 +8,11 @@ from typing import Any
 from specstream.agent.events import ReplyPaused, ReplyResumed
 from specstream.agent.questions import Guess, Question
 from specstream.agent.talking import Talking
-from specstream.listening.claims import claims_turn, is_backchannel
 from specstream.listening.ears import Ears
+from specstream.listening.endings import claims_turn, is_backchannel
 from specstream.listening.events import (
     ListenerEvent,
+    ListenerSettings,
     ListeningFailed,
     TurnHeard,
     TurnLost,
@@ -20,8 +21,7 @@ from specstream.listening.events import (
     TurnStarted,
 )
 from specstream.listening.listener import Listener
-from specstream.listening.settings import ListenerSettings
-from specstream.turn import Turn
+from specstream.playback.turn import Turn
 
 __all__ = ["Hearing"]
 

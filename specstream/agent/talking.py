@@ -14,12 +14,12 @@ from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import Parts
 from specstream.agent.preempt import Ledger
 from specstream.agent.questions import Guess, Question, Questions
-from specstream.conversation import Conversation
+from specstream.engine.session import Conversation
 from specstream.errors import EngineClosed, SpecstreamError
-from specstream.pipeline.hold import Hold
-from specstream.pipeline.playout import Playout
-from specstream.pipeline.spans import turn_span
-from specstream.turn import Turn
+from specstream.playback.playout import Playout
+from specstream.playback.turn import Turn
+from specstream.stages.hold import Hold
+from specstream.stages.spans import turn_span
 from specstream.types import Chunk, Message, SamplingParams, Speech
 
 __all__ = ["Talking"]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from specstream.bench.aggregates import grouped
-from specstream.bench.records import Emission, Run
+from specstream.bench.records import Emission, Run, grouped
 
 __all__ = [
     "Ceiling",

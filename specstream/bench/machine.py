@@ -19,7 +19,7 @@ import psutil
 
 from specstream import __version__
 from specstream.bench.arms.base import BenchThread
-from specstream.cache import cache_folder
+from specstream.checks import cache_folder
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.cores import core_quota, cores_here
 from specstream.model.native.builds import cpu_features
@@ -110,7 +110,7 @@ def provenance_of(
     """
     from specstream.model.load import choose_device, choose_dtype, load_tokenizer
     from specstream.model.native.library import Library, native_library
-    from specstream.model.vocabulary import find_draft
+    from specstream.model.tokens.vocabulary import find_draft
 
     native = native_library()
     draft = find_draft(config, load_tokenizer(config.target))
@@ -142,8 +142,7 @@ def provenance_of(
 
 def _model(folder: str, name: str, bundled: str) -> dict[str, Any]:
     """A model's name and size, from its config file alone; no weights are read."""
-    from specstream.model.load import load_config
-    from specstream.model.suitable import parameters_of
+    from specstream.model.load import load_config, parameters_of
 
     config: Any = load_config(folder)
     return {

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specstream.bench.aggregates import middle_half
+from specstream.bench.records import middle_half
 from specstream.bench.results import Results
 
 if TYPE_CHECKING:
-    from specstream.bench.callers import Caller
-    from specstream.bench.concurrency import LoadFigures
+    from specstream.bench.load.callers import Caller
+    from specstream.bench.load.concurrency import LoadFigures
 
 __all__ = [
     "Bar",

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from specstream.bench.arms.base import PEERS, Arm, label
 from specstream.bench.prompts import Prompt, PromptSet
 from specstream.bench.records import Record, Run
+from specstream.checks import counted
 from specstream.errors import PromptError, SpecstreamError
 from specstream.types import SamplingParams
-from specstream.wording import counted
 
 __all__ = ["Budget", "Cell", "Faults", "Outcome", "cells", "run_cells", "turned", "warm_up"]
 

@@ -7,10 +7,9 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from specstream.bench.aggregates import geometric_mean
 from specstream.bench.arms.base import MEANINGS, METHODS, PEERS, label
-from specstream.bench.figures import Figures
-from specstream.bench.results import PAIRS, Results
+from specstream.bench.records import geometric_mean
+from specstream.bench.results import PAIRS, Figures, Results
 from specstream.bench.run import Outcome
 
 __all__ = ["crowd_lines", "heading_of", "methods_table", "table_of"]

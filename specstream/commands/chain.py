@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from specstream.commands.output import note
+from specstream.engine.engine import Engine
 from specstream.errors import AdapterUnavailable, ConfigError
-from specstream.pipeline.adapters import AdapterKind, default_voice, load_adapter, stage_of
-from specstream.pipeline.interfaces import SpeechSynthesizer
-from specstream.pipeline.stage import Pipeline, Stage
-from specstream.pipeline.stages import SegmentStage
-from specstream.session import Engine
-from specstream.ws.stage.remote import RemoteStage
+from specstream.remote.stage import RemoteStage
+from specstream.stages.adapters import AdapterKind, default_voice, load_adapter, stage_of
+from specstream.stages.interfaces import SpeechSynthesizer
+from specstream.stages.pipeline import Pipeline, Stage
+from specstream.stages.stages import SegmentStage
 
 __all__ = [
     "delivery_of",

@@ -9,19 +9,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from specstream.checks import counted
 from specstream.commands.common import engine_of, params_of, speed_line
-from specstream.commands.interrupts import handling
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
-from specstream.commands.stdin import read_lines
+from specstream.commands.terminal import handling, read_lines
 from specstream.config import DEFAULT_TARGET
-from specstream.conversation import Session
+from specstream.engine.engine import Engine
+from specstream.engine.generation import Generation
+from specstream.engine.session import Session
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
-from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.session import Engine
 from specstream.types import Message, SamplingParams
-from specstream.wording import counted
 
 __all__ = ["run"]
 

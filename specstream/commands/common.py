@@ -7,20 +7,17 @@ import json
 from dataclasses import fields, replace
 from typing import Any
 
-from specstream.checks import meant
-from specstream.commands.interrupts import ends_at_once
+from specstream.checks import counted, meant
 from specstream.commands.progress import show_log
-from specstream.commands.stdin import read_prompt
-from specstream.commands.usage import adding_to
+from specstream.commands.terminal import adding_to, ends_at_once, read_prompt
 from specstream.config import parse_config, read_config
-from specstream.engine.prompt import check_messages
+from specstream.drafting.proposers import KINDS
+from specstream.engine.core.prompt import check_messages
+from specstream.engine.engine import Engine
 from specstream.errors import ConfigError, PromptError
 from specstream.model.places import check_models
 from specstream.params import template_kwargs
-from specstream.session import Engine
-from specstream.speculation.proposers import KINDS
 from specstream.types import Grammar, Message, SamplingParams
-from specstream.wording import counted
 
 __all__ = [
     "add_learning_options",
@@ -244,7 +241,7 @@ def params_of(args: argparse.Namespace, base: SamplingParams = _GREEDY) -> Sampl
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a sampling value has the wrong type: {error}") from None
     if params.grammar is not None:
-        from specstream.model.grammar import check_grammar
+        from specstream.model.tokens.grammar import check_grammar
 
         check_grammar(params.grammar)
     return params

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from specstream import __version__
 from specstream.checks import first_line
 from specstream.commands.common import remedy
-from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import print_json
 from specstream.commands.serving import PORT
+from specstream.commands.terminal import ends_at_once
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 
 if TYPE_CHECKING:
-    from specstream.pipeline.adapters import AdapterKind, EarsKind
+    from specstream.stages.adapters import AdapterKind, EarsKind
 
 __all__ = ["run"]
 
@@ -60,7 +60,7 @@ def _tell(args: argparse.Namespace) -> int:
     # Imported and tried while the other process imports torch.
     from specstream.bench.machine import host_facts
     from specstream.commands.models import pulled_models
-    from specstream.pipeline.adapters import default_voice
+    from specstream.stages.adapters import default_voice
 
     found |= host_facts(PORT)
     states = _adapters(advice)
@@ -101,8 +101,8 @@ def _tell(args: argparse.Namespace) -> int:
 def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:
     """The states of all adapters, by kind; the reasons of those that fail are added to ``advice``."""
     from specstream.commands.chain import stage_or_adapter
-    from specstream.pipeline.adapters import load_adapter
-    from specstream.session import Engine
+    from specstream.engine.engine import Engine
+    from specstream.stages.adapters import load_adapter
 
     kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
     ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
@@ -116,7 +116,7 @@ def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:
 def _states(
     kind: AdapterKind | EarsKind, make: Callable[[str], object], advice: list[str]
 ) -> dict[str, str]:
-    from specstream.pipeline.adapters import adapter_names
+    from specstream.stages.adapters import adapter_names
 
     states = {}
     for name in adapter_names(kind):

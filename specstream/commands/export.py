@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from specstream.commands.usage import adding_to
+from specstream.checks import writing
+from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.pipeline.adapters import load_adapter
+from specstream.stages.adapters import load_adapter
 from specstream.types import AvatarCue
-from specstream.wording import writing
 
 __all__ = ["add_export_options", "read_cues", "run"]
 

@@ -11,23 +11,22 @@ from typing import Any
 
 from anyio import to_thread
 
-from specstream.bench.conversation import said
+from specstream.bench.load.conversation import said
 from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
+from specstream.checks import writing
+from specstream.client.dial import READY_S, shown
 from specstream.commands.chain import load_voice
 from specstream.commands.output import note, print_json, write_json
 from specstream.commands.progress import Progress
 from specstream.commands.serving import KEY_VARIABLE
 from specstream.listening.resampler import Resampler
-from specstream.pipeline.interfaces import SpeechSynthesizer
+from specstream.realtime.wire import SAMPLE_RATE
+from specstream.stages.interfaces import SpeechSynthesizer
 from specstream.testing.conversation import run_scenario
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.live import run_live
 from specstream.testing.loop import run_virtual
 from specstream.testing.scenario import Scenario, read_scenario
-from specstream.wording import writing
-from specstream.ws.dial import READY_S
-from specstream.ws.log import shown
-from specstream.ws.realtime.wire import SAMPLE_RATE
 
 __all__ = ["run"]
 

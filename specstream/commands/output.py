@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
+from specstream.checks import counted, writing
+from specstream.engine.generation import Generation
 from specstream.errors import OutputError
-from specstream.generation import Generation
 from specstream.metrics import Report
-from specstream.pipeline.segment import Segmenter
+from specstream.server.sessions.entries import SpokenText
+from specstream.text.segmenter import Segmenter
 from specstream.types import Chunk, Span
-from specstream.wording import counted, writing
-from specstream.ws.realtime.spoken import SpokenText
 
 __all__ = [
     "RunPrinter",

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TextIO
 
-from specstream.commands.interrupts import ends_at_once
-from specstream.session import Engine
+from specstream.commands.terminal import ends_at_once
+from specstream.engine.engine import Engine
 
 __all__ = ["Progress", "forecast", "loaded", "show_log"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
-from specstream.commands.usage import adding_to
+from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import parameters_of, size_of

@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specstream.checks import counted
 from specstream.commands.chain import delivery_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
-from specstream.commands.recorder import Recorder
-from specstream.commands.timed_turn import Spoken, Turn, run_turn, speak_text
+from specstream.commands.recorder import Recorder, Spoken, Turn, run_turn, speak_text
 from specstream.errors import ConfigError
-from specstream.wording import counted
 
 __all__ = ["run"]
 

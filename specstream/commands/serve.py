@@ -18,10 +18,10 @@ from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
 from specstream.methods import OwnProposerConfig
 from specstream.models.kept import shipped_heads
-from specstream.pipeline.adapters import load_adapter
-from specstream.ws.listen import check_address, location
-from specstream.ws.server import RealtimeServer
-from specstream.ws.stage.server import AdapterServer
+from specstream.remote.server import AdapterServer
+from specstream.server.listen import check_address, location
+from specstream.server.server import RealtimeServer
+from specstream.stages.adapters import load_adapter
 
 __all__ = ["load_ears", "run_adapter", "run_server"]
 

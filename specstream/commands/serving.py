@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from specstream.checks import problem
 from specstream.commands.common import tables_of
 from specstream.commands.output import note
-from specstream.commands.usage import adding_to
+from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.ws.auth import check_names
+from specstream.server.auth import check_names
 
 __all__ = [
     "PORT",

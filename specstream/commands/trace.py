@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
+from specstream.checks import writing
 from specstream.commands.output import note, print_json
 from specstream.errors import ConfigError
 from specstream.trace import Story, Trace, read_trace
-from specstream.wording import writing
 
 __all__ = ["run"]
 

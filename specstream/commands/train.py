@@ -9,18 +9,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress, forecast
-from specstream.commands.usage import adding_to
+from specstream.commands.terminal import adding_to, ends_at_once
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError, TrainingStopped
-from specstream.train.inputs import check_inputs
-from specstream.train.kinds import KINDS
-from specstream.train.options import TrainOptions
+from specstream.training.inputs import check_inputs
+from specstream.training.options import KINDS, TrainOptions
 
 if TYPE_CHECKING:
-    from specstream.train.trained import Trained
+    from specstream.training.output import Trained
 
 __all__ = ["add_train_options", "run"]
 
@@ -62,13 +60,13 @@ async def run(args: argparse.Namespace) -> None:
     When cancelled, as by an interrupt, the state of the training is saved first.
 
     Raises:
-        SpecstreamError: see `specstream.train.run.train`.
+        SpecstreamError: see `specstream.training.run.train`.
     """
     options = _options(args)
     with ends_at_once():
         check_inputs(options)
-        from specstream.train.run import train
-        from specstream.train.trained import as_json, table_of
+        from specstream.training.output import as_json, table_of
+        from specstream.training.run import train
     stopped, shown = threading.Event(), _Shown(sys.stderr, every=_EVERY_S)
     work = asyncio.get_running_loop().run_in_executor(
         None, lambda: train(options, shown.tell, stopped.is_set)

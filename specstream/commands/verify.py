@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from specstream.commands.common import engine_of
-from specstream.commands.interrupts import ends_at_once
 from specstream.commands.output import note, print_json
+from specstream.commands.terminal import ends_at_once
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, DraftProposerConfig, SuffixProposerConfig
@@ -61,7 +61,7 @@ def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
     The proposer ``auto`` may choose not to draft, and then the verification rules would not be used.
     """
     from specstream.model.load import load_tokenizer
-    from specstream.model.vocabulary import find_draft
+    from specstream.model.tokens.vocabulary import find_draft
 
     proposer = config.proposer
     if not isinstance(proposer, AutoProposerConfig | DraftProposerConfig):
@@ -73,9 +73,7 @@ def _settled(config: EngineConfig, may_choose: bool) -> EngineConfig:
 
 
 def _findings(config: EngineConfig, args: argparse.Namespace) -> Iterator[Finding]:
-    from specstream.bench.exactness.bits import check_bits
-    from specstream.bench.exactness.coverage import check_parameters
-    from specstream.bench.exactness.greedy import compare_greedy
+    from specstream.bench.exactness.checks import check_bits, check_parameters, compare_greedy
     from specstream.bench.exactness.harness import AT_ONCE
     from specstream.bench.exactness.pair import Finding, check_rules, check_samples, end_ids_of
     from specstream.bench.prompts import read_prompts

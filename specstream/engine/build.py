@@ -11,10 +11,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
+from specstream.drafting.calibration import MeasuredTimes, identity_of
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers import build_proposer
+from specstream.drafting.proposers.candidate import Parts, Rehearsed
+from specstream.drafting.proposers.off import OffProposer
+from specstream.engine.core.prompt import check_template
+from specstream.engine.core.scheduler import choose_places
+from specstream.engine.core.step import EngineCore
 from specstream.engine.cores import core_quota, cores_here, default_threads
-from specstream.engine.places import choose_places
-from specstream.engine.prompt import check_template
-from specstream.engine.step import EngineCore
 from specstream.errors import (
     ConfigError,
     ModelBroken,
@@ -33,23 +38,21 @@ from specstream.model.heads.recognise import (
     read_head_config,
     told_acceptance,
 )
-from specstream.model.invariance import check_widths, find_fixed_width, rows_alike
 from specstream.model.load import load_model, load_tokenizer, target_dtype
-from specstream.model.positions import declared_positions, steady_positions
+from specstream.model.own_forward import declared_positions, steady_positions
 from specstream.model.quantised import loaded_scheme
 from specstream.model.runner import ModelRunner
-from specstream.model.selfcheck import check_decoding
-from specstream.model.spelling import Spelling
-from specstream.model.vocabulary import Translation, check_rows, find_draft, one_vocabulary
-from specstream.model.warm_up import warm_up
+from specstream.model.selfcheck import (
+    check_decoding,
+    check_widths,
+    find_fixed_width,
+    rows_alike,
+    warm_up,
+)
+from specstream.model.tokens.spelling import Spelling
+from specstream.model.tokens.vocabulary import Translation, check_rows, find_draft, one_vocabulary
 from specstream.model.weights import drop_matrices
 from specstream.models.kept import located, shipped_heads
-from specstream.speculation.measured import MeasuredTimes, identity_of
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers import build_proposer
-from specstream.speculation.proposers.candidate import Rehearsed
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.parts import Parts
 
 __all__ = ["build_engine", "end_ids"]
 
@@ -97,7 +100,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
     core.draft_weights = parts.draft_weights
     if config.learning is not None:
-        from specstream.learning.build import build_learner  # imports the trainer
+        from specstream.training.learning import build_learner  # imports the trainer
 
         core.learner = build_learner(config, parts, config.drafts or _shipped(config, target))
     return core

@@ -23,7 +23,28 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-__all__ = ["Ending", "ending", "silence_factor"]
+__all__ = ["Ending", "claims_turn", "ending", "is_backchannel", "silence_factor"]
+
+# A word of a text, or a character of a script that has no spaces.
+_ANY_WORD = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_]+(?:['’-][^\W_]+)*")
+_BACKCHANNELS = frozenset(
+    """mm mmm mhm mm-hm mm-hmm mmhm mmhmm hm hmm hmmm uh-huh uhuh huh uh um ah aha a-ha oh ooh right
+    yeah yep yup okay ok sure ja genau ach so aja hm-hm""".split()
+)
+_MOST = 3  # words
+
+
+def is_backchannel(text: str) -> bool:
+    """Whether the words are such as a listener says: "Mm hmm.", "Right, right.", "Ja, genau."."""
+    words = [word.lower() for word in _ANY_WORD.findall(text)]
+    return 0 < len(words) <= _MOST and all(word in _BACKCHANNELS for word in words)
+
+
+def claims_turn(text: str, *, again: bool) -> bool:
+    """Whether words so far should interrupt a reply. ``again``: the transcript before was the same."""
+    words = len(_ANY_WORD.findall(text))
+    return words >= (1 if again else 2) and not is_backchannel(text)
+
 
 Ending = Literal["question", "sentence", "open", "unfinished"]
 _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}

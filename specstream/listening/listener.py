@@ -19,6 +19,7 @@ from specstream.listening.ears import Ears
 from specstream.listening.endings import silence_factor
 from specstream.listening.events import (
     ListenerEvent,
+    ListenerSettings,
     ListeningFailed,
     TurnEnded,
     TurnHeard,
@@ -29,7 +30,6 @@ from specstream.listening.events import (
 )
 from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
-from specstream.listening.settings import ListenerSettings
 from specstream.listening.turns import Audio, Closed, Heard, Opened, Paused, Step, Turns
 from specstream.signals import Signal
 

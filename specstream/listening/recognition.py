@@ -11,8 +11,8 @@ import anyio
 
 from specstream.errors import AdapterFailed
 from specstream.listening.ears import Ears
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import RecognizerStream, Transcript
+from specstream.listening.events import ListenerSettings
+from specstream.listening.interfaces import RecognizerStream, Transcript
 
 __all__ = ["Recognition"]
 

@@ -20,21 +20,26 @@ from transformers import PreTrainedModel
 
 from specstream.checks import first_line
 from specstream.config import Scheme
-from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.attention.pooled import PooledAttention, PooledPlan
-from specstream.model.entry import common_depth, entered_states
-from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput, Taps
+from specstream.model.forward import (
+    PLAIN,
+    Extras,
+    ForwardInput,
+    ForwardOutput,
+    Taps,
+    common_depth,
+    entered_states,
+)
 from specstream.model.fused.layers import FusedLayers
 from specstream.model.kv.base import RowCache
-from specstream.model.layers import layer_of, select
+from specstream.model.layers import Product, can_pack, layer_of, product, rms_norm, select
 from specstream.model.native.chain import MOST_BYTES, NativeChain
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix, native_takes
-from specstream.model.norms import rms_norm
-from specstream.model.products import Product, can_pack, product
+from specstream.model.numerics import off_by, rounding, trial_tokens
 from specstream.model.quantised import Multiply, quantised_products
 from specstream.model.weights import DecoderWeights, RotaryTable
 

@@ -1,22 +1,22 @@
-"""Runs a model through its own transformers forward, one sequence per call."""
+"""The number of positions that a model supports, and that get the same rotary angles in every pass."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from specstream.model.forward import ForwardInput
 from specstream.model.kv.transformers import TransformersCache
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 from specstream.model.tree import Tree, positions_of
 
-__all__ = ["cache_argument", "own_forward"]
+__all__ = ["cache_argument", "declared_positions", "own_forward", "steady_positions"]
 
 
 def cache_argument(model: PreTrainedModel) -> str:
@@ -58,3 +58,30 @@ def _tree_inputs(model: PreTrainedModel, before: int, count: int, tree: Tree) ->
         "position_ids": positions.unsqueeze(0),
         "attention_mask": mask.masked_fill_(~seen, torch.finfo(model.dtype).min)[None, None],
     }
+
+
+_UNBOUNDED = 2**31
+
+
+def declared_positions(config: PretrainedConfig) -> int:
+    """Return the number of positions that the config declares; practically unbounded if none."""
+    text = config.get_text_config()
+    return int(getattr(text, "max_position_embeddings", 0) or _UNBOUNDED)
+
+
+def steady_positions(config: PretrainedConfig) -> int:
+    """Return the number of positions, from 0, whose rotary factors are the same in every pass.
+
+    transformers chooses the "longrope" factors by the highest position of a *pass*. Past the original
+    length it rotates all rows of the pass by other factors than the rows in the cache, so the logits
+    would depend on how tokens are divided into passes. ("dynamic" factors change past the declared
+    length, where the context ends anyway.)
+    """
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, Mapping))]
+    lengths = [
+        int(kind.get("original_max_position_embeddings") or _UNBOUNDED)
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return min(lengths, default=_UNBOUNDED)

@@ -11,8 +11,8 @@ from specstream.checks import first_line, meant
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound
 from specstream.models.catalogue import KNOWN
-from specstream.models.hub import try_hub
 from specstream.models.kept import head_names, located
+from specstream.models.sources import try_hub
 
 __all__ = ["WEIGHTS", "check_folder", "check_models", "gguf_file", "hub_options", "not_found"]
 

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from specstream.config import Scheme
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.layers import Product, product
 from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
-from specstream.model.products import Product, product
 
 __all__ = ["Multiply", "check_scheme", "loaded_scheme", "named", "quantised_products"]
 

@@ -18,10 +18,9 @@ from specstream.model.graphs import CapturePlan, DraftedChain, Draws, Graphs, co
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library, native_library
-from specstream.model.own_forward import own_forward
-from specstream.model.positions import declared_positions, steady_positions
+from specstream.model.own_forward import declared_positions, own_forward, steady_positions
 from specstream.model.quantised import check_scheme, named
-from specstream.model.stop import NEVER, Stop
+from specstream.model.tokens.spelling import NEVER, Stop
 
 __all__ = ["ModelRunner"]
 

@@ -1,20 +1,72 @@
-"""Tries a loaded model, to refuse one that can't be decoded with a cache before the first request."""
+"""Checks whether a token's logits depend on what else is in its pass: in any bit, or beyond rounding.
+
+Native code's don't depend on it at any width. Other kernels sum in an order that depends on the shapes
+and, at some widths, on a row's place in the pass. For them a fixed width is found by trial, on the
+model, dtype, device and thread count that will be used.
+
+Some quantisation schemes choose one scale for all tokens of a pass. A token's distribution in a
+verification pass then differs from that in a pass of its own, and the streamed text follows neither.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import cycle
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
-from specstream.errors import ModelBroken, ModelError, ModelUnsupported, SpecstreamError
+from specstream.config import EngineConfig
+from specstream.errors import (
+    ConfigError,
+    ModelBroken,
+    ModelError,
+    ModelUnsupported,
+    SpecstreamError,
+)
 from specstream.model.forward import ForwardInput
+from specstream.model.layers import ROUNDED
+from specstream.model.numerics import off_by, rounding, trial_tokens
 from specstream.model.runner import ModelRunner
+from specstream.model.tree import Tree
 
-__all__ = ["check_decoding", "ordinary_ids", "read_in_parts"]
+__all__ = [
+    "check_decoding",
+    "check_trees",
+    "check_widths",
+    "find_fixed_width",
+    "ordinary_ids",
+    "read_in_parts",
+    "rows_alike",
+    "warm_up",
+]
+
+_MOST_S = 1.0  # seconds after which no further optional shape is begun
+
+
+@torch.inference_mode()
+def warm_up(runner: ModelRunner) -> None:
+    """Run passes with the shapes of a prompt and of a round once.
+
+    With packed matrices also run passes of the other numbers of rows that have their own kernels, for
+    about a second.
+    """
+    began, cache = time.perf_counter(), runner.new_cache()
+    needed = [runner.fixed_width] if runner.fixed_width else [16, 5, 1]
+    useful: list[int] = []
+    if runner.lean and runner.decoder.packed and not runner.fixed_width:
+        useful = [width for width in ROUNDED if width <= runner.context_length]
+    for number, width in enumerate(needed + useful):
+        if number >= len(needed) and time.perf_counter() - began > _MOST_S:
+            break
+        tokens = torch.zeros(width, dtype=torch.int64, device=runner.device)
+        runner.forward([ForwardInput(tokens, cache)])
+        cache.rollback_to(0)
+    runner.forwards = 0
+
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."
 _FIRST, _ALL = 6, 11  # number of tokens in the first part, and of all
@@ -136,3 +188,155 @@ def _distance(found: Tensor, wanted: Tensor, *, exact: bool) -> float:
     if exact:
         return float(off.amax())
     return max(float(part.quantile(0.5)) for part in off.split(_FIRST))
+
+
+_TREE, _PROMPT = Tree((-1, -1, 0, 1, 1)), 3
+
+
+@torch.inference_mode()
+def check_trees(runner: ModelRunner) -> None:
+    """Run a small tree and compare each node's logits with those of its path read as a plain text.
+
+    Raises:
+        ModelUnsupported: passes have a fixed width, or the model's logits differ because it treats
+            positions or masks in another way (relative biases, sliding windows).
+    """
+    if runner.fixed_width is not None:
+        # Attention sums a tree's path in another order than a chain: the last bits would differ.
+        raise ModelUnsupported(
+            "reproducible mode verifies chains only; choose a proposer of chains"
+        )
+    cause: Exception | None = None
+    try:
+        why = _trouble(runner)
+    except Exception as error:  # a model's own code may fail on a mask that it doesn't expect
+        why, cause = first_line(error), error
+    finally:
+        runner.forwards = 0
+    if why:
+        name = type(runner.model).__name__
+        raise ModelUnsupported(
+            f"{name} can't verify trees ({why}); choose a proposer of chains"
+        ) from cause
+
+
+def _trouble(runner: ModelRunner) -> str:
+    """Why the model can't verify trees; empty if nothing is wrong."""
+    if not runner.lean and _windowed(runner):
+        return "its attention sees a sliding window of the text only"
+    off = _difference(runner)
+    # Quantised products round about as coarsely as bfloat16, whatever the dtype of the states.
+    dtype = torch.bfloat16 if runner.quantised else runner.dtype
+    fits = off <= rounding(dtype)
+    return "" if fits else f"its positions or masks work in another way; off by {off:.2g}"
+
+
+def _windowed(runner: ModelRunner) -> bool:
+    """Whether any layer attends to a window of the text. A tree's mask doesn't know of windows."""
+    text = runner.model.config.get_text_config()
+    types = getattr(text, "layer_types", None) or getattr(text, "attention_layers", None)
+    if types:  # the second is GPT-Neo's
+        return any(one not in ("full_attention", "global") for one in types)
+    window = getattr(text, "sliding_window", None)
+    return window is not None and getattr(text, "use_sliding_window", True)
+
+
+def _difference(runner: ModelRunner) -> float:
+    """The largest difference of a small tree's logits from its paths', see `off_by`."""
+    cache, size = runner.new_cache(), len(_TREE.parents)
+    tokens = trial_tokens(_PROMPT + size, runner.model_vocab_size, runner.device)
+    (found,) = runner.forward([ForwardInput(tokens, cache, 1 + size, _TREE)]).logits
+    wanted = list[Tensor]()
+    for path in _TREE.paths:
+        cache.rollback_to(0)
+        ids = tokens[[*range(_PROMPT), *(_PROMPT + step for step in path)]]
+        wanted += runner.forward([ForwardInput(ids, cache)]).logits
+    return off_by(found[1:], torch.cat(wanted))
+
+
+_WIDTHS = (8, 16, 32, 64)
+_PATTERNS = ((1,), (5, 3), (2, 7, 1))
+
+_TOKENS, _READ = 12, 4  # tokens compared; tokens read per wider pass, with as many behind them
+# Largest allowed mean total variation: between passes of one width with other neighbouring tokens, which
+# change nothing if each token is computed independently; and between passes of different widths, whose
+# kernels round in other ways (0.02 for unquantised models in bfloat16).
+_BY_NEIGHBOURS, _BY_WIDTHS = 0.005, 0.06
+
+
+def find_fixed_width(model: PreTrainedModel, config: EngineConfig) -> int:
+    """Return the smallest pass width at which a token has the same logits, bit for bit, in every row.
+
+    Raises:
+        ConfigError: no width passes the trial; the reproducible mode doesn't work on this device.
+    """
+    for width in _WIDTHS:
+        runner = ModelRunner(model, fixed_width=width, context_length=config.context_length)
+        same, total = rows_alike(runner, tokens=2 * width)
+        if same == total:
+            return width
+    other = "bfloat16" if model.dtype is torch.float32 else "float32"
+    raise ConfigError(
+        f"the reproducible mode doesn't work here: at no pass width of {_WIDTHS} are this model's "
+        f"logits in {model.dtype} the same to the last bit; try dtype {other}, or another device"
+    )
+
+
+@torch.inference_mode()
+def rows_alike(runner: ModelRunner, tokens: int) -> tuple[int, int]:
+    """Return how many of ``tokens`` rows of logits are bitwise equal in every grouping, and ``tokens``.
+
+    A random text is read in full passes, then in passes of a few of its tokens followed by random ones,
+    which are rolled back like rejected drafts.
+    """
+    width = runner.fixed_width or _WIDTHS[0]
+    generator, high = torch.Generator().manual_seed(0), _vocabulary(runner)
+    text = torch.randint(high, (tokens,), generator=generator).to(runner.device)
+    junk = torch.randint(high, (width // 2,), generator=generator).to(runner.device)
+    wanted = read_in_parts(runner, text, (width,), junk)
+    same = torch.ones(tokens, dtype=torch.bool, device=runner.device)
+    for pattern in _PATTERNS:
+        same &= (read_in_parts(runner, text, pattern, junk) == wanted).all(-1)
+    return int(same.sum()), tokens
+
+
+@torch.inference_mode()
+def check_widths(
+    name: str, runner: ModelRunner, tokenizer: PreTrainedTokenizerBase, scheme: str
+) -> None:
+    """Compare next-token distributions of a few tokens, each alone and with others in wider passes.
+
+    Args:
+        name: The model's name, for errors.
+        runner: Runs the quantised model.
+        tokenizer: The model's.
+        scheme: The scheme's name, for errors.
+
+    Raises:
+        ModelUnsupported: the distributions differ by more than rounding.
+    """
+    device, count = runner.device, runner.model_vocab_size
+    ids = torch.tensor(ordinary_ids(tokenizer, count, _TOKENS), device=device)
+
+    def distributions(size: int, behind: Tensor) -> Tensor:
+        return read_in_parts(runner, ids, [size], behind).float().softmax(-1)
+
+    def variation(found: Tensor) -> float:
+        return float((found - wide).abs().sum(-1).mean()) / 2
+
+    wide = distributions(_READ, ids[:_READ])
+    others = trial_tokens(_READ, _vocabulary(runner), device)
+    by_neighbours = variation(distributions(_READ, others))
+    by_widths = variation(distributions(1, ids[:0]))
+    if by_neighbours > _BY_NEIGHBOURS or by_widths > _BY_WIDTHS:
+        raise ModelUnsupported(
+            f"{name}: with weights in {scheme}, a token's distribution depends on what else is in its "
+            f"pass (by {max(by_neighbours, by_widths):.2g} in total variation), so verified text would "
+            "not be the model's; choose another scheme, or allow it by --allow-width-dependent "
+            "(allow_width_dependent in a config)"
+        )
+
+
+def _vocabulary(runner: ModelRunner) -> int:
+    """The number of tokens that the model both reads and gives logits of."""
+    return min(runner.vocab_size, runner.model_vocab_size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 
 __all__ = ["FAMILY", "DecoderWeights", "LayerWeights", "RotaryTable", "drop_matrices"]
 

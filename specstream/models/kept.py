@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specstream.cache import cache_folder
+from specstream.checks import cache_folder
 from specstream.config import DEFAULT_TARGET, bundled
 from specstream.errors import ModelBroken, ModelNotFound
 from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel

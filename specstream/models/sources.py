@@ -5,17 +5,36 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 
 from specstream.models.catalogue import HubFiles
-from specstream.models.hub import try_hub
 
-__all__ = ["SourceUnavailable", "from_hub", "from_index"]
+__all__ = ["SourceUnavailable", "from_hub", "from_index", "try_hub"]
+
+
+def try_hub(timeout_s: float) -> None:
+    """Connect to the Hub and disconnect.
+
+    Nothing is tried where a proxy is set: only a real request shows whether the proxy works.
+
+    Raises:
+        OSError: the Hub can't be reached.
+    """
+    if any(key.lower().endswith("_proxy") for key in os.environ):
+        return
+    from huggingface_hub import constants
+
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    socket.create_connection((address.hostname or "", port), timeout=timeout_s).close()
+
 
 _CONNECT_S = 3.0
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}

@@ -9,21 +9,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
-from specstream.testing.chunks import chunks_of
 from specstream.testing.conversation import Parts, run_scenario
-from specstream.testing.ear import Ear
+from specstream.testing.doubles import (
+    ScriptedModel,
+    ScriptedRecognizer,
+    ScriptedTurnDetector,
+    ScriptedVoice,
+)
 from specstream.testing.engine import (
     ScriptedEngine,
     ScriptedGeneration,
     ScriptedSession,
+    chunks_of,
 )
 from specstream.testing.latency import STAGES, LatencyReport, TurnLatency, assert_latency
 from specstream.testing.loop import VirtualTimeLoop, run_virtual
-from specstream.testing.model import ScriptedModel
 from specstream.testing.network import ScriptedNetwork
 from specstream.testing.scenario import Scenario, TurnScript, read_scenario
-from specstream.testing.voice import ScriptedVoice
+from specstream.testing.talk import Ear
 
 if TYPE_CHECKING:
     from specstream.testing.proposer import PROPOSER_CHECKS, ProposerReport, check_proposer

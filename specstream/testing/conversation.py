@@ -11,20 +11,27 @@ import anyio
 
 from specstream.agent import Agent, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import ConfigError
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
-from specstream.listening.events import ListeningFailed, TurnEnded, TurnHeard, TurnLost
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.playout import Playout
-from specstream.pipeline.stage import StageFailed
-from specstream.testing.ear import Ear
+from specstream.listening.events import (
+    ListenerSettings,
+    ListeningFailed,
+    TurnEnded,
+    TurnHeard,
+    TurnLost,
+)
+from specstream.playback.playout import Playout
+from specstream.stages.pipeline import StageFailed
+from specstream.testing.doubles import (
+    ScriptedModel,
+    ScriptedRecognizer,
+    ScriptedTurnDetector,
+    ScriptedVoice,
+)
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.loop import VirtualTimeLoop
-from specstream.testing.model import ScriptedModel
 from specstream.testing.network import ScriptedNetwork
 from specstream.testing.scenario import Scenario, TurnScript
-from specstream.testing.talk import Talk, Utterance, counted_on
-from specstream.testing.voice import ScriptedVoice
+from specstream.testing.talk import Ear, Talk, Utterance, counted_on
 from specstream.types import Chunk, Phrase, Speech
 
 __all__ = ["Parts", "run_scenario"]

@@ -12,19 +12,18 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specstream.bench.exactness.harness import AT_ONCE
-from specstream.bench.exactness.reference import Row, exact_joint
+from specstream.bench.exactness.harness import AT_ONCE, Row, exact_joint
 from specstream.config import EngineConfig
-from specstream.engine import sequence
-from specstream.engine.passes import Pass
-from specstream.engine.proposing import Proposing
-from specstream.engine.request import Delivery, Request
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposal, Proposer, Verdict
+from specstream.drafting.proposers import build_proposer
+from specstream.drafting.proposers.candidate import Parts
+from specstream.engine.core import request as sequence
+from specstream.engine.core.passes import Pass
+from specstream.engine.core.proposing import Proposing
+from specstream.engine.core.request import Delivery, Request
+from specstream.engine.core.step import EngineCore
 from specstream.methods import OffProposerConfig, ProposerConfig
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposal, Proposer, Verdict
-from specstream.speculation.proposers import build_proposer
-from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 
 __all__ = ["END", "Ask", "Drafted", "Letters", "Watched", "finish", "watched"]

@@ -8,16 +8,14 @@ from typing import Any
 
 import anyio
 
-import specstream.ws.realtime.events as ev
+import specstream.realtime.events as ev
+from specstream.client.client import Exchange, RealtimeClient
 from specstream.errors import EngineError, RequestError
-from specstream.testing.ear import Ear
+from specstream.realtime.wire import SAMPLE_RATE
+from specstream.server.sessions.timings import audible
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.scenario import Scenario, TurnScript
-from specstream.testing.talk import Talk, Utterance, counted_on
-from specstream.ws.client import RealtimeClient
-from specstream.ws.realtime.timings import audible
-from specstream.ws.realtime.wire import SAMPLE_RATE
-from specstream.ws.reply import Exchange
+from specstream.testing.talk import Ear, Talk, Utterance, counted_on
 
 __all__ = ["run_live"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from specstream.checks import meant
 from specstream.config import parse_config
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.own import ProposerContext
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.methods import OwnProposerConfig
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.own import ProposerContext
 from specstream.testing.letters import Letters
 from specstream.testing.proposer_checks import CHECKS, Evidence
 
@@ -53,7 +53,7 @@ def check_proposer(
     skip: Collection[str] = (),
     n: int = 4000,
 ) -> ProposerReport:
-    """Check that a proposer keeps its contract (`specstream.speculation.proposal`).
+    """Check that a proposer keeps its contract (`specstream.drafting.proposal`).
 
     The engine is the real one, the target a random transformer over five letters, whose distribution is
     computed exactly. It takes some seconds and no weights; the first time, native code may be compiled.

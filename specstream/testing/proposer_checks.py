@@ -12,9 +12,9 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from specstream.bench.exactness.gtest import GTest, g_test, holm
+from specstream.bench.exactness.enumeration import GTest, g_test, holm
 from specstream.bench.exactness.harness import sample
-from specstream.engine.step import EngineCore
+from specstream.engine.core.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.testing.letters import END, Ask, Drafted, Letters, finish, watched
 from specstream.types import SamplingParams

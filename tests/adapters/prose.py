@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specstream.pipeline.interfaces import PromptRewriter
-from specstream.pipeline.segment import Segmenter
+from specstream.stages.interfaces import PromptRewriter
+from specstream.text.segmenter import Segmenter
 from specstream.types import Chunk, Phrase, ScenePrompt, Span
 
 PROSE = Path(__file__).parent / "prose"

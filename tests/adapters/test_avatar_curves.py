@@ -12,9 +12,8 @@ import pytest
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import Face, PlayClock, VisemeScripter, frames
-from specstream_adapters.avatar.curves import CurveRig
-from specstream_adapters.avatar.rigs import VRM
-from specstream_adapters.avatar.visemes import ARKIT_SHAPES, SHAPES, VISEMES
+from specstream_adapters.avatar.curves import VRM, CurveRig
+from specstream_adapters.avatar.directions import ARKIT_SHAPES, SHAPES, VISEMES
 
 RATE = 16_000
 SOUNDS = "p b m f v t d k s z ʃ tʃ θ n l ɹ h aɪ oʊ ə iː uː ɑː _".split()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specstream_adapters.avatar.directions import DIRECTIONS, direct
-from specstream_adapters.avatar.visemes import ARKIT_SHAPES
+from specstream_adapters.avatar.directions import ARKIT_SHAPES, DIRECTIONS, direct
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 
-from specstream.cli import main
 from specstream.commands.chain import stage_or_adapter
 from specstream.commands.export import read_cues
+from specstream.commands.main import main
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import VisemeScripter, export, talking_head
-from specstream_adapters.avatar.directions import DIRECTIONS
-from specstream_adapters.avatar.exports import FORMATS
-from specstream_adapters.avatar.rigs import VRM, VRM_MOUTH, recast
+from specstream_adapters.avatar.curves import VRM, VRM_MOUTH, recast
+from specstream_adapters.avatar.directions import ARKIT_SHAPES, DIRECTIONS, VISEMES
+from specstream_adapters.avatar.exports import FORMATS, GESTURES, MOODS
 from specstream_adapters.avatar.sounds import names_of, parse_ipa
-from specstream_adapters.avatar.talkinghead import GESTURES, MOODS
-from specstream_adapters.avatar.visemes import ARKIT_SHAPES, VISEMES
 
 # Azure's table for US English (IPA, viseme id); SAPI's SPVISEMES says the same by example.
 AZURE = {

@@ -12,7 +12,7 @@ import pytest
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.types import PAUSE, AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import VisemeScripter
-from specstream_adapters.avatar.visemes import ARKIT_SHAPES, CLOSURES, VISEMES
+from specstream_adapters.avatar.directions import ARKIT_SHAPES, CLOSURES, VISEMES
 
 RATE = 16_000
 FRAME = RATE * 40 // 1000

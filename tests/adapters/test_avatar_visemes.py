@@ -6,9 +6,9 @@ import unicodedata
 import pytest
 
 from specstream.types import PAUSE
+from specstream_adapters.avatar.directions import ARKIT_SHAPES, CLOSURES, SHAPES, VISEMES
 from specstream_adapters.avatar.sounds import lone_stress, parse_ipa
-from specstream_adapters.avatar.spelling import spell
-from specstream_adapters.avatar.visemes import ARKIT_SHAPES, CLOSURES, SHAPES, VISEMES
+from specstream_adapters.avatar.timeline import spell
 
 # Symbols as espeak-ng writes them, by language (its own rendering of ordinary sentences).
 INVENTORY = {

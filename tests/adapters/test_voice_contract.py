@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from specstream.errors import AdapterFailed, ConfigError
-from specstream.pipeline.interfaces import SpeechSynthesizer, voice_from_function
-from specstream.pipeline.spoken import Readout
+from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
+from specstream.text.spoken import Readout
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
-from specstream_adapters.voice.text import plain
+from specstream_adapters.voice.shared import plain
 
 Make = Callable[..., SpeechSynthesizer]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
-from specstream.pipeline.stages import VoiceStage
+from specstream.stages.stages import VoiceStage
 from specstream.types import PAUSE, Phrase, Span, Speech, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, espeak, espeak_library
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent, Sink
-from tests.standins import feed
+from tests.support.standins import feed
 
 LONG = "This sentence goes on for a while, so that there is something left to stop."
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
-from specstream.pipeline.interfaces import listened_until
+from specstream.stages.interfaces import listened_until
 from specstream.types import Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, espeak, shared
 from specstream_adapters.voice.espeak import PIECE, on_library

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specstream.types import Span
-from specstream_adapters.voice.hibari_model import shared_model
+from specstream_adapters.voice.hibari import shared_model
 from specstream_adapters.voice.hibari_text import NO_WORD, Reader, Script
 
 pytest.importorskip("hibari")

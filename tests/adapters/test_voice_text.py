@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from specstream_adapters.voice.text import pieces, plain, speakable, tokens
+from specstream_adapters.voice.shared import pieces, plain, speakable, tokens
 
 
 def words(text: str) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import ConfigError, PromptError, RequestError
-from specstream.pipeline.playout import Playout
-from specstream.pipeline.stage import Event
+from specstream.playback.playout import Playout
+from specstream.stages.pipeline import Event
 from specstream.testing import ScriptedEngine
 from specstream.types import (
     AvatarCue,
@@ -24,8 +24,8 @@ from specstream.types import (
     ScenePrompt,
     Speech,
 )
-from tests.turns import TEXT, Sound, first
-from tests.ws.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.support.turns import TEXT, Sound, first
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,8 +17,8 @@ from specstream.errors import AdapterUnavailable
 from specstream.listening.resampler import Resampler
 from specstream_adapters.ears import speexdsp
 from specstream_adapters.ears.speexdsp import SpeexCanceller
-from tests.rooms import RATE, Room
-from tests.turns import TEXT, Sound
+from tests.support.rooms import RATE, Room
+from tests.support.turns import TEXT, Sound
 
 DELAY_S = 0.01  # the reference comes so much earlier than the echo of a play-out without latency
 

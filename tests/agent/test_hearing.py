@@ -10,8 +10,8 @@ import pytest
 from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
 from specstream.errors import AdapterFailed, RequestError
 from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
-from tests.rooms import RATE, Room
-from tests.turns import TEXT, first
+from tests.support.rooms import RATE, Room
+from tests.support.turns import TEXT, first
 
 pytestmark = pytest.mark.virtual_time
 

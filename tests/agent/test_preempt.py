@@ -17,8 +17,8 @@ from specstream.errors import AdapterFailed, ConfigError, PromptError
 from specstream.listening.events import TurnHeard, TurnPaused
 from specstream.testing import ScriptedEngine, ScriptedModel
 from specstream.types import Chunk, Phrase, Speech
-from tests.rooms import Room
-from tests.turns import TEXT, first
+from tests.support.rooms import Room
+from tests.support.turns import TEXT, first
 
 pytestmark = pytest.mark.virtual_time
 ASKED = "Tell me a tale."

@@ -15,14 +15,14 @@ import pytest
 
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import RequestError
-from specstream.listening.doubles import ScriptedRecognizer
 from specstream.listening.events import TurnEnded, TurnHeard, TurnPartial, TurnPaused
-from specstream.pipeline.listening_interfaces import Transcript
+from specstream.listening.interfaces import Transcript
 from specstream.signals import Signal
 from specstream.testing import ScriptedModel
+from specstream.testing.doubles import ScriptedRecognizer
 from specstream.types import Chunk, Mark, Phrase, Span, SpeechBuffer
-from tests.rooms import Room
-from tests.ws.doubles import WORD_S, WordVoice
+from tests.server.doubles import WORD_S, WordVoice
+from tests.support.rooms import Room
 
 pytestmark = pytest.mark.virtual_time
 WORDS = "red blue green cold warm small large early late north south quick calm".split()

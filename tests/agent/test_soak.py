@@ -12,13 +12,13 @@ import pytest
 
 from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
-from specstream.listening.settings import ListenerSettings
+from specstream.listening.events import ListenerSettings
 from specstream.testing import ScriptedEngine
+from specstream.testing.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.types import AvatarCue
-from tests.turns import TEXT, Sound
-from tests.ws.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.support.turns import TEXT, Sound
 
 pytestmark = pytest.mark.virtual_time
 RATE, VOICE_RATE = 16_000, 24_000

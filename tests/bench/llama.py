@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import EOS
+from tests.support.tiny import EOS
 
 __all__ = ["FakeLlama", "gguf_file", "install_llama_cpp"]
 

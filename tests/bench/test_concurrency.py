@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.concurrency import (
+from specstream.bench.load.concurrency import (
     Crowd,
     LoadFigures,
     Shape,

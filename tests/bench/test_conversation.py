@@ -9,22 +9,23 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream import Agent, cli
-from specstream.bench.conversation import (
+from specstream import Agent
+from specstream.bench.load.conversation import (
     ConversationFigures,
     ask_aloud,
     ask_in_writing,
     heard_as,
     interrupted,
 )
-from specstream.bench.soak import HeardAt, converse
+from specstream.bench.load.soak import HeardAt, converse
+from specstream.commands import main as cli
 from specstream.errors import AdapterFailed, EngineError
-from specstream.listening.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from specstream.listening.ears import Ears
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.playout import Playout
+from specstream.listening.events import ListenerSettings
+from specstream.playback.playout import Playout
 from specstream.testing import ScriptedEngine
-from tests.ws.doubles import OneCueFace, WordVoice
+from specstream.testing.doubles import ScriptedRecognizer, ScriptedTurnDetector
+from tests.server.doubles import OneCueFace, WordVoice
 
 RATE = 16_000
 REPLY = "One two three."

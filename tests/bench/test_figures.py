@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.aggregates import geometric_mean, percentile, rounded
-from specstream.bench.figures import Figures
-from specstream.bench.records import Emission, Run
+from specstream.bench.records import Emission, Run, geometric_mean, percentile, rounded
+from specstream.bench.results import Figures
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
 

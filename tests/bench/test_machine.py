@@ -16,7 +16,7 @@ from specstream.bench.machine import (
 from specstream.bench.run import Outcome
 from specstream.bench.table import heading_of
 from specstream.config import DEFAULT_TARGET, EngineConfig
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 
 def test_it_names_versions_machine_models_and_options() -> None:

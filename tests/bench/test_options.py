@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.bench.options import Padding, check_gguf, parse_padding
+from specstream.bench.prompts import Padding, check_gguf, parse_padding
 from specstream.errors import ConfigError
 from tests.bench.llama import gguf_file, install_llama_cpp
 
@@ -51,7 +51,7 @@ def test_what_is_wrong_with_the_file_is_told(
 def test_a_missing_package_is_named_with_the_command_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specstream.bench.options.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("specstream.bench.prompts.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install llama-cpp-python"):
         check_gguf(str(gguf_file(tmp_path)))
 

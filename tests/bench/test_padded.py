@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from specstream.bench import padded as padded_module
-from specstream.bench.options import Padding, parse_padding
-from specstream.bench.padded import (
+from specstream.bench.load import padded as padded_module
+from specstream.bench.load.padded import (
     Shape,
     choose_shape,
     heads_for,
@@ -18,12 +17,13 @@ from specstream.bench.padded import (
     padded_target,
     save_padded,
 )
+from specstream.bench.prompts import Padding, parse_padding
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.recognise import read_head_config
 from specstream.models.kept import bundled_heads, located
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.support.tiny import byte_tokenizer, tiny_model
 
 TINY = tiny_model(64)  # 2 layers, width 32, MLP 64, 4 heads in 2 groups
 SHAPES = [

@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from specstream.bench import serving
-from specstream.commands.bench_serving import run_serving
+from specstream.bench.load import serving
+from specstream.commands.bench.serving import run_serving
 from specstream.errors import ConfigError
 
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.bench.document import analyse, document_of
+from specstream.bench.document import analyse, document_of, verdict_of
 from specstream.bench.results import Results
 from specstream.bench.run import Outcome
 from specstream.bench.table import table_of
-from specstream.bench.verdict import verdict_of
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
 

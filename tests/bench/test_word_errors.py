@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.bench.word_errors import WordErrors, plain_words
+from specstream.bench.questions import WordErrors, plain_words
 
 
 @pytest.mark.parametrize(

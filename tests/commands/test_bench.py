@@ -12,10 +12,10 @@ import pytest
 
 from specstream.bench import plots
 from specstream.bench.arms.transformers_peers import PeerArm
-from specstream.cli import main
+from specstream.commands.main import main
 from specstream.commands.progress import Progress
 from tests.bench.llama import gguf_file, install_llama_cpp
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 SUMMARY = {
     "ar_vs_generate",
@@ -259,7 +259,7 @@ def test_a_prompt_that_does_not_fit_the_model_is_named(
 def test_its_options_load_no_torch() -> None:
     import subprocess
 
-    code = "import sys, specstream.commands.bench; sys.exit('torch' in sys.modules)"
+    code = "import sys, specstream.commands.bench.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -270,7 +270,7 @@ def test_what_the_engine_logs_as_an_error_is_in_the_notes(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from specstream.speculation.proposers.suffix import SuffixProposer
+    from specstream.drafting.proposers.suffix import SuffixProposer
 
     def broken(*args: object) -> None:
         raise ZeroDivisionError

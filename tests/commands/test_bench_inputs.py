@@ -13,7 +13,7 @@ import pytest
 # What each command line did, in one process: a module imported by one would be seen in all that follow.
 _SCRIPT = """
 import contextlib, io, json, sys
-from specstream.cli import main
+from specstream.commands.main import main
 heavy = ("torch", "transformers", "numpy", "matplotlib", "tokenizers")
 for argv in json.load(sys.stdin):
     said = io.StringIO()

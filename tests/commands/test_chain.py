@@ -8,12 +8,12 @@ import pytest
 
 from specstream.commands import chain
 from specstream.commands.chain import load_voice, open_pipeline, stage_or_adapter
+from specstream.engine.engine import Engine
 from specstream.errors import AdapterUnavailable, ConfigError
-from specstream.pipeline import adapters
-from specstream.pipeline.adapters import DefaultVoice
-from specstream.session import Engine
-from specstream.ws.stage.server import adapter_server
-from tests.standins import ToneVoice
+from specstream.remote.server import adapter_server
+from specstream.stages import adapters
+from specstream.stages.adapters import DefaultVoice
+from tests.support.standins import ToneVoice
 
 
 async def test_an_adapter_of_another_kind_is_refused_at_once() -> None:
@@ -36,7 +36,7 @@ def test_speed_and_pitch_reach_any_voice() -> None:
 
 def test_a_voice_that_has_no_speed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry_points(group: str) -> list[EntryPoint]:
-        return [EntryPoint("tone", "tests.standins:ToneVoice", group)]
+        return [EntryPoint("tone", "tests.support.standins:ToneVoice", group)]
 
     monkeypatch.setattr(adapters, "entry_points", entry_points)
     with pytest.raises(ConfigError, match="the voice 'tone' can't be set with --speed: .*'speed'"):

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from specstream.cli import main
 from specstream.commands import chat
 from specstream.commands.chat import _forget_half
+from specstream.commands.main import main
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine, ScriptedGeneration, chunks_of
@@ -136,7 +136,7 @@ def test_a_conversation_that_outgrows_the_context_goes_on_without_its_older_half
 SCRIPTED = """
 import sys
 import anyio
-from specstream.cli import main
+from specstream.commands.main import main
 from specstream.commands import chat
 from specstream.config import EngineConfig
 from specstream.errors import PromptError

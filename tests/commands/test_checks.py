@@ -19,7 +19,7 @@ CHILD = (
     WITHOUT_TORCH
     + """
 import contextlib, io, json
-from specstream.cli import main
+from specstream.commands.main import main
 told = {}
 for name, argv in json.load(sys.stdin).items():
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
@@ -114,7 +114,7 @@ def test_it_is_one_line_before_anything_heavy_is_imported(
 
 def test_what_passes_the_checks_is_loaded() -> None:
     """Check the other tests: a command that needs torch does fail in this process."""
-    child = f"{WITHOUT_TORCH}from specstream.cli import main\nmain(['generate', 'x'])"
+    child = f"{WITHOUT_TORCH}from specstream.commands.main import main\nmain(['generate', 'x'])"
     argv = [sys.executable, "-c", child]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert "import of torch halted" in done.stderr

@@ -16,7 +16,7 @@ from specstream.commands.common import (
 from specstream.errors import ConfigError, SamplingError
 from specstream.methods import OwnProposerConfig
 from specstream.types import Grammar, SamplingParams
-from tests.packages import install_proposers
+from tests.support.packages import install_proposers
 
 
 def options(folder: Path, toml: str, *argv: str) -> Namespace:

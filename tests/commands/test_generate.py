@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specstream.cli import main
-from specstream.commands import stdin
+from specstream.commands import terminal as stdin
+from specstream.commands.main import main
 from specstream.testing import chunks_of
 from tests.commands.doubles import piped, scripted
 
@@ -109,7 +109,7 @@ def test_a_reply_that_was_cut_says_by_what(
 
 SCRIPTED = """
 import sys
-from specstream.cli import main
+from specstream.commands.main import main
 from specstream.commands import generate, say
 from specstream.testing import ScriptedEngine
 generate.engine_of = say.engine_of = lambda args: ScriptedEngine(["one two three."])

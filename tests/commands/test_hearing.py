@@ -9,7 +9,7 @@ import pytest
 from specstream.commands import serve
 from specstream.commands.serve import load_ears
 from specstream.errors import AdapterUnavailable, ConfigError
-from specstream.pipeline.listening_interfaces import TurnCapabilities
+from specstream.listening.interfaces import TurnCapabilities
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
 
 

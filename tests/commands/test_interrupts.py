@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from specstream.commands.interrupts import ends_at_once
+from specstream.commands.terminal import ends_at_once
 
 # Blocks the importing thread for ever: the main thread, or one that the interpreter's exit waits for.
 STUCK = """
@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Finder())
 
 # Work that blocks: the import of a module, or a line of code.
 PLACES = {
-    "parsing": ("specstream.commands.usage", ["generate", "x"]),
+    "parsing": ("specstream.commands.terminal", ["generate", "x"]),
     "the command": ("specstream.commands.generate", ["generate", "x"]),
     "torch": ("torch", ["generate", "x"]),
     "torch, for a server": ("torch", ["serve", "--port", "0", "--voice", "reference"]),
@@ -66,9 +66,8 @@ def ended(code: str, *signals: int, ignores: bool = False) -> tuple[int, str, st
 
 
 def command(argv: list[str], wanted: str = "") -> str:
-    return (
-        f"wanted = {wanted!r}\n{STUCK}\nfrom specstream.cli import main\nsys.exit(main({argv!r}))"
-    )
+    start = f"from specstream.commands.main import main\nsys.exit(main({argv!r}))"
+    return f"wanted = {wanted!r}\n{STUCK}\n{start}"
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -79,7 +78,7 @@ def test_an_import_that_takes_long_is_not_waited_for(place: str) -> None:
 
 def test_nor_is_a_model_that_takes_long_to_read() -> None:
     code = command(["generate", "x"]).replace(
-        "from specstream.cli",
+        "from specstream.commands.main",
         """
 import types
 
@@ -87,8 +86,8 @@ class EngineWorker:
     def __init__(self, *args):
         self.start = threading.Thread(target=stuck).start
 
-sys.modules["specstream.engine.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
-from specstream.cli""",
+sys.modules["specstream.engine.core.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
+from specstream.commands.main""",
     )
     assert ended(code, signal.SIGINT) == (130, "specstream: interrupted\n", "")
     assert ended(code, signal.SIGTERM) == (143, "specstream: terminated\n", "")
@@ -100,7 +99,7 @@ from specstream.cli""",
 def test_a_signal_that_does_not_wake_the_event_loop_is_noticed() -> None:
     """One that comes just before the loop goes to sleep, or reaches another thread."""
     code = command(["generate", "x"]).replace(
-        "from specstream.cli",
+        "from specstream.commands.main",
         """
 import signal, time, types
 
@@ -113,8 +112,8 @@ class EngineWorker:
     def __init__(self, *args):
         self.start = threading.Thread(target=interrupt).start
 
-sys.modules["specstream.engine.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
-from specstream.cli""",
+sys.modules["specstream.engine.core.worker"] = types.SimpleNamespace(EngineWorker=EngineWorker)
+from specstream.commands.main""",
     )
     assert ended(code) == (130, "specstream: interrupted\n", "")
 
@@ -135,7 +134,7 @@ async def run(args):
 command.run = run
 atexit.register(stuck)
 sys.argv[1:] = ["generate", "x"]
-from specstream.cli import main
+from specstream.commands.main import main
 sys.exit(main())
 """
     done = ended(f"wanted = ''\n{STUCK}{code}", signal.SIGINT)

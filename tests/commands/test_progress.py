@@ -13,8 +13,8 @@ import pytest
 
 from specstream.commands.progress import Progress, forecast, loaded, show_log
 from specstream.config import EngineConfig
+from specstream.engine.engine import Engine
 from specstream.errors import ModelError, ModelNotFound
-from specstream.session import Engine
 
 
 class Terminal(io.StringIO):

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from specstream.cli import main
 from specstream.commands import pull as module
+from specstream.commands.main import main
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import folder_of, parameters_of, read_record, size_of
 from specstream.models.pull import Sources
-from tests.missing import install
 from tests.models.made import NO_HUB, World
+from tests.support.missing import install
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from specstream.cli import main
+from specstream.commands.main import main
 from specstream.commands.output import RunPrinter
 from specstream.commands.recorder import Recorder
 from specstream.errors import OutputError
-from specstream.pipeline.stage import Event
+from specstream.stages.pipeline import Event
 from specstream.types import AvatarCue, Span
 from tests.commands.doubles import scripted
 

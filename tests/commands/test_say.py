@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specstream.cli import main
+from specstream.commands.main import main
 from specstream.commands.say import _tell
 from specstream.trace import read_trace
 from tests.commands.doubles import piped
@@ -35,7 +35,7 @@ def test_a_text_is_spoken_verbatim_without_a_model(tmp_path: Path) -> None:
     """It is read like a reply: tags are directions, amounts are put into words."""
     code = """
 import sys
-from specstream.cli import main
+from specstream.commands.main import main
 code = main(["say", "--verbatim", "[smile] It costs $5. Thank you.", "--voice", "reference",
              "--speed", "2", "--json", "--out", sys.argv[1]])
 assert "torch" not in sys.modules and "transformers" not in sys.modules

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import pytest
 
-from specstream.cli import main
+from specstream.client.client import RealtimeClient
 from specstream.commands import serve
+from specstream.commands.main import main
 from specstream.config import EngineConfig
-from specstream.session import Engine
-from specstream.ws.client import RealtimeClient
+from specstream.engine.engine import Engine
 
 
 class Loaded(Engine):

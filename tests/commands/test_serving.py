@@ -12,15 +12,15 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream import cli
+from specstream.client.client import Done, RealtimeClient
+from specstream.commands import main as cli
 from specstream.commands import serve
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.testing import ScriptedEngine
-from specstream.ws.client import Done, RealtimeClient
-from tests.ws.certificate import CERTIFICATE, LOCKED_KEY
-from tests.ws.doubles import Gate, settle
+from tests.server.certificate import CERTIFICATE, LOCKED_KEY
+from tests.server.doubles import Gate, settle
 
 
 def parsed(*argv: str) -> Namespace:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specstream import cli
+from specstream.commands import main as cli
 from specstream.commands import train as command
 from tests.commands.test_progress import Terminal
-from tests.train.made import options, prompts_file
+from tests.training.made import options, prompts_file
 
 
 def words(root: Path) -> list[str]:
@@ -99,7 +99,7 @@ def test_bad_inputs_are_refused_before_torch_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "specstream.train.run", None)  # imports torch
+    monkeypatch.setitem(sys.modules, "specstream.training.run", None)  # imports torch
     Path("here").mkdir()
     Path("here", "a").touch()
     prompts_file(Path("good.jsonl"))
@@ -114,7 +114,7 @@ def test_bad_inputs_are_refused_before_torch_is_loaded(
 
 def test_what_is_checked_before_is_checked_without_torch(tmp_path: Path) -> None:
     """In a process of its own: here it is loaded already."""
-    script = "import sys; from specstream.train import inputs; assert 'torch' not in sys.modules"
+    script = "import sys; from specstream.training import inputs; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

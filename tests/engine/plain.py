@@ -10,8 +10,16 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
+from specstream.drafting.policy.costs import Costs
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.drafting.research.early_exit import EarlyExitProposer
+from specstream.drafting.research.lookahead import LookaheadProposer
+from specstream.drafting.research.mirror import MirrorProposer
+from specstream.engine.core.request import Request
+from specstream.engine.core.step import EngineCore
 from specstream.methods import (
     DraftProposerConfig,
     EarlyExitProposerConfig,
@@ -19,23 +27,15 @@ from specstream.methods import (
     MirrorProposerConfig,
     SuffixProposerConfig,
 )
-from specstream.model.heads.early_exit import EarlyExit
+from specstream.model.heads.research.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.costs import Costs
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.early_exit import EarlyExitProposer
-from specstream.speculation.proposers.lookahead import LookaheadProposer
-from specstream.speculation.proposers.mirror import MirrorProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
-from tests.blocks import block_proposer
-from tests.heads import eagle_proposer
-from tests.medusas import medusa_proposer
-from tests.mtps import mtp_proposer
-from tests.streams import streaming_proposer
-from tests.tiny import (
+from tests.support.blocks import block_proposer
+from tests.support.heads import eagle_proposer
+from tests.support.medusas import medusa_proposer
+from tests.support.mtps import mtp_proposer
+from tests.support.streams import streaming_proposer
+from tests.support.tiny import (
     EOS,
     answered,
     ask,

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from specstream.engine.request import Request
+from specstream.engine.core.request import Request
 from specstream.types import SamplingParams
-from tests.batches import KINDS, TEXTS, Passes, alone, greedy, make
-from tests.tiny import Inbox, ask, run_until_idle
+from tests.support.batches import KINDS, TEXTS, Passes, alone, greedy, make
+from tests.support.tiny import Inbox, ask, run_until_idle
 
 # The same text as alone.
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
+from specstream.engine.core.request import Request
+from specstream.engine.core.step import EngineCore
 from specstream.errors import EngineFailed, ModelBroken, RequestError, SamplingError
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.types import SamplingParams
-from tests.batches import KINDS, TEXTS, TOKENIZER, alone, greedy, make, spied_on
-from tests.tiny import Inbox, ask, run_until_idle
+from tests.support.batches import KINDS, TEXTS, TOKENIZER, alone, greedy, make, spied_on
+from tests.support.tiny import Inbox, ask, run_until_idle
 
 
 def spoil(core: EngineCore, victim: Request, row: int | None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.prefill import PrefillBudget
-from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
-from tests.batches import KINDS, TEXTS, Passes, alone, greedy, make
-from tests.tiny import Inbox, ask, run_until_idle
+from specstream.engine.core.lifecycle import PrefillBudget
+from specstream.engine.core.request import Request
+from specstream.engine.core.step import EngineCore
+from tests.support.batches import KINDS, TEXTS, Passes, alone, greedy, make
+from tests.support.tiny import Inbox, ask, run_until_idle
 
 
 def newcomer_beside(

@@ -14,7 +14,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.engine import build
-from specstream.engine.worker import EngineWorker
+from specstream.engine.core.worker import EngineWorker
 from specstream.errors import (
     ConfigError,
     EngineClosed,
@@ -28,10 +28,10 @@ from specstream.model.forward import ForwardInput
 from specstream.model.load import load_tokenizer
 from specstream.model.native.library import library
 from specstream.model.runner import ModelRunner
-from specstream.model.vocabulary import find_draft
+from specstream.model.tokens.vocabulary import find_draft
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.tiny import EOS, answered, ask, byte_tokenizer, save_pair, tiny_model
+from tests.support.tiny import EOS, answered, ask, byte_tokenizer, save_pair, tiny_model
 
 
 @pytest.fixture(scope="module")

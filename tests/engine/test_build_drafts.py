@@ -8,14 +8,14 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from specstream.config import parse_config
+from specstream.drafting.proposers import auto_build
+from specstream.drafting.proposers.auto import AutoProposer
 from specstream.engine import build
 from specstream.errors import ModelUnsupported
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers import auto_build
-from specstream.speculation.proposers.auto import AutoProposer
 from specstream.types import SamplingParams
-from tests.tiny import answered, ask, byte_tokenizer, save_pair
+from tests.support.tiny import answered, ask, byte_tokenizer, save_pair
 
 CHAT = ("<|im_start|>", "<|im_end|>")
 

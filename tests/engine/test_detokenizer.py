@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from specstream.config import DEFAULT_TARGET
-from specstream.engine.detokenizer import Detokenizer, decoder_of
+from specstream.engine.core.detokenizer import Detokenizer, decoder_of
 from specstream.model.load import load_tokenizer
-from tests.tiny import byte_tokenizer
+from tests.support.tiny import byte_tokenizer
 
 PIECES = [
     " fox",

@@ -7,16 +7,16 @@ from typing import Any, cast
 import pytest
 import torch
 
+from specstream.drafting.policy.costs import Costs
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.research.mirror import MirrorProposer
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
-from specstream.model.heads.early_exit import EarlyExit
+from specstream.model.heads.research.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
-from specstream.speculation.policy.costs import Costs
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.mirror import MirrorProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, AtOnce, plain_greedy, proposer
-from tests.tiny import answered, ask, auto_proposer, make_core, noisy_copy, run_until_idle
+from tests.support.tiny import answered, ask, auto_proposer, make_core, noisy_copy, run_until_idle
 
 
 def test_the_draft_reads_a_long_prompt_in_parts() -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.engine.step import EngineCore
+from specstream.drafting.optional import States
+from specstream.drafting.proposal import SpecRequest
+from specstream.drafting.proposers import build_proposer
+from specstream.drafting.proposers.auto import AutoProposer
+from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.eagle import EagleProposer
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, EagleProposerConfig
 from specstream.model.runner import ModelRunner
-from specstream.speculation.optional import States
-from specstream.speculation.proposal import SpecRequest
-from specstream.speculation.proposers import build_proposer
-from specstream.speculation.proposers.auto import AutoProposer
-from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import (
     MODEL,
@@ -28,8 +28,8 @@ from tests.engine.plain import (
     check_greedy,
     plain_greedy,
 )
-from tests.heads import eagle_head, random_eagle, trained_eagle
-from tests.tiny import EOS, answered, make_core
+from tests.support.heads import eagle_head, random_eagle, trained_eagle
+from tests.support.tiny import EOS, answered, make_core
 
 RUNNER = ModelRunner(MODEL)
 HEAD = eagle_head(trained_eagle(MODEL), RUNNER)

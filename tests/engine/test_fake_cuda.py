@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.engine import step as step_module
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.eagle import EagleProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.drafting.research.early_exit import EarlyExitProposer
+from specstream.drafting.research.lookahead import LookaheadProposer
+from specstream.drafting.research.medusa import MedusaProposer
+from specstream.engine.core import step as step_module
 from specstream.methods import (
     DraftProposerConfig,
     EagleProposerConfig,
@@ -20,23 +28,15 @@ from specstream.methods import (
     SuffixProposerConfig,
 )
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.heads.early_exit import EarlyExit
-from specstream.model.heads.medusa import MedusaHead
+from specstream.model.heads.research.early_exit import EarlyExit
+from specstream.model.heads.research.medusa import MedusaHead
 from specstream.model.heads.tensors import Tensors
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.early_exit import EarlyExitProposer
-from specstream.speculation.proposers.lookahead import LookaheadProposer
-from specstream.speculation.proposers.medusa import MedusaProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import Grammar, SamplingParams
-from tests.fake_cuda import CARD, Counts, fake_cuda, on_card
-from tests.heads import random_eagle
-from tests.medusas import random_medusa
-from tests.tiny import EOS, ask, auto_proposer, byte_tokenizer, make_core, tiny_model
+from tests.support.fake_cuda import CARD, Counts, fake_cuda, on_card
+from tests.support.heads import random_eagle
+from tests.support.medusas import random_medusa
+from tests.support.tiny import EOS, ask, auto_proposer, byte_tokenizer, make_core, tiny_model
 
 pytestmark = pytest.mark.fake_cuda
 

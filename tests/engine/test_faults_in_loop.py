@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
 from specstream.errors import EngineFailed, ModelBroken
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.tiny import (
+from tests.support.tiny import (
     answered,
     ask,
     make_core,

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio  # noqa: F401 - the engine belongs to a test's own loop
 
 from specstream import Engine, SamplingParams
-from specstream.engine import admission as admissions
-from specstream.engine.prompt import Prompt, PromptEncoder
+from specstream.engine.core import admission as admissions
+from specstream.engine.core.prompt import Prompt, PromptEncoder
 from specstream.errors import EngineBusy, EngineClosed, EngineFailed, PromptError
 from specstream.types import Message
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 CONTEXT = 4096
 LONG = "x" * (admissions.SHORT_CHARS + 1)  # 4,001 tokens of the tiny tokenizer: they fit

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from specstream.drafting.proposers import KINDS
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
 from specstream.errors import EngineBusy, PromptError
 from specstream.methods import DraftProposerConfig
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers import KINDS
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy, proposer
-from tests.tiny import (
+from tests.support.tiny import (
     EOS,
     Inbox,
     answered,

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from specstream.config import EngineConfig
-from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposer
+from specstream.engine.core.request import Request
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConsumerStalled, EngineBusy
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.tiny import Inbox, answered, ask, run_until_idle
+from tests.support.tiny import Inbox, answered, ask, run_until_idle
 
 LONG = SamplingParams(max_tokens=300)  # 512 rows each, of which the first 256 are allocated at once
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from specstream.config import EngineConfig
+from specstream.drafting.proposers import build_proposer
+from specstream.drafting.proposers.candidate import Parts
 from specstream.engine.build import build_engine
-from specstream.engine.step import EngineCore
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.methods import MtpProposerConfig
 from specstream.model.heads.base import Level
 from specstream.model.heads.mtp import MtpHead
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers import build_proposer
-from specstream.speculation.proposers.parts import Parts
 from specstream.types import SamplingParams
 from tests.engine.plain import (
     MODEL,
@@ -29,8 +29,8 @@ from tests.engine.plain import (
     plain_greedy,
 )
 from tests.model.heads.test_mtp import qwen, write
-from tests.mtps import mtp_head, mtp_proposer, random_module, tensors_of, trained_module
-from tests.tiny import EOS, answered, make_core
+from tests.support.mtps import mtp_head, mtp_proposer, random_module, tensors_of, trained_module
+from tests.support.tiny import EOS, answered, make_core
 
 RUNNER = ModelRunner(MODEL)
 GREEDY = SamplingParams(max_tokens=40)

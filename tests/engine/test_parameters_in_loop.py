@@ -14,18 +14,18 @@ from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor, TopKLogitsWarper
 
 from specstream.config import EngineConfig
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.engine.core.step import EngineCore
 from specstream.errors import RequestError, SamplingError, SpecstreamError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
-from specstream.model.invariance import find_fixed_width
-from specstream.model.processors import LogitsPipeline, Processed
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
+from specstream.model.selfcheck import find_fixed_width
+from specstream.model.tokens.processors import LogitsPipeline, Processed
 from specstream.types import Grammar, SamplingParams
-from tests.tiny import (
+from tests.support.tiny import (
     EOS,
     Inbox,
     answered,

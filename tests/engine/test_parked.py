@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposers.off import OffProposer
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConsumerStalled, EngineError
-from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
-from tests.tiny import Inbox, answered, ask, make_core, run_until_idle
+from tests.support.tiny import Inbox, answered, ask, make_core, run_until_idle
 
 
 class Clock:

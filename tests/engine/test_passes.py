@@ -6,8 +6,8 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from specstream.engine.passes import plan_step
-from specstream.speculation.proposal import Proposal
+from specstream.drafting.proposal import Proposal
+from specstream.engine.core.passes import plan_step
 
 
 class Fake:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.phrase import FirstPhrase, PhraseLengths
+from specstream.engine.core.phrase import FirstPhrase, PhraseLengths
 
 
 def read(text: str, step: int = 1, lengths: PhraseLengths | None = None) -> int | None:

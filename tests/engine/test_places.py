@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from specstream.config import EngineConfig, parse_config
-from specstream.engine import build, places
-from specstream.engine.places import choose_places
+from specstream.drafting.calibration import MeasuredTimes, pass_ms
+from specstream.engine import build
+from specstream.engine.core import scheduler as places
+from specstream.engine.core.scheduler import choose_places
 from specstream.model.runner import ModelRunner
-from specstream.speculation.calibration import pass_ms
-from specstream.speculation.measured import MeasuredTimes
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 RUNNER = ModelRunner(tiny_model(40, seed=1))
 

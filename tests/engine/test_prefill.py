@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.engine.prefill import PrefillBudget
+from specstream.engine.core.lifecycle import PrefillBudget
 
 
 def test_before_anything_is_measured_a_guess_is_read() -> None:

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 import torch
 
-from specstream.engine.output import Output
-from specstream.engine.preview import preview, previews
-from specstream.engine.reasoning import Reasoning
-from specstream.engine.request import Request
+from specstream.drafting.proposal import Proposal
+from specstream.engine.core.output import Output
+from specstream.engine.core.passes import preview, previews
+from specstream.engine.core.reasoning import Reasoning
+from specstream.engine.core.request import Request
 from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.formats import CallFormat
-from specstream.speculation.proposal import Proposal
 from specstream.types import Preview, SamplingParams
 from tests.engine.test_reasoning_in_loop import WRITTEN, written
 from tests.engine.tools.formats import TOOLS
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 PIECES = ["ab", " b", "é", "日本", "🙂", "<think>", "</think>\n", ". ", "so", "s"]

@@ -11,11 +11,11 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from specstream.config import DEFAULT_TARGET
-from specstream.engine.prompt import PromptEncoder
-from specstream.engine.reasoning import Tag
+from specstream.engine.core.prompt import PromptEncoder
+from specstream.engine.core.reasoning import Tag
 from specstream.errors import PromptError
 from specstream.types import Message
-from tests.tiny import byte_tokenizer
+from tests.support.tiny import byte_tokenizer
 
 BUNDLED: Any = AutoTokenizer.from_pretrained(DEFAULT_TARGET)
 CHAT = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from specstream.engine.prompt import PromptEncoder
+from specstream.engine.core.prompt import PromptEncoder
 from specstream.errors import PromptError
 from specstream.types import Message
-from tests.tiny import byte_tokenizer
+from tests.support.tiny import byte_tokenizer
 
 LENIENT = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 STRICT = (

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.proposal import Proposal, SpecRequest
 from specstream.model.forward import PLAIN
-from specstream.speculation.proposal import Proposal, SpecRequest
 from specstream.types import SamplingParams
-from tests.drafts import no_looking
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.tiny import answered, ask, make_core, run_until_idle
-from tests.transfers import transfers
+from tests.support.drafts import no_looking
+from tests.support.tiny import answered, ask, make_core, run_until_idle
+from tests.support.transfers import transfers
 
 V = len(TOKENIZER)
 

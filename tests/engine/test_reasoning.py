@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import AddedToken
 
-from specstream.engine.reasoning import Reasoning, Tag, markers_of, opened_by
-from tests.tiny import byte_tokenizer
+from specstream.engine.core.reasoning import Reasoning, Tag, markers_of, opened_by
+from tests.support.tiny import byte_tokenizer
 
 CASES = [
     # written, reasoning, reply

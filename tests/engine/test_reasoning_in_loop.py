@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specstream.engine.request import Request
-from specstream.pipeline.segment_window import TokenMap
-from specstream.speculation.proposers.off import OffProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.engine.core.request import Request
+from specstream.text.window import TokenMap
 from specstream.types import Chunk, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
-from tests.tables import ScriptedRunner
-from tests.tiny import EOS, Inbox, answered, byte_tokenizer, make_core
+from tests.support.tables import ScriptedRunner
+from tests.support.tiny import EOS, Inbox, answered, byte_tokenizer, make_core
 
 WRITTEN = "<think>\nA. B\n</think>\n\nYes. Nö."
 

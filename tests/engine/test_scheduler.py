@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from specstream.config import EngineConfig
-from specstream.engine.request import Delivery, Request
-from specstream.engine.scheduler import Scheduler
+from specstream.engine.core.request import Delivery, Request
+from specstream.engine.core.scheduler import Scheduler
 from specstream.errors import EngineBusy
 from specstream.types import SamplingParams
 

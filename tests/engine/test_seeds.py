@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from specstream.engine import step
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.verify import verify_batch
+from specstream.engine.core import step
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.verify import verify_batch
 from specstream.types import SamplingParams
-from tests.choosers import Dice, proposer_with
 from tests.engine.plain import MODEL, TOKENIZER, proposer
-from tests.tiny import answered, ask, make_core, noisy_copy, run_until_idle
+from tests.support.choosers import Dice, proposer_with
+from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 WAYS = ["off", "draft", "suffix", "dice 1", "dice 2", "dice 3"]
 

@@ -7,14 +7,14 @@ import random
 import pytest
 import torch
 
-from specstream.engine.slots import Slot, Slots
+from specstream.drafting.proposers.off import OffProposer
+from specstream.engine.core.slots import Slot, Slots
 from specstream.model.kv.base import common_prefix
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers.off import OffProposer
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
-from tests.tables import ScriptedRunner, TableCache
-from tests.tiny import answered, ask, make_core, run_until_idle
+from tests.support.tables import ScriptedRunner, TableCache
+from tests.support.tiny import answered, ask, make_core, run_until_idle
 
 SYSTEM = list(range(100, 140))
 

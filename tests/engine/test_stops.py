@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from specstream.engine.stops import Repeats, StopMatcher
+from specstream.engine.core.detokenizer import Repeats, StopMatcher
 
 
 def reference(pieces: list[str], stops: list[str]) -> tuple[str, bool]:

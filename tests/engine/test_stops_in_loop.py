@@ -14,20 +14,21 @@ import pytest
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from specstream.engine import commit, stops
-from specstream.engine.request import Request
-from specstream.engine.stops import StopMatcher
+from specstream.drafting.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.engine.core import commit
+from specstream.engine.core import detokenizer as stops
+from specstream.engine.core.detokenizer import StopMatcher
+from specstream.engine.core.request import Request
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.metrics import SpecStats
-from specstream.model.noise import gumbel_max
-from specstream.model.sampling import probabilities
-from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest, Verdict
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
+from specstream.model.tokens.noise import gumbel_max
+from specstream.model.tokens.sampling import probabilities
 from specstream.types import Chunk, Preview, SamplingParams
-from tests.tables import ScriptedRunner, TableCache
-from tests.tiny import EOS, Inbox, ask, byte_tokenizer, make_core, run_until_idle
+from tests.support.tables import ScriptedRunner, TableCache
+from tests.support.tiny import EOS, Inbox, ask, byte_tokenizer, make_core, run_until_idle
 
 TOKENIZER = byte_tokenizer()
 SIZE = len(TOKENIZER)

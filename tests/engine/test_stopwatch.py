@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.engine.stopwatch import Stopwatch
+from specstream.engine.core.step import Stopwatch
 
 
 def test_on_a_cpu_spans_are_the_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([10.0, 10.5, 10.5, 12.0])
-    monkeypatch.setattr("specstream.engine.stopwatch.time.perf_counter", lambda: next(moments))
+    monkeypatch.setattr("specstream.engine.core.step.time.perf_counter", lambda: next(moments))
     watch = Stopwatch(torch.device("cpu"))
     for _ in range(3):
         watch.mark()

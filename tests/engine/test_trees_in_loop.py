@@ -10,16 +10,16 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM
 
 from specstream.config import EngineConfig
-from specstream.engine.step import EngineCore
+from specstream.drafting.optional import States
+from specstream.drafting.proposal import Capabilities, Proposal, Proposer, SpecRequest
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.optional import States
-from specstream.speculation.proposal import Capabilities, Proposal, Proposer, SpecRequest
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy
-from tests.tiny import answered, ask, make_core, run_until_idle
-from tests.trees import LyingTree, OracleTree
+from tests.support.tiny import answered, ask, make_core, run_until_idle
+from tests.support.trees import LyingTree, OracleTree
 
 TEXT = "A tree of words."
 REPLY = plain_greedy(TEXT, 40, None)

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from specstream.engine.truncation import fitting
+from specstream.engine.core.admission import fitting
+from specstream.engine.engine import Engine
 from specstream.errors import PromptError, PromptTooLong
-from specstream.session import Engine
 from specstream.types import Message, SamplingParams, Truncation
 
 SYSTEM: Message = {"role": "system", "content": "s" * 42}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from specstream import Engine, SamplingParams
-from specstream.engine.admission import Admission
+from specstream.engine.core.admission import Admission
 from specstream.errors import EngineFailed, PromptError
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 SHORT = SamplingParams(max_tokens=4)
 

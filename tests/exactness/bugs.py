@@ -15,15 +15,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.gtest import GTest
-from specstream.engine import sequence
-from specstream.model.noise import gumbel_max
-from specstream.model.processors import Processed
-from specstream.model.sampling import draw, draw_at, probabilities, uniforms
-from specstream.speculation.proposal import Proposal, Proposer, SpecRequest, Verdict
-from specstream.speculation.proposers.drafting import Drafting, proposals
-from specstream.speculation.rules import Acceptance, block_rule, ratio_rule
-from specstream.speculation.verify import Case
+from specstream.bench.exactness.enumeration import GTest
+from specstream.drafting.proposal import Proposal, Proposer, SpecRequest, Verdict
+from specstream.drafting.proposers.drafting import Drafting, proposals
+from specstream.drafting.rules import Acceptance, block_rule, ratio_rule
+from specstream.drafting.verify import Case
+from specstream.engine.core import request as sequence
+from specstream.model.tokens.noise import gumbel_max
+from specstream.model.tokens.processors import Processed
+from specstream.model.tokens.sampling import draw, draw_at, probabilities, uniforms
 from specstream.types import SamplingParams
 from tests.exactness.cells import SURE, Cell, run_cell
 
@@ -260,7 +260,7 @@ class Bug:
 _RATIO, _BLOCK = Cell(rule="ratio", batch="32"), Cell(rule="block", batch="32")
 _COINS = replace(_BLOCK, target="coins")
 _AUTO = replace(_BLOCK, proposer="auto")
-_JUDGE = "specstream.engine.step.verify_batch"
+_JUDGE = "specstream.engine.core.step.verify_batch"
 
 BUGS: Mapping[str, Bug] = {
     "argmax draft, q given as if drawn": Bug(_RATIO, ArgmaxDraft),
@@ -279,16 +279,14 @@ BUGS: Mapping[str, Bug] = {
     ),
     "top-p before the temperature, and twice": Bug(
         replace(_BLOCK, warper="top-p"),
-        patch=lambda: _patched("specstream.speculation.verify.probabilities", _top_p_first),
+        patch=lambda: _patched("specstream.drafting.verify.probabilities", _top_p_first),
     ),
     "stale row of q after a full acceptance": Bug(replace(_RATIO, k="one"), StaleRow),
     "sub-vocabulary, q over all tokens": Bug(_BLOCK, SubVocabulary),
     "draft's noise keyed by position alone": Bug(_COINS, KeyedByPosition),
     "auto drops its unsure last token": Bug(
         _AUTO,
-        patch=lambda: _patched(
-            "specstream.speculation.proposers.draft_model.proposals", _less_unsure
-        ),
+        patch=lambda: _patched("specstream.drafting.proposers.draft_model.proposals", _less_unsure),
     ),
 }
 

@@ -11,18 +11,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.gtest import GTest, g_test
+from specstream.bench.exactness.enumeration import GTest, g_test
 from specstream.bench.exactness.harness import Varying, sample
-from specstream.engine.step import EngineCore
+from specstream.drafting.checking import Explanation
+from specstream.drafting.policy.records import Outcome, Outlook, Plan, RoundTimes
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.auto import AutoProposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.engine.core.step import EngineCore
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.runner import ModelRunner
-from specstream.speculation.explanation import Explanation
-from specstream.speculation.policy.records import Outcome, Outlook, Plan, RoundTimes
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.auto import AutoProposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
 from tests.exactness.toy import (
     EOS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specstream.bench.exactness.gtest import survival
+from specstream.bench.exactness.enumeration import survival
 
 __all__ = ["independence"]
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.generation import utils as generation_utils
 
-from specstream.bench.exactness.gtest import GTest, g_test
+from specstream.bench.exactness.enumeration import GTest, g_test
 from specstream.types import SamplingParams
 from tests.exactness.toy import TinyRunner, exact_joint, noisy_copy, tiny_llama
 

@@ -21,15 +21,15 @@ from transformers import LlamaForCausalLM
 
 from specstream.bench.exactness.harness import Varying, run_requests
 from specstream.config import EngineConfig
-from specstream.engine.request import Delivery, Request
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
+from specstream.engine.core.request import Delivery, Request
+from specstream.engine.core.step import EngineCore
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
-from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
+from specstream.model.selfcheck import find_fixed_width
 from specstream.types import SamplingParams
 from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 

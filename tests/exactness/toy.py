@@ -16,16 +16,15 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specstream.bench.exactness.gtest import GTest, g_test
-from specstream.bench.exactness.harness import AT_ONCE, sample
-from specstream.bench.exactness.reference import Row, exact_joint
+from specstream.bench.exactness.enumeration import GTest, g_test
+from specstream.bench.exactness.harness import AT_ONCE, Row, exact_joint, sample
 from specstream.config import EngineConfig
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposal import Proposer
+from specstream.engine.core.step import EngineCore
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
 from specstream.types import SamplingParams
-from tests.tables import TableRunner
+from tests.support.tables import TableRunner
 
 __all__ = [
     "EOS",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from specstream.model.agreement import off_by
+from specstream.model.numerics import off_by
 
 __all__ = ["Context", "Mode", "NotRehearsed"]
 

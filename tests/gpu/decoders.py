@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specstream.model.agreement import rounding
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
+from specstream.model.numerics import rounding
 from specstream.model.tree import Tree
 from tests.gpu.context import Context
 from tests.gpu.models import place, pooled_decoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specstream.bench.exactness.greedy import compare_greedy
+from specstream.bench.exactness.checks import compare_greedy
 from specstream.engine.build import end_ids
 from specstream.model.graphs import TARGET
 from specstream.types import SamplingParams

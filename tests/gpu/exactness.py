@@ -7,23 +7,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from specstream.bench.exactness.gtest import g_test, holm
+from specstream.bench.exactness.enumeration import g_test, holm
 from specstream.bench.exactness.harness import AT_ONCE, sample
 from specstream.config import EngineConfig
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.methods import EagleProposerConfig
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.tensors import Tensors
-from specstream.model.invariance import find_fixed_width
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.eagle import EagleProposer
+from specstream.model.selfcheck import find_fixed_width
 from specstream.types import SamplingParams
 from tests.exactness.cells import LENGTH, PROMPT, VOCAB, Cell
 from tests.exactness.toy import TinyRunner
 from tests.gpu.context import Context
 from tests.gpu.models import bundled
 from tests.gpu.pair import make_pair, prompts, replies
-from tests.heads import random_eagle
+from tests.support.heads import random_eagle
 
 __all__ = ["bits", "cells"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specstream.model import fused
 from specstream.model.attention.kernels import Kernel, Ragged, flash, padded
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 from tests.gpu.context import Context
 

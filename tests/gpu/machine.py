@@ -75,7 +75,7 @@ def _doctor(context: Context) -> str:
     """The last lines of the command, or what kept it from running: it wants packages that may lack."""
     if context.mode == "fake":
         return "not asked on fake tensors"
-    command = [sys.executable, "-m", "specstream.cli", "doctor"]
+    command = [sys.executable, "-m", "specstream.commands.main", "doctor"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=context.left)
     except subprocess.TimeoutExpired:

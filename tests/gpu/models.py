@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from specstream.bench.options import Padding
-from specstream.bench.padded import choose_shape, pad
+from specstream.bench.load.padded import choose_shape, pad
+from specstream.bench.prompts import Padding
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
@@ -20,9 +20,9 @@ from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.load import load_model
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, RotaryTable
-from tests.fake_cuda import on_card
 from tests.gpu.context import Context
-from tests.recorder import Recorder
+from tests.support.fake_cuda import on_card
+from tests.support.recorder import Recorder
 
 __all__ = [
     "bundled",

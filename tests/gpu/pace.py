@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from specstream.engine.request import Request
-from specstream.engine.step import EngineCore
+from specstream.engine.core.request import Request
+from specstream.engine.core.step import EngineCore
 from specstream.types import SamplingParams
 from tests.gpu.context import Context
 from tests.gpu.pair import prompts, requests

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from specstream.bench.concurrency import mix_domains
+from specstream.bench.load.concurrency import mix_domains
 from specstream.bench.prompts import read_prompts
 from specstream.config import DEFAULT_TARGET, parse_config
+from specstream.drafting.proposers import build_proposer
+from specstream.drafting.proposers.candidate import Parts
 from specstream.engine.build import end_ids
-from specstream.engine.request import Delivery, Request
-from specstream.engine.step import EngineCore
+from specstream.engine.core.request import Delivery, Request
+from specstream.engine.core.step import EngineCore
 from specstream.model.graphs import DRAFT, CapturePlan
 from specstream.model.heads.base import Head
 from specstream.model.heads.recognise import load_head, told_acceptance
 from specstream.model.load import load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import located
-from specstream.speculation.proposers import build_proposer
-from specstream.speculation.proposers.parts import Parts
 from specstream.types import Message, SamplingParams
 from tests.gpu.context import Context
 from tests.gpu.models import bundled, capture, runner

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from specstream.model import graphs
 from specstream.model.graphs import agreement
 from specstream.model.heads.tensors import Tensors
-from tests.fake_cuda import fake_cuda, on_card
 from tests.gpu.context import Mode
-from tests.recorder import Recorder
+from tests.support.fake_cuda import fake_cuda, on_card
+from tests.support.recorder import Recorder
 
 __all__ = ["standing_in"]
 

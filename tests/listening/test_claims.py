@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.listening.claims import claims_turn, is_backchannel
+from specstream.listening.endings import claims_turn, is_backchannel
 
 
 @pytest.mark.parametrize(

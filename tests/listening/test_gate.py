@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specstream.listening.gate import LevelGate, level_of
-from specstream.listening.settings import ListenerSettings
-from specstream.listening.turns import Closed, Opened, Step, Turns
+from specstream.listening.events import ListenerSettings
+from specstream.listening.turns import Closed, LevelGate, Opened, Step, Turns, level_of
 from specstream.testing import ScriptedTurnDetector
 
 RATE = 16_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from specstream.listening.line import WaitingLine
+from specstream.listening.ears import WaitingLine
 
 pytestmark = pytest.mark.virtual_time
 

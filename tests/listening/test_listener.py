@@ -15,6 +15,7 @@ from specstream.listening import listener as module
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerEvent,
+    ListenerSettings,
     ListeningFailed,
     TurnEnded,
     TurnHeard,
@@ -22,10 +23,9 @@ from specstream.listening.events import (
     TurnPartial,
     TurnStarted,
 )
+from specstream.listening.interfaces import TurnCapabilities
 from specstream.listening.listener import Listener
 from specstream.listening.recognition import Recognition
-from specstream.listening.settings import ListenerSettings
-from specstream.pipeline.listening_interfaces import TurnCapabilities
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
 
 pytestmark = pytest.mark.virtual_time

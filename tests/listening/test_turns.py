@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.listening.settings import ListenerSettings
+from specstream.listening.events import ListenerSettings
 from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
 from specstream.testing import ScriptedTurnDetector
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from specstream.config import DEFAULT_TARGET, EngineConfig
-from specstream.model.agreement import off_by, rounding, trial_tokens
 from specstream.model.attention.kernels import Kernel, Kernels, Ragged, padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
 from specstream.model.load import load_model
+from specstream.model.numerics import off_by, rounding, trial_tokens
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model.attention.heads import Heads
+from specstream.model.attention.contiguous import Heads
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
 from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build, text, whole
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.usefixtures("passes")
 

@@ -18,17 +18,17 @@ from transformers import (
 )
 
 from specstream.config import parse_config
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.off import OffProposer
+from specstream.drafting.proposers.suffix import SuffixProposer
 from specstream.engine.build import build_engine
 from specstream.errors import ModelBroken, SamplingError
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig
 from specstream.model.defaults import HONOURED, ModelDefaults, _NoRepeatNgrams, manner_of
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.off import OffProposer
-from specstream.speculation.proposers.suffix import SuffixProposer
 from specstream.types import SamplingParams
-from tests.tiny import (
+from tests.support.tiny import (
     EOS,
     answered,
     byte_tokenizer,
@@ -37,7 +37,7 @@ from tests.tiny import (
     save_pair,
     tiny_model,
 )
-from tests.transfers import transfers
+from tests.support.transfers import transfers
 
 TOKENIZER = byte_tokenizer()
 MODEL: Any = tiny_model(len(TOKENIZER), seed=2, context=160)

@@ -7,8 +7,7 @@ import torch
 
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
-from specstream.model.entry import common_depth
-from specstream.model.forward import Entered, Extras, ForwardInput
+from specstream.model.forward import Entered, Extras, ForwardInput, common_depth
 from specstream.model.kv.base import RowCache
 from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner

@@ -31,9 +31,9 @@ from specstream.model.gguf import convert, read_gguf_model, read_gguf_tokenizer
 from specstream.model.load import load_config, load_model, load_tokenizer
 from specstream.model.places import check_models
 from specstream.types import SamplingParams
-from tests.gguf_files import SPECIAL, TEMPLATE, TOKENS, source_model, write_gguf
-from tests.missing import uninstall
-from tests.tiny import answered
+from tests.support.gguf_files import SPECIAL, TEMPLATE, TOKENS, source_model, write_gguf
+from tests.support.missing import uninstall
+from tests.support.tiny import answered
 
 
 @pytest.fixture

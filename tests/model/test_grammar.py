@@ -18,10 +18,10 @@ from transformers import PreTrainedTokenizerFast
 
 from specstream import Engine, SamplingParams
 from specstream.errors import SamplingError
-from specstream.model import grammar as module
-from specstream.model.grammar import GrammarState
+from specstream.model.tokens import grammar as module
+from specstream.model.tokens.grammar import GrammarState
 from specstream.types import Grammar
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 SIZE = len(TOKENIZER)

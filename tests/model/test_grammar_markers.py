@@ -10,9 +10,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specstream.model.grammar import GrammarState
+from specstream.model.tokens.grammar import GrammarState
 from specstream.types import Grammar
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 pytest.importorskip("llguidance")
 

@@ -11,8 +11,8 @@ from specstream.model import fused
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
-from tests.fake_cuda import CARD, fake_cuda, on_card
-from tests.tiny import tiny_model
+from tests.support.fake_cuda import CARD, fake_cuda, on_card
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.fake_cuda
 

@@ -31,7 +31,7 @@ from specstream.model.load import (
     prepare_device,
 )
 from specstream.types import SamplingParams
-from tests.tiny import answered, ask, byte_tokenizer, tiny_model
+from tests.support.tiny import answered, ask, byte_tokenizer, tiny_model
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.gtest import survival
-from specstream.model.noise import gumbel, gumbel_max
+from specstream.bench.exactness.enumeration import survival
+from specstream.model.tokens.noise import gumbel, gumbel_max
 from tests.exactness.independence import independence
 
 N = 1_000_000

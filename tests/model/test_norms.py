@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.model.norms import rms_norm
+from specstream.model.layers import rms_norm
 
 HALF = (torch.bfloat16, torch.float16)
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from specstream.errors import ConfigError, SamplingError
-from specstream.model import grammar as module
-from specstream.model.grammar import GrammarState
+from specstream.model.tokens import grammar as module
+from specstream.model.tokens.grammar import GrammarState
 from specstream.types import Grammar
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 
 def test_a_grammar_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

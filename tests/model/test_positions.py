@@ -13,11 +13,11 @@ from transformers import LlamaConfig, Phi3Config, Phi3ForCausalLM, PreTrainedMod
 from specstream.config import parse_config
 from specstream.engine import build
 from specstream.model.forward import ForwardInput
-from specstream.model.positions import steady_positions
+from specstream.model.own_forward import steady_positions
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.model import families
-from tests.tiny import answered, byte_tokenizer
+from tests.support.tiny import answered, byte_tokenizer
 
 ORIGINAL, DECLARED = 64, 256
 TOKENIZER = byte_tokenizer()

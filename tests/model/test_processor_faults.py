@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelBroken, RequestError, SamplingError
-from specstream.model.processors import LogitsPipeline, ModelFacts, Processed
+from specstream.model.tokens.processors import LogitsPipeline, ModelFacts, Processed
 from specstream.types import SamplingParams
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 WIDTH = len(TOKENIZER) + 6  # padded, as many models are

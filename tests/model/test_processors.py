@@ -29,13 +29,13 @@ from transformers import (
     TopKLogitsWarper,
 )
 
+from specstream.drafting.proposal import Proposal
 from specstream.errors import SamplingError
-from specstream.model.processors import PROCESSORS, LogitsPipeline, ModelFacts
-from specstream.model.sampling import probabilities
+from specstream.model.tokens.processors import PROCESSORS, LogitsPipeline, ModelFacts
+from specstream.model.tokens.sampling import probabilities
 from specstream.params import parameters
-from specstream.speculation.proposal import Proposal
 from specstream.types import Grammar, SamplingParams
-from tests.tiny import EOS, byte_tokenizer
+from tests.support.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 WIDTH = len(TOKENIZER) + 6  # padded, as many models are

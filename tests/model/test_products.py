@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specstream.model.products import ROUNDED, can_pack, product
+from specstream.model.layers import ROUNDED, can_pack, product
 
 CPU = torch.device("cpu")
 

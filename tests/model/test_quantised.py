@@ -25,7 +25,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, drop_matrices
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER
-from tests.tiny import answered
+from tests.support.tiny import answered
 
 SCHEMES: tuple[Scheme, ...] = ("int8", "int4")
 
@@ -101,9 +101,9 @@ def test_a_tokens_logits_do_not_depend_on_the_width_of_the_pass(scheme: Scheme) 
 
 @pytest.mark.parametrize(("scheme", "both"), [("int8", True), ("int4", False)])
 def test_greedy_text_is_the_quantised_models_own(scheme: Scheme, both: bool) -> None:
-    from specstream.engine.step import EngineCore
+    from specstream.drafting.proposers.draft_model import DraftModelProposer
+    from specstream.engine.core.step import EngineCore
     from specstream.methods import DraftProposerConfig
-    from specstream.speculation.proposers.draft_model import DraftModelProposer
 
     for text in ("abab", "the cat sat on the mat, the cat", "日本"):
         replies = []

@@ -17,7 +17,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specstream.model.sampling import (
+from specstream.model.tokens.sampling import (
     draw,
     draw_at,
     draw_one,

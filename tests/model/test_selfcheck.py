@@ -13,7 +13,7 @@ from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_decoding
 from tests.model import families
-from tests.tiny import byte_tokenizer
+from tests.support.tiny import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 VOCAB = len(TOKENIZER)

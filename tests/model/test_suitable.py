@@ -10,9 +10,8 @@ from transformers import AutoConfig
 
 from specstream.config import EngineConfig
 from specstream.errors import ModelBroken
-from specstream.model.load import load_model
-from specstream.model.suitable import check_config, parameters_of
-from tests.tiny import tiny_model
+from specstream.model.load import check_config, load_model, parameters_of
+from tests.support.tiny import tiny_model
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from transformers import (
 from specstream.errors import ModelUnsupported
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import check_trees
 from specstream.model.tree import Tree, positions_of
-from specstream.model.tree_check import check_trees
 from tests.model.families import FAMILY, VOCAB, build, text
 
 pytestmark = pytest.mark.usefixtures("passes")

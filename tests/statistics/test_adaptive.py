@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.bench.exactness.gtest import GTest, g_test
+from specstream.bench.exactness.enumeration import GTest, g_test
 from specstream.bench.exactness.harness import sample
-from specstream.engine.prefill import PrefillBudget
-from specstream.speculation.proposal import Proposal, SpecRequest
-from specstream.speculation.proposers.auto import AutoProposer
-from specstream.speculation.proposers.draft_model import DraftModelProposer
-from specstream.speculation.proposers.drafting import Drafting
-from tests.choosers import Dice, Steady, proposer_with
+from specstream.drafting.proposal import Proposal, SpecRequest
+from specstream.drafting.proposers.auto import AutoProposer
+from specstream.drafting.proposers.draft_model import DraftModelProposer
+from specstream.drafting.proposers.drafting import Drafting
+from specstream.engine.core.lifecycle import PrefillBudget
 from tests.exactness.cells import LENGTH, PROMPT, Cell
+from tests.support.choosers import Dice, Steady, proposer_with
 
 ALPHA = 1e-3
 N = 1000

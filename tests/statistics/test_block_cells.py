@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
-from specstream.speculation.proposers import block
-from specstream.speculation.proposers.candidate import Drafted, Task
-from specstream.speculation.proposers.marginals import take_chain
-from tests.blocks import block_proposer
+from specstream.drafting.proposers import block
+from specstream.drafting.proposers.candidate import Drafted, Task
+from specstream.drafting.proposers.rows import take_chain
 from tests.exactness.cells import Cell, run_cell
+from tests.support.blocks import block_proposer
 
 ALPHA, N = 1e-3, 500
 CELLS = [

@@ -15,14 +15,14 @@ from unittest import mock
 import pytest
 import torch
 
+from specstream.drafting.proposal import Proposal, SpecRequest
+from specstream.drafting.proposers.drafting import Drafting
+from specstream.drafting.proposers.eagle import EagleProposer
+from specstream.drafting.proposers.eagle_drawn import DrawnTree
 from specstream.methods import EagleProposerConfig
-from specstream.speculation.proposal import Proposal, SpecRequest
-from specstream.speculation.proposers.drafting import Drafting
-from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.eagle_drawn import DrawnTree
 from tests.exactness.bugs import take_with_a_wrong_q
 from tests.exactness.cells import VOCAB, Cell, run_cell
-from tests.heads import eagle_head, random_eagle
+from tests.support.heads import eagle_head, random_eagle
 
 ALPHA, N = 1e-3, 400
 DRAFTABLE = torch.tensor([0, 1, 2, 4])

@@ -1,7 +1,7 @@
 """The whole engine against the exact distribution of the first four tokens.
 
 Each cell runs the real engine N times with seeds of their own over a target whose joint distribution is
-computed by `specstream.bench.exactness.reference`, which shares no code with the engine, and puts the
+computed by `specstream.bench.exactness.harness`, which shares no code with the engine, and puts the
 counts through a G-test (pooled to an expectation of 5). A cell fails at p < 1e-3 / (number of cells):
 Holm's first step, so the whole family errs once in a thousand. Seeds are fixed: no run is lucky.
 

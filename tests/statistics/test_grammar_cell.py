@@ -9,15 +9,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.bench.exactness.gtest import g_test
+from specstream.bench.exactness.enumeration import g_test
 from specstream.bench.exactness.harness import sample
+from specstream.drafting.proposal import Proposer, SpecRequest
+from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.methods import DraftProposerConfig
-from specstream.speculation.proposal import Proposer, SpecRequest
-from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Grammar, SamplingParams
 from tests.exactness.bugs import Meddling
 from tests.exactness.toy import PairRunner, make_core
-from tests.tiny import BOS, EOS, byte_tokenizer
+from tests.support.tiny import BOS, EOS, byte_tokenizer
 
 pytest.importorskip("llguidance")
 

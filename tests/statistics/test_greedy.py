@@ -8,16 +8,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specstream.bench.exactness.greedy import (
+from specstream.bench.exactness.checks import (
     Divergence,
     GreedyReport,
     compare_greedy,
     width_noise,
 )
+from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers.draft_model import DraftModelProposer
 from specstream.types import Message
 from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 

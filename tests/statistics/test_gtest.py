@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats  # type: ignore[import-untyped]
 
-from specstream.bench.exactness.gtest import (
+from specstream.bench.exactness.enumeration import (
     detectable,
     g_test,
     holm,
@@ -18,9 +18,9 @@ from specstream.bench.exactness.gtest import (
     samples_needed,
     survival,
 )
-from specstream.bench.exactness.reference import next_row
-from specstream.model.processors import LogitsPipeline, ModelFacts
-from specstream.model.sampling import probabilities
+from specstream.bench.exactness.harness import next_row
+from specstream.model.tokens.processors import LogitsPipeline, ModelFacts
+from specstream.model.tokens.sampling import probabilities
 from specstream.types import SamplingParams
 from tests.exactness.independence import independence
 

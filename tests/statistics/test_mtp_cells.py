@@ -12,15 +12,15 @@ from unittest import mock
 
 import pytest
 
+from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.drafting import Drafting
+from specstream.drafting.proposers.eagle import EagleProposer
+from specstream.drafting.proposers.mtp import build
 from specstream.methods import MtpProposerConfig
-from specstream.speculation.proposers.drafting import Drafting
-from specstream.speculation.proposers.eagle import EagleProposer
-from specstream.speculation.proposers.mtp import build
-from specstream.speculation.proposers.parts import Parts
 from tests.exactness.bugs import take_with_a_wrong_q
 from tests.exactness.cells import Cell, run_cell
-from tests.mtps import mtp_head, random_module
-from tests.tiny import byte_tokenizer
+from tests.support.mtps import mtp_head, random_module
+from tests.support.tiny import byte_tokenizer
 
 ALPHA, N = 1e-3, 400
 CELLS = [

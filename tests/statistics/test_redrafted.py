@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from specstream.bench.exactness.gtest import g_test
+from specstream.bench.exactness.enumeration import g_test
 from specstream.bench.exactness.harness import run_requests
 from tests.exactness.cells import LENGTH, PROMPT, Cell
 from tests.exactness.toy import Letters

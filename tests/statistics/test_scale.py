@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specstream.speculation.proposal import Verdict
-from specstream.speculation.verify import Case, Rule, verify_batch
+from specstream.drafting.proposal import Verdict
+from specstream.drafting.verify import Case, Rule, verify_batch
 from tests.exactness.scale import (
     WAYS,
     Bench,
@@ -52,7 +52,7 @@ def test_the_count_sees_noise_that_depends_on_the_draft(monkeypatch: pytest.Monk
 
     bench, job = Bench(torch.float32), make_job(0)
     honest = bench.plain(job)
-    monkeypatch.setattr("specstream.engine.step.verify_batch", by_block)
+    monkeypatch.setattr("specstream.engine.core.step.verify_batch", by_block)
     assert bench.plain(job) == honest  # nothing is drafted: the bug can't show
     same = [WAYS[name](bench, job, number) == honest for number, name in enumerate(WAYS)]
     assert not any(same[:2])

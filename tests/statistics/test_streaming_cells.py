@@ -10,13 +10,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specstream.bench.exactness.gtest import g_test
+from specstream.bench.exactness.enumeration import g_test
 from specstream.bench.exactness.harness import sample
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.exactness.cells import PROMPT
 from tests.exactness.toy import EOS, Letters, exact_joint, make_core, tiny_llama
-from tests.streams import streaming_proposer
+from tests.support.streams import streaming_proposer
 
 ALPHA, N, VOCAB, LENGTH = 1e-3, 500, 5, 4
 MODEL = tiny_llama(VOCAB, 0, layers=2)

@@ -14,7 +14,7 @@ import functools
 
 import pytest
 
-from specstream.bench.exactness.gtest import GTest
+from specstream.bench.exactness.enumeration import GTest
 from tests.exactness.bugs import BUGS, HARMLESS, run_bug
 from tests.exactness.cells import Cell, run_cell
 

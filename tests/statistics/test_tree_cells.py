@@ -19,16 +19,17 @@ import pytest
 import torch
 from torch import Tensor
 
-import specstream.engine.step
+import specstream.engine.core.step
+from specstream.drafting import rules as tree_rules
+from specstream.drafting import sequential, verify
+from specstream.drafting.proposal import SpecRequest, Verdict
+from specstream.drafting.research.lookahead import LookaheadProposer
+from specstream.drafting.verify import Case, verify_batch
 from specstream.methods import LookaheadProposerConfig
 from specstream.model.kv import KVCache
-from specstream.speculation import sequential, tree_rules, verify
-from specstream.speculation.proposal import SpecRequest, Verdict
-from specstream.speculation.proposers.lookahead import LookaheadProposer
-from specstream.speculation.verify import Case, verify_batch
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.exactness.toy import random_logits
-from tests.trees import BestTree, LyingTree, RandomTree, TreeProposer
+from tests.support.trees import BestTree, LyingTree, RandomTree, TreeProposer
 
 ALPHA, N = 1e-3, 500
 KINDS: list[type[TreeProposer]] = [RandomTree, BestTree, LyingTree]
@@ -143,6 +144,6 @@ def test_a_tree_verified_as_a_chain_is_found() -> None:
         verified = zip(cases, flat, strict=True)
         return verify_batch([replace(case, proposal=one) for case, one in verified], **options)
 
-    with mock.patch.object(specstream.engine.step, "verify_batch", chains):
+    with mock.patch.object(specstream.engine.core.step, "verify_batch", chains):
         found = run_cell(Cell(batch="32"), 1_000, proposer=BestTree(draft()))
     assert found.p_value < 1e-6

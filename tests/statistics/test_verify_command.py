@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 
-from specstream.cli import main
+from specstream.commands.main import main
+from specstream.drafting.proposers import build_proposer
 from specstream.engine import build
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.speculation.proposers import build_proposer
 from tests.exactness.bugs import ArgmaxDraft
-from tests.tiny import save_pair
+from tests.support.tiny import save_pair
 
 CLAIMS = 5
 

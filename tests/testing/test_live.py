@@ -14,7 +14,7 @@ import pytest
 from specstream.commands import latency
 from specstream.errors import EngineError, RequestError
 from specstream.listening.ears import Ears
-from specstream.pipeline.clock import LoopClock
+from specstream.signals import LoopClock
 from specstream.testing import (
     LatencyReport,
     ScriptedModel,
@@ -26,7 +26,7 @@ from specstream.testing import (
 )
 from specstream.testing.live import run_live
 from specstream_adapters.voice import ReferenceVoice
-from tests.ws.doubles import Stand
+from tests.server.doubles import Stand
 
 pytestmark = pytest.mark.virtual_time
 SCENARIO = """

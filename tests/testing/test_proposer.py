@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specstream.drafting import Capabilities, Proposal, ProposerContext, SpecRequest, Verdict
+from specstream.drafting.optional import States
 from specstream.errors import ConfigError
-from specstream.speculation import Capabilities, Proposal, ProposerContext, SpecRequest, Verdict
-from specstream.speculation.optional import States
 from specstream.testing import PROPOSER_CHECKS, check_proposer
 
 QUICK = 1000  # replies a rule: a total variation of 0.17 is found with probability 0.99

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from specstream import Agent, cli
+from specstream import Agent
+from specstream.commands import main as cli
 from specstream.errors import AdapterFailed, ConfigError, EngineError
 from specstream.testing import (
     LatencyReport,

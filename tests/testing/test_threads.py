@@ -149,7 +149,7 @@ def test_the_mark_and_the_summary(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    done = pytester.runpytest_subprocess("-p", "specstream.pytest_plugin", "--strict-markers")
+    done = pytester.runpytest_subprocess("-p", "specstream.testing.plugin", "--strict-markers")
     done.assert_outcomes(passed=3, failed=1)
     done.stdout.fnmatch_lines(
         [
@@ -159,6 +159,6 @@ def test_the_mark_and_the_summary(pytester: pytest.Pytester) -> None:
         ]
     )
     only = pytester.runpytest_subprocess(
-        "-p", "specstream.pytest_plugin", "-k", "test_counted or without"
+        "-p", "specstream.testing.plugin", "-k", "test_counted or without"
     )
     only.stdout.no_fnmatch_line("virtual time:*")

@@ -36,7 +36,7 @@ def test_a_failing_assertion_s_traceback_ends_in_the_user_s_file(
             check_proposer("off", only={"drafts"})
         """
     )
-    done = pytester.runpytest_inprocess("-p", "specstream.pytest_plugin", "--tb=short", *_QUIET)
+    done = pytester.runpytest_inprocess("-p", "specstream.testing.plugin", "--tb=short", *_QUIET)
     done.assert_outcomes(failed=3)
     lines = done.stdout.lines
     places = [line for line in lines if ": in " in line or line.startswith(("/", "<"))]

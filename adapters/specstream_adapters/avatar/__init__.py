@@ -1,9 +1,8 @@
 """The avatar's script: marks in the speech become visemes, gestures and emotions."""
 
 from specstream_adapters.avatar.curves import Face, frames
-from specstream_adapters.avatar.exports import export
+from specstream_adapters.avatar.exports import export, talking_head
 from specstream_adapters.avatar.play_clock import PlayClock
 from specstream_adapters.avatar.script import VisemeScripter
-from specstream_adapters.avatar.talkinghead import talking_head
 
 __all__ = ["Face", "PlayClock", "VisemeScripter", "export", "frames", "talking_head"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specstream.types import Span
+from specstream_adapters.avatar.directions import CLOSURES, SILENCE
 from specstream_adapters.avatar.sounds import names_of
-from specstream_adapters.avatar.visemes import CLOSURES, SILENCE
 
 __all__ = ["Loudness", "Mouth", "Segment"]
 

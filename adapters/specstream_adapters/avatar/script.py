@@ -8,12 +8,11 @@ from typing import get_args
 
 from specstream.errors import AdapterFailed
 from specstream.types import AvatarCue, Mark, Span, Speech
-from specstream_adapters.avatar.directions import NEUTRAL, Direction, direct
+from specstream_adapters.avatar.curves import Rig, recast
+from specstream_adapters.avatar.directions import NEUTRAL, SHAPES, SILENCE, Direction, direct
 from specstream_adapters.avatar.exports import export
 from specstream_adapters.avatar.mouth import Mouth, Segment
-from specstream_adapters.avatar.rigs import Rig, recast
 from specstream_adapters.avatar.timeline import Timeline
-from specstream_adapters.avatar.visemes import SHAPES, SILENCE
 from specstream_adapters.checks import in_range, one_of
 
 __all__ = ["VisemeScripter"]

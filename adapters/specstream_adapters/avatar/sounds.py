@@ -12,7 +12,7 @@ import unicodedata
 from typing import NamedTuple
 
 from specstream.types import PAUSE
-from specstream_adapters.avatar.visemes import SILENCE
+from specstream_adapters.avatar.directions import SILENCE
 
 __all__ = ["Names", "Phone", "lone_stress", "names_of", "parse_ipa"]
 

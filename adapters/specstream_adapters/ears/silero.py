@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
-from specstream.pipeline.listening_interfaces import (
+from specstream.listening.interfaces import (
     SpeechStarted,
     SpeechStopped,
     TurnCapabilities,
     VoiceActivity,
 )
-from specstream_adapters.onnx import without_telemetry
+from specstream_adapters.checks import without_telemetry
 
 __all__ = ["SileroDetector"]
 
@@ -47,7 +47,7 @@ class SileroDetector:
         self._network = _network()
 
     def open(self, sample_rate: int, *, threshold: float = 0.5) -> SileroTrack:
-        """Begin a stream; see `specstream.pipeline.listening_interfaces.TurnDetector`.
+        """Begin a stream; see `specstream.listening.interfaces.TurnDetector`.
 
         Raises:
             AdapterFailed: the network takes 16 and 8 kHz only.
@@ -92,7 +92,7 @@ class SileroTrack:
         self._left = b""
 
     def add(self, pcm: bytes) -> Sequence[VoiceActivity]:
-        """See `specstream.pipeline.listening_interfaces.TurnTrack`."""
+        """See `specstream.listening.interfaces.TurnTrack`."""
         found: list[VoiceActivity] = []
         data, size = self._left + pcm, 2 * self._frame
         whole = len(data) - len(data) % size

@@ -40,7 +40,7 @@ class SpeexCanceller:
 
 
 class SpeexTrack:
-    """One stream; see `specstream.pipeline.listening_interfaces.EchoTrack`."""
+    """One stream; see `specstream.listening.interfaces.EchoTrack`."""
 
     def __init__(self, library: Any, sample_rate: int, tail: int) -> None:
         self.frame = sample_rate // 100
@@ -59,7 +59,7 @@ class SpeexTrack:
         self._out = ctypes.create_string_buffer(2 * self.frame)
 
     def cancel(self, heard: bytes, played: bytes) -> bytes:
-        """See `specstream.pipeline.listening_interfaces.EchoTrack`."""
+        """See `specstream.listening.interfaces.EchoTrack`."""
         self._library.speex_echo_cancellation(self._echo, heard, played, self._out)
         self._library.speex_preprocess_run(self._rest, self._out)
         return self._out.raw

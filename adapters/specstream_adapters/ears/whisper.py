@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
-from specstream.pipeline.listening_interfaces import (
+from specstream.listening.interfaces import (
     HeardWord,
     RecognizerCapabilities,
     Transcript,
 )
-from specstream_adapters.onnx import without_telemetry
+from specstream_adapters.checks import without_telemetry
 
 __all__ = ["WhisperRecognizer"]
 
@@ -87,7 +87,7 @@ class WhisperRecognizer:
         self._threads = ThreadPoolExecutor(workers, "specstream-ears")
 
     def open(self, sample_rate: int, *, language: str | None = None) -> WhisperStream:
-        """Begin a turn; see `specstream.pipeline.listening_interfaces.Recognizer`.
+        """Begin a turn; see `specstream.listening.interfaces.Recognizer`.
 
         Raises:
             AdapterFailed: another rate than 16 kHz, or a language that the model doesn't know.
@@ -162,7 +162,7 @@ class WhisperStream:
         self._closed = False
 
     def add(self, pcm: bytes) -> None:
-        """See `specstream.pipeline.listening_interfaces.RecognizerStream`."""
+        """See `specstream.listening.interfaces.RecognizerStream`."""
         self._pcm += pcm
 
     async def partial(self) -> Transcript:

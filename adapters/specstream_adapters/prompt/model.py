@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
-from specstream.pipeline.interfaces import (
+from specstream.stages.interfaces import (
     PromptRewriter,
     RevocableStoryboard,
     Storyboard,

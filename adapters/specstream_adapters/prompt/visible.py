@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 
 from specstream.types import ScenePrompt
-from specstream_adapters.words import stems
+from specstream_adapters.checks import stems
 
 __all__ = [
     "fault",

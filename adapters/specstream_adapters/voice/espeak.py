@@ -11,13 +11,12 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from specstream.errors import AdapterError, AdapterFailed, ConfigError
-from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery
 from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
-from specstream_adapters.voice.shared import once, thread_of
-from specstream_adapters.voice.text import pieces, plain, speakable
+from specstream_adapters.voice.shared import once, pieces, plain, speakable, thread_of
 
 __all__ = ["EspeakVoice", "on_library", "shared_library"]
 

@@ -20,8 +20,7 @@ import numpy as np
 
 from specstream.types import PAUSE, Mark, Span, SpeechBuffer
 from specstream_adapters.voice.espeak_library import LibraryEvent
-from specstream_adapters.voice.shared import take_marks
-from specstream_adapters.voice.text import tokens
+from specstream_adapters.voice.shared import take_marks, tokens
 
 __all__ = ["MarkTracker"]
 

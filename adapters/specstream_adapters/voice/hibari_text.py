@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from specstream.types import Span
-from specstream_adapters.voice.text import pieces, tokens
+from specstream_adapters.voice.shared import pieces, tokens
 
 __all__ = ["NO_WORD", "PUNCTUATION", "Reader", "Script"]
 
@@ -101,7 +101,7 @@ class Reader:
                 yield Span(start + part.start, start + part.end)
 
     def read(self, text: str) -> Script:
-        """Read one sentence, cleaned by `specstream_adapters.voice.text.plain`.
+        """Read one sentence, cleaned by `specstream_adapters.voice.shared.plain`.
 
         Numbers of more than 16 digits are read digit by digit. A letter of a script that the package
         can't read is read by its name, and a Chinese character as the word "symbol".

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specstream.errors import AdapterFailed
-from specstream.pipeline.interfaces import VoiceCapabilities
+from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.checks import delivery, in_range
-from specstream_adapters.voice.shared import take_marks
-from specstream_adapters.voice.text import plain, speakable, tokens
+from specstream_adapters.voice.shared import plain, speakable, take_marks, tokens
 
 __all__ = ["ReferenceVoice"]
 

@@ -3,20 +3,91 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from itertools import count
 from math import inf
 from queue import PriorityQueue
 from threading import Lock
 from typing import TypeVar, TypeVarTuple
 
-from specstream.pipeline.interfaces import silent_at
-from specstream.types import Mark
+from specstream.stages.interfaces import silent_at
+from specstream.types import Mark, Span
 
-__all__ = ["LibraryThread", "once", "take_marks", "thread_of"]
+__all__ = [
+    "LibraryThread",
+    "once",
+    "pieces",
+    "plain",
+    "speakable",
+    "take_marks",
+    "thread_of",
+    "tokens",
+]
+
+_RUN = re.compile(r"[^\s<>\u2013\u2014\u2026]+")
+_OUTER = (
+    "\"'.,;:!?()[]{}<>*_`~|-\u2018\u2019\u201c\u201d\u00ab\u00bb"
+    "\u3001\u3002\uff01\uff0c\uff1f\u00ad\u200c\u200d"
+)
+# Scripts that are written without spaces and where one character is about one syllable.
+_SYLLABIC = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PART = re.compile(f"[{_SYLLABIC}]|[^{_SYLLABIC}]+")
+# Where `pieces` may cut, best first: after a sentence, after a clause, after a word.
+_CUTS = [re.compile(f"(?s).*{end}") for end in (r"[.!?\u2026]\s", r"[,;:\u2014]\s", r"\s")]
+
+
+@lru_cache(maxsize=4096)
+def _spoken(char: str) -> str:
+    """Return ``char``, or a space if it isn't spoken or could be a command to the voice."""
+    if char in "\n\t\u00ad\u200c\u200d":  # the soft hyphen and the joiners belong to their word
+        return char
+    category = unicodedata.category(char)
+    pictures = char >= "\u2190" and category in ("So", "Sk")
+    arrows = "\u2190" <= char <= "\u21ff"
+    emoji_parts = char in "\ufe0e\ufe0f\u20e3"
+    return " " if category[0] == "C" or pictures or arrows or emoji_parts else char
+
+
+def plain(text: str) -> str:
+    """Blank emoji, arrows and control characters, one space for each character."""
+    return "".join(map(_spoken, text))
+
+
+def speakable(text: str) -> bool:
+    """Whether there is a letter or a digit to say."""
+    return any(map(str.isalnum, text))
+
+
+def tokens(text: str) -> Iterator[Span]:
+    """Yield the words of ``text``: runs between spaces and dashes, without the punctuation around them.
+
+    Each Chinese character and each kana is a word of its own.
+    """
+    for run in _RUN.finditer(text):
+        for part in _PART.finditer(text, run.start(), run.end()):
+            word = part[0].rstrip(_OUTER)
+            start = part.start() + len(word) - len(word.lstrip(_OUTER))
+            if start < part.start() + len(word):
+                yield Span(start, part.start() + len(word))
+
+
+def pieces(text: str, limit: int) -> Iterator[Span]:
+    """Cut ``text`` into stretches of at most ``limit`` characters, best between sentences or clauses."""
+    start = 0
+    while len(text) - start > limit:
+        window = text[start + limit // 2 : start + limit]
+        cut = next((found.end() for rule in _CUTS if (found := rule.match(window))), len(window))
+        end = start + limit // 2 + cut
+        yield Span(start, end)
+        start = end
+    if start < len(text):
+        yield Span(start, len(text))
+
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")

@@ -10,13 +10,13 @@ import torch
 
 from specstream.bench.arms.base import BenchThread
 from specstream.bench.records import Emission, Run
-from specstream.bridge import ThreadBridge
-from specstream.engine.request import Delivery, Request
-from specstream.engine.step import EngineCore
+from specstream.drafting.proposers.candidate import DraftWeights
+from specstream.engine.core.request import Delivery, Request
+from specstream.engine.core.step import EngineCore
+from specstream.engine.engine import Engine
+from specstream.engine.generation import ThreadBridge
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report
-from specstream.session import Engine
-from specstream.speculation.proposers.parts import DraftWeights
 from specstream.types import Chunk, Message, Preview, SamplingParams
 
 __all__ = ["CoreArm", "EngineArm", "run_of"]

@@ -11,10 +11,10 @@ from typing import Any
 from specstream.bench.arms import transformers_peers as peers
 from specstream.bench.arms.base import METHOD_ARMS, PEERS, Arm, BenchThread
 from specstream.bench.arms.engine import CoreArm
-from specstream.bench.arms.gguf import GgufArm
+from specstream.bench.arms.transformers_peers import GgufArm
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.build import build_engine
-from specstream.engine.step import EngineCore
+from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported, VocabularyMismatch
 
 __all__ = ["Wanted", "open_arms"]

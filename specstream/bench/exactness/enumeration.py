@@ -7,16 +7,165 @@ of j tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from specstream.drafting.rules import Acceptance
 from specstream.model.tree import Tree
-from specstream.speculation.rules import Acceptance
 
-__all__ = ["Enumerated", "Table", "enumerate_rule", "joint"]
+__all__ = [
+    "Enumerated",
+    "GTest",
+    "Table",
+    "detectable",
+    "enumerate_rule",
+    "g_test",
+    "holm",
+    "joint",
+    "power",
+    "samples_needed",
+    "survival",
+]
+
+_LEAST_EXPECTED = 5.0  # counts of a cell; below this the chi-squared approximation is poor
+
+
+@dataclass(frozen=True, slots=True)
+class GTest:
+    """One comparison of counts with an exact distribution."""
+
+    p_value: float  # of counts at least this unlikely; 0 if an impossible outcome occurred
+    n: int  # sample size
+    df: int  # degrees of freedom, after pooling
+    tv: float  # total variation between frequencies and distribution (pooled; noise included)
+    noise: float  # mean of ``tv`` for an exact sampler
+
+    @property
+    def detectable(self) -> float:
+        """The total variation that a sample of this size rejects at p < 1e-3 with probability 0.99."""
+        return detectable(self.n, self.df)
+
+
+Category = TypeVar("Category", bound=Hashable)
+
+
+def g_test(seen: Mapping[Category, int], exact: Mapping[Category, float]) -> GTest:
+    """Compare counts with an exact distribution.
+
+    Args:
+        seen: category → count.
+        exact: category → probability; sums to 1. Outcomes that are expected fewer than 5 times are
+            pooled, rarest first.
+
+    Raises:
+        ValueError: the distribution doesn't sum to 1, or there is nothing to compare.
+    """
+    n, total = sum(seen.values()), math.fsum(exact.values())
+    if n == 0 or abs(total - 1) > 1e-6:
+        raise ValueError(f"{n} outcomes against a distribution that sums to {total}")
+    impossible = sum(count for key, count in seen.items() if exact.get(key, 0.0) <= 0.0)
+    cells = [
+        (math.fsum(exact[key] for key in cell) / total, sum(seen.get(key, 0) for key in cell))
+        for cell in _pooled(exact, n)
+    ]
+    df = len(cells) - 1
+    tv = 0.5 * sum(abs(k / n - q) for q, k in cells) + impossible / n
+    noise = 0.5 * sum(math.sqrt(2 * max(0.0, q * (1 - q)) / (math.pi * n)) for q, _ in cells)
+    statistic = 2 * sum(k * math.log(k / (n * q)) for q, k in cells if k)
+    p_value = 0.0 if impossible else survival(statistic, df)
+    return GTest(p_value, n, df, tv, noise)
+
+
+def _pooled(exact: Mapping[Category, float], n: int) -> list[list[Category]]:
+    """Possible outcomes, in cells that are each expected often enough, as far as possible."""
+    cells: list[list[Category]] = []
+    cell, mass = list[Category](), 0.0
+    for key in sorted((key for key in exact if exact[key] > 0.0), key=exact.__getitem__):
+        cell.append(key)
+        mass += exact[key]
+        if mass * n >= _LEAST_EXPECTED:
+            cells.append(cell)
+            cell, mass = [], 0.0
+    if cells:
+        cells[-1] += cell  # too rare for a cell of its own
+        return cells
+    return [cell]
+
+
+def samples_needed(exact: Mapping[Category, float], tv: float) -> int:
+    """The smallest sample size, to within a quarter, that detects a total variation of ``tv``.
+
+    0 if one outcome is certain. The search ends at about a million, which is then the result.
+    """
+    if sum(probability > 0.0 for probability in exact.values()) < 2:
+        return 0  # any deviation is an impossible outcome
+    n = 10
+    while n < 1_000_000 and detectable(n, len(_pooled(exact, n)) - 1) > tv:
+        n += max(5, n // 4)
+    return n
+
+
+def survival(statistic: float, df: int) -> float:
+    """P(chi-squared with ``df`` degrees of freedom > ``statistic``); 1 for df = 0."""
+    if df < 1:
+        return 1.0
+    half = torch.tensor([df / 2, max(statistic, 0.0) / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def power(n: int, df: int, tv: float, alpha: float = 1e-3) -> float:
+    """A lower bound of the probability that n samples detect a total variation of ``tv``.
+
+    Computed for a noncentrality of n·4·tv², the least that such a deviation can have (Pinsker).
+    """
+    critical = _critical(df, alpha)
+    # A noncentral chi-squared is a Poisson mixture of central ones.
+    rate = n * 4 * tv * tv / 2
+    width = int(12 * math.sqrt(rate) + 20)
+    terms = torch.arange(max(0, int(rate) - width), int(rate) + width, dtype=torch.float64)
+    weight = (terms * math.log(max(rate, 1e-300)) - rate - torch.lgamma(terms + 1)).exp()
+    beyond = torch.special.gammaincc(df / 2 + terms, torch.full_like(terms, critical / 2))
+    return float((weight * beyond).sum().clamp_max(1))
+
+
+@functools.cache
+def _critical(df: int, alpha: float) -> float:
+    """The statistic that an exact sampler exceeds with probability ``alpha``."""
+    most = df + 20 * math.sqrt(2 * df) + 100
+    return _least(lambda statistic: survival(statistic, df) <= alpha, 0.0, most, 60)
+
+
+def detectable(n: int, df: int, alpha: float = 1e-3, wanted: float = 0.99) -> float:
+    """The smallest total variation that n samples detect with probability ``wanted``; 1 if none."""
+    if df < 1:
+        return 1.0
+    return _least(lambda tv: power(n, df, tv, alpha) >= wanted, 0.0, 1.0, 30)
+
+
+def _least(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """The least value from ``low`` to ``high`` from which on ``holds``, by bisection."""
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def holm(p_values: Sequence[float], alpha: float = 1e-3) -> list[bool]:
+    """Which hypotheses are rejected with family-wise error ``alpha`` (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(order):
+        if p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected
+
 
 Table = list[Tensor]
 RuleOf = Callable[[Tensor, Tensor, Tensor], Acceptance]

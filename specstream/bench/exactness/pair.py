@@ -11,19 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
-from specstream.bench.exactness.gtest import g_test, holm, samples_needed
-from specstream.bench.exactness.harness import run_requests, sample
-from specstream.bench.exactness.reference import next_row
-from specstream.engine.step import EngineCore
+from specstream.bench.exactness.enumeration import (
+    Table,
+    enumerate_rule,
+    g_test,
+    holm,
+    joint,
+    samples_needed,
+)
+from specstream.bench.exactness.harness import next_row, run_requests, sample
+from specstream.checks import counted
+from specstream.drafting.proposal import Proposer
+from specstream.drafting.rules import block_rule, deterministic_rule, ratio_rule, tree_rule
+from specstream.engine.core.step import EngineCore
 from specstream.model.forward import ForwardInput
 from specstream.model.runner import ModelRunner
-from specstream.model.sampling import probabilities
-from specstream.speculation.proposal import Proposer
-from specstream.speculation.rules import block_rule, deterministic_rule, ratio_rule
-from specstream.speculation.tree_rules import tree_rule
+from specstream.model.tokens.sampling import probabilities
 from specstream.types import Message, SamplingParams
-from specstream.wording import counted
 
 __all__ = ["Finding", "Probe", "check_rules", "check_samples", "end_ids_of"]
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specstream.engine.tools.formats import CallFormat
-from specstream.engine.tools.inlet import Inlet, Step, first_of
-from specstream.engine.tools.json_calls import CutOff, Malformed, read_calls, read_value
-from specstream.engine.tools.log import CallLog, new_call_id
-from specstream.engine.tools.xml_calls import read_function, read_keys_and_values
+from specstream.engine.tools.formats import CallFormat, CallLog, new_call_id
+from specstream.engine.tools.readers import (
+    CutOff,
+    Inlet,
+    Malformed,
+    Step,
+    first_of,
+    read_calls,
+    read_function,
+    read_keys_and_values,
+    read_value,
+)
 from specstream.tools import Tools
 
 __all__ = ["Calls"]

@@ -1,14 +1,111 @@
-"""Recognises the format in which a model writes calls, by its chat template and never by its name."""
+"""Implements ``tool_choice`` by sampling parameters: a grammar that forces calls, or banned openers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import secrets
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specstream.engine.prompt import template_variables
-from specstream.errors import PromptError
+from specstream.engine.core.prompt import template_variables
+from specstream.engine.core.reasoning import Tag
+from specstream.errors import PromptError, SamplingError
+from specstream.model.tokens.grammar import COMPACT, check_grammar
+from specstream.params import Grammar, SamplingParams
+from specstream.tools import CallProblem, Tool, ToolCall, ToolCallDelta, Tools, arguments_problem
 
-__all__ = ["CallFormat", "format_of"]
+__all__ = ["CallFormat", "CallLog", "closed", "format_of", "new_call_id", "with_choice"]
+
+_ALPHABET = string.ascii_letters + string.digits
+MAX_CALLS = 128
+"""Calls of one reply; later ones are not recorded."""
+
+
+def new_call_id() -> str:
+    """Return nine random letters and digits, as Mistral's chat templates demand; others take any id."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+@dataclass(slots=True)
+class _Call:
+    """``told``: characters of the arguments that `CallLog.take` has returned; -1: not even the name."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    done: bool = False
+    problem: CallProblem = ""
+    told: int = -1
+
+
+class CallLog:
+    """Takes the calls of a reply from the parsers, one call after another.
+
+    Attributes:
+        full: Whether no further call is recorded: one is there and more aren't allowed, or there are
+            `MAX_CALLS`.
+    """
+
+    def __init__(self, tools: Tools, new_id: Callable[[], str] = new_call_id) -> None:
+        self.tools = tools
+        self.full = False
+        self._new_id = new_id
+        self._calls: list[_Call] = []
+        self._taken = 0  # calls that `take` has reported as done
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls that have ended."""
+        done = (call for call in self._calls if call.done)
+        return tuple(ToolCall(call.id, call.name, call.arguments, call.problem) for call in done)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return bool(self._calls) and not self._calls[-1].done
+
+    def open(self, name: str) -> None:
+        """Begin a call."""
+        if not self.full:
+            self._calls.append(_Call(self._new_id(), name))
+
+    def write(self, text: str) -> None:
+        """Append to the arguments of the open call, if there is one."""
+        if self.writing:
+            self._calls[-1].arguments += text
+
+    def close(self, *, cut: bool = False) -> None:
+        """End the open call, if there is one; ``cut``: the reply ended inside the call."""
+        if not self.writing:
+            return
+        call = self._calls[-1]
+        if not call.arguments and not cut:
+            call.arguments = "{}"
+        call.done, call.problem = True, self._problem(call, cut)
+        self.full = not self.tools.parallel or len(self._calls) >= MAX_CALLS
+
+    def _problem(self, call: _Call, cut: bool) -> CallProblem:
+        broken = arguments_problem(call.arguments)
+        if cut and (broken or not call.name):
+            return "cut_off"
+        if not call.name:
+            return "no_name"
+        return broken or ("" if self.tools.find(call.name) is not None else "unknown_tool")
+
+    def take(self) -> tuple[ToolCallDelta, ...]:
+        """Return what was recorded since the last call of this method."""
+        deltas = []
+        for index in range(self._taken, len(self._calls)):
+            call = self._calls[index]
+            new, done = call.arguments[max(call.told, 0) :], call.done
+            if new or done or call.told < 0:
+                deltas.append(ToolCallDelta(index, call.id, call.name, new, done, call.problem))
+            call.told = len(call.arguments)
+            self._taken += done
+        return tuple(deltas)
+
 
 # Openers of calls with their closing tags ("": none). Hermes, Qwen and SmolLM write JSON between
 # <tool_call> tags, Qwen3-Coder and GLM other tags; Granite and Phi-4 write <|tool_call|>.
@@ -81,3 +178,107 @@ def format_of(tokenizer: Any) -> CallFormat:
         if t.content in marks and (t.special or t.content[0] + t.content[-1] == "<>")
     }
     return CallFormat(openers, bare, markers, template, tokens)
+
+
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
+# Beside these, a schema's own properties are not all that an object may have.
+_COMBINED = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas")
+_BY_NAME = ("properties", "$defs", "definitions", "dependentSchemas")
+_ONE = ("items", "contains", "additionalProperties")
+_SEVERAL = ("anyOf", "oneOf", "prefixItems")
+
+
+def closed(schema: Any) -> Any:
+    """Return a copy of a JSON schema in which objects with properties have no others.
+
+    JSON Schema leaves an object open unless it says ``additionalProperties``. Who describes a tool by
+    its parameters seldom means that, and a model that is free to go on invents some. llama.cpp and
+    xgrammar read such objects as closed, too. What the schema says itself stays, and so do objects that
+    are combined of several schemas, whose other parts may name more.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    for key in _BY_NAME:
+        if isinstance(made.get(key), dict):
+            made[key] = {name: closed(one) for name, one in made[key].items()}
+    for key in _ONE:
+        made = made | {key: closed(made[key])} if key in made else made
+    for key in _SEVERAL:
+        if isinstance(made.get(key), list):
+            made[key] = [closed(one) for one in made[key]]
+    named = isinstance(made.get("properties"), dict)
+    if named and not any(key in made for key in (*_OPEN, *_COMBINED)):
+        made["additionalProperties"] = False
+    return made
+
+
+def with_choice(
+    params: SamplingParams, tools: Tools, form: CallFormat, opened: Tag | None
+) -> SamplingParams:
+    """Return the parameters with a grammar if a call is required, or with openers banned if none may be.
+
+    Raises:
+        SamplingError: a call can't be forced: llguidance is missing, the request has a grammar already,
+            the prompt ends inside a reasoning span, or there is no grammar for the model's format.
+    """
+    if tools.choice == "none":
+        return replace(params, bad_words=(*params.bad_words, *form.openers))
+    if not tools.forced:
+        return params
+    asked = f"tool_choice {tools.choice!r}"
+    if params.grammar is not None:
+        raise SamplingError(f"{asked} is a grammar, so the reply can't have another one")
+    if opened is not None:
+        raise SamplingError(
+            f"{asked} leaves no room for the reasoning that the chat template begins; switch that off, "
+            'as by chat_template_kwargs={"enable_thinking": False}'
+        )
+    grammar = Grammar("lark", _lark(tools, form, asked))
+    try:
+        check_grammar(grammar)
+    except SamplingError as error:
+        raise SamplingError(f"{asked} can't be honoured: {error}") from error
+    return replace(params, grammar=grammar)
+
+
+def _lark(tools: Tools, form: CallFormat, asked: str) -> str:
+    openers, key = form.openers, "arguments"
+    opener = _mark(form, next(iter(openers), ""))
+    before = after = between = ""
+    around = "calls"
+    if "<function=" in openers or "<arg_key>" in form.template:
+        raise SamplingError(f"{asked}: there is no grammar for the calls that this model writes")
+    if form.bare:
+        key, between = "parameters", _text("; ")
+    elif "[TOOL_CALLS]" in openers and "[ARGS]" in form.template:
+        key, before = "", opener
+    elif "[TOOL_CALLS]" in openers:
+        around, between = f'{opener} " "? "[" calls "]"', _text(", ")
+    else:
+        before, between = f'{opener} "\\n"', _text("\n")
+        after = f'"\\n" {_mark(form, next(iter(openers.values())))}'
+    more = f"({between} call)*" if tools.parallel else ""
+    names = [f"call_{number}" for number in range(len(tools.forced))]
+    lines = [f"start: {around}", f"calls: call {more}", f"call: {' | '.join(names)}"]
+    for name, tool in zip(names, tools.forced, strict=True):
+        schema = {**closed(tool.parameters), "type": "object", "x-guidance": COMPACT}
+        lines.append(f"{name}: {before} {_call(form, tool, key, f'{name}_arguments')} {after}")
+        lines.append(f"{name}_arguments: %json {json.dumps(schema)}")
+    return "\n".join(lines)
+
+
+def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:
+    if not key:
+        return f"{_text(tool.name)} {_mark(form, '[ARGS]')} {arguments}"
+    head = f'{{"name": {json.dumps(tool.name)}, "{key}": '
+    return f'{_text(head)} {arguments} "}}"'
+
+
+def _mark(form: CallFormat, mark: str) -> str:
+    """Return the grammar term for a mark: a token if the mark is one, else a text."""
+    return f"<[{form.tokens[mark]}]>" if mark in form.tokens else _text(mark)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

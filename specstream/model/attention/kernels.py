@@ -11,9 +11,8 @@ from torch import Tensor
 
 from specstream.checks import first_line
 from specstream.model import fused
-from specstream.model.agreement import rounding
 from specstream.model.attention.base import Ragged
-from specstream.model.transfer import to_device
+from specstream.model.numerics import rounding, to_device
 
 __all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded"]
 

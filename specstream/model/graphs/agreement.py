@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specstream.model.agreement import off_by, rounding
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput
 from specstream.model.graphs.chains import Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv.base import RowCache
+from specstream.model.numerics import off_by, rounding
 from specstream.model.tree import Tree
 
 __all__ = ["drop_what_differs"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.checks import first_line
 from specstream.model.attention.pooled import Layout, PlacedTokens, PooledAttention
 from specstream.model.kv.pooled import PooledCache
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 
 __all__ = [

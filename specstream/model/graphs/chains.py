@@ -16,9 +16,9 @@ from specstream.model.decoder import Decoder
 from specstream.model.graphs.capture import Capture, CapturePlan, FixedInputs, capture_all
 from specstream.model.kv.base import RowCache
 from specstream.model.kv.pooled import PooledCache
-from specstream.model.noise import gumbel_max_of_rows
-from specstream.model.sampling import draw_at, nucleus
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
+from specstream.model.tokens.noise import gumbel_max_of_rows
+from specstream.model.tokens.sampling import draw_at, nucleus
 
 __all__ = ["DraftedChain", "Draws", "GraphedChains"]
 

@@ -16,20 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelUnsupported
-from specstream.model.attention.contiguous import ContiguousAttention
-from specstream.model.attention.heads import Heads
-from specstream.model.heads.base import Context
+from specstream.model.attention.contiguous import ContiguousAttention, Heads
+from specstream.model.heads.base import Context, check_made_for
 from specstream.model.heads.block_format import BlockShape
-from specstream.model.heads.fleeting import FleetingPlan, folded_mask
-from specstream.model.heads.layer import head_weights, layer_weights, rotary_of
+from specstream.model.heads.layer import (
+    FleetingPlan,
+    folded_mask,
+    head_weights,
+    layer_weights,
+    rotary_of,
+)
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.contiguous import ContiguousCache
-from specstream.model.layers import layer_of, rotated
-from specstream.model.norms import Norm, rms_norm
+from specstream.model.kv.base import ContiguousCache
+from specstream.model.layers import Norm, layer_of, rms_norm, rotated
+from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
-from specstream.model.transfer import to_device
 
 __all__ = ["BlockHead", "load"]
 

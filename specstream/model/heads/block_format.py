@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specstream.errors import ModelUnsupported
-from specstream.model.heads.shape import LayerShape, reading
+from specstream.model.heads.base import LayerShape, reading
 
 __all__ = ["MOST_BLOCK", "MOST_LAYERS", "BlockShape"]
 

@@ -18,16 +18,15 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken
 from specstream.model.attention.base import Batch
-from specstream.model.heads.base import Level, likeliest
+from specstream.model.heads.base import Level, check_made_for, likeliest
 from specstream.model.heads.eagle_format import EagleShape, read_shape
 from specstream.model.heads.layer import FeatureLayer, head_weights, layer_weights, rotary_of
 from specstream.model.heads.recognise import read_head_config
-from specstream.model.heads.shape import check_made_for
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.contiguous import ContiguousCache
-from specstream.model.native.level import NativeLevel
+from specstream.model.kv.base import ContiguousCache
+from specstream.model.layers import Norm, rms_norm
+from specstream.model.native.chain import NativeLevel
 from specstream.model.native.matrix import NativeMatrix
-from specstream.model.norms import Norm, rms_norm
 from specstream.model.runner import ModelRunner
 
 __all__ = ["EagleHead", "load"]

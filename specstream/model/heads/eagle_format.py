@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specstream.errors import ModelUnsupported
-from specstream.model.heads.shape import LayerShape, reading
+from specstream.model.heads.base import LayerShape, reading
 
 __all__ = ["EagleShape", "default_depths", "is_eagle", "read_shape"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.eagle_format import is_eagle
-from specstream.model.heads.medusa_format import is_medusa
-from specstream.model.heads.streaming_format import StreamingShape
+from specstream.model.heads.research.medusa_format import is_medusa
+from specstream.model.heads.research.streaming_format import StreamingShape
 from specstream.model.places import gguf_file, hub_options, not_found
 from specstream.models.kept import located
 
@@ -31,7 +31,9 @@ HEADS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "medusa": is_medusa,
     "streaming": StreamingShape.fits,
 }
-"""By method: a test whether a ``config.json`` is of such a head, which the module of that name loads."""
+"""Method → test of a ``config.json``; the module of that name loads the head."""
+
+_RESEARCH = ("early-exit", "medusa", "streaming")
 
 
 def kind_of(config: Mapping[str, Any]) -> str | None:
@@ -89,7 +91,7 @@ def head_folder(name: str) -> Path | None:
 def told_acceptance(config: Mapping[str, Any]) -> tuple[float, ...]:
     """The acceptance probability of each drafted position, given that those before it are accepted.
 
-    `specstream.train` writes it to a ``config.json``, as ``"acceptance": [.57, .44]``; () if it is
+    `specstream.training` writes it to a ``config.json``, as ``"acceptance": [.57, .44]``; () if it is
     missing or malformed.
     """
     found = config.get("acceptance")
@@ -112,5 +114,6 @@ def load_head(folder: str | Path, target: ModelRunner) -> Head:
         target.check_states(())
     except ModelUnsupported as error:
         raise ModelUnsupported(f"{folder}, a head for the method {kind}: {error}") from None
-    module = importlib.import_module(f"specstream.model.heads.{kind.replace('-', '_')}")
+    home = "specstream.model.heads." + ("research." if kind in _RESEARCH else "")
+    module = importlib.import_module(home + kind.replace("-", "_"))
     return cast("Head", module.load(Path(folder), target))

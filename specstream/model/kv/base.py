@@ -1,13 +1,20 @@
-"""The interface of a key-value cache of one sequence, for forward passes and the engine."""
+"""A contiguous key-value cache: all rows of one sequence in one tensor of its own."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
-__all__ = ["FIRST_CAPACITY", "KVCache", "RowCache", "common_prefix"]
+import numpy as np
+import torch
+from torch import Tensor
+
+from specstream.model.numerics import to_device
+
+__all__ = ["FIRST_CAPACITY", "ContiguousCache", "KVCache", "RowCache", "common_prefix"]
 
 FIRST_CAPACITY = 256
 """Rows that a growing cache allocates first."""
@@ -122,3 +129,112 @@ class RowCache(KVCache):
     def append_to(self, length: int) -> None:
         """Declare the first ``length`` rows written and valid. Absolute, like `rollback_to`."""
         self._length = length
+
+
+_LINE = 64  # bytes of a cache line: loading a register from two lines takes twice as long
+
+
+class ContiguousCache(RowCache):
+    """One tensor for all layers: ``[layers, 2, kv_heads, capacity, head_dim]``, keys before values.
+
+    With one tensor a pass makes the views of all layers at once. The rows of a head are adjacent, in
+    the order in which attention reads them. Grows by doubling, unless the capacity is fixed.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        fixed_capacity: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.fixed_capacity = fixed_capacity
+        self._layer_rows: tuple[Tensor, ...] | None = None
+        shape = (layers, 2, kv_heads, fixed_capacity or FIRST_CAPACITY, head_dim)
+        self._kv = _zeros(shape, dtype, device)
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated memory, in bytes."""
+        return self._kv.nbytes
+
+    def views(self, count: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return views for a pass of ``count`` tokens: the rows to write, and those attention reads.
+
+        Returns:
+            Per layer ``[count, 2, kv_heads, head_dim]`` for the new rows (keys, then values); and per
+            layer two tensors, keys and values, ``[1, kv_heads, rows, head_dim]``, up to the last new
+            row or the fixed capacity.
+        """
+        start, end = self._length, self._length + count
+        self.reserve(end)
+        shown = self.fixed_capacity or end
+        return (
+            self._kv[:, :, :, start:end].permute(0, 3, 1, 2, 4).unbind(),
+            self._kv[:, :, :, :shown].flatten(0, 1).unsqueeze(1).unbind(),
+        )
+
+    def storage(self, rows: int) -> Tensor:
+        """Return the tensor of all rows, see the class; its capacity is at least ``rows``."""
+        self.reserve(rows)
+        return self._kv
+
+    def layer_rows(self, rows: int) -> tuple[Tensor, ...]:
+        """Per layer keys, then values: ``[kv_heads, capacity, head_dim]``, capacity >= ``rows``."""
+        self.reserve(rows)
+        if self._layer_rows is None:
+            self._layer_rows = self._kv.flatten(0, 1).unbind()
+        return self._layer_rows
+
+    def reserve(self, rows: int) -> None:
+        """See `RowCache.reserve`.
+
+        Raises:
+            ValueError: more rows than the fixed capacity.
+        """
+        layers, two, heads, capacity, dim = self._kv.shape
+        if rows <= capacity:
+            return
+        if self.fixed_capacity is not None:
+            raise ValueError(f"a cache of {capacity} rows can't hold {rows}")
+        # Doubling: copying stays amortised O(1) per token.
+        shape = (layers, two, heads, max(rows, 2 * capacity), dim)
+        larger = _zeros(shape, self._kv.dtype, self._kv.device)
+        _bits(larger)[:, :, :, : self._length] = _bits(self._kv)[:, :, :, : self._length]
+        self._kv, self._layer_rows = larger, None
+
+    def _copy_rows(self, other: ContiguousCache, rows: int) -> None:
+        self.reserve(rows)
+        _bits(self._kv)[:, :, :, :rows] = _bits(other._kv)[:, :, :, :rows]
+        self.append_to(rows)
+
+    def _move_rows(self, start: int, path: Sequence[int]) -> None:
+        rows, kv = [start + node for node in path], _bits(self._kv)
+        at = rows if isinstance(kv, np.ndarray) else to_device(rows, kv.device)
+        kv[:, :, :, start : start + len(path)] = kv[:, :, :, at]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, not empty: a masked row still enters sums with weight 0, and 0 times NaN is NaN.
+
+    On a CPU by numpy, which takes memory that the system hands out as zeros; see also `_bits`.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return torch.from_numpy(raw[start : start + size]).view(dtype).view(shape)
+
+
+def _bits(kv: Tensor) -> Any:
+    """What copies of rows are made in: on a CPU numpy's view of their bits, as integers.
+
+    torch copies with all of its threads, which then spin for milliseconds on cores that passes need.
+    """
+    if kv.device.type != "cpu":
+        return kv
+    return kv.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[kv.itemsize]).numpy()

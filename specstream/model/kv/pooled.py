@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from specstream.model.kv.base import FIRST_CAPACITY, RowCache
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 from specstream.model.weights import DecoderWeights
 
 __all__ = ["KVPool", "PooledCache", "Slot", "rows_in_free_memory"]

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from specstream.errors import ModelUnsupported
 from specstream.model.kv.base import FIRST_CAPACITY, KVCache
-from specstream.model.transfer import to_device
+from specstream.model.numerics import to_device
 
 __all__ = ["TransformersCache", "check_supported"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.model.attention.base import Batch
 from specstream.model.forward import Taps
-from specstream.model.kv.contiguous import ContiguousCache
+from specstream.model.kv.base import ContiguousCache
 from specstream.model.layers import Layer
 from specstream.model.native import structs
 from specstream.model.native.library import Library

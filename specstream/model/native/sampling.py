@@ -103,7 +103,7 @@ def native_spread(rows: Tensor, ids: Tensor, size: int, rest: float) -> Tensor |
 
 
 def native_gumbel_max(probs: Tensor, ids: Tensor | None, seed: int, position: int) -> int | None:
-    """See `specstream.model.noise.gumbel_max`, for one row ``probs [n]`` of the tokens ``ids [n]``."""
+    """See `specstream.model.tokens.noise.gumbel_max`, of one row ``probs [n]`` of ``ids [n]``."""
     library = _for(probs, torch.float32)
     if library is None or not (ids is None or ids.is_contiguous()):
         return None

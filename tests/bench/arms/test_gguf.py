@@ -9,13 +9,12 @@ import pytest
 import pytest_asyncio
 
 from specstream.bench.arms.base import BenchThread
-from specstream.bench.arms.gguf import GgufArm
-from specstream.bench.arms.transformers_peers import PeerModels
+from specstream.bench.arms.transformers_peers import GgufArm, PeerModels
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.types import Message, SamplingParams
 from tests.bench.llama import FakeLlama, install_llama_cpp
-from tests.tiny import EOS, byte_tokenizer, tiny_model
+from tests.support.tiny import EOS, byte_tokenizer, tiny_model
 
 MESSAGES: list[Message] = [{"role": "user", "content": "ab"}]
 PARAMS = SamplingParams(max_tokens=4)

@@ -15,7 +15,7 @@ from specstream.errors import ModelNotFound
 from specstream.methods import AutoProposerConfig, DraftProposerConfig
 from specstream.model.forward import PLAIN
 from specstream.types import Message, SamplingParams
-from tests.tiny import byte_tokenizer, noisy_copy, tiny_model
+from tests.support.tiny import byte_tokenizer, noisy_copy, tiny_model
 
 MESSAGES: list[Message] = [{"role": "user", "content": "one two one two"}]
 PARAMS = SamplingParams(max_tokens=24)

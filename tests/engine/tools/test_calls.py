@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from specstream.engine.tools.calls import Calls
-from specstream.engine.tools.formats import CallFormat
-from specstream.engine.tools.log import MAX_CALLS, new_call_id
+from specstream.engine.tools.formats import MAX_CALLS, CallFormat, new_call_id
 from specstream.tools import ToolCall, ToolCallDelta, Tools
 from tests.engine.tools.formats import NOW, TOOLS, WEATHER
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specstream.engine.prompt import check_messages
-from specstream.engine.request import Request
+from specstream.drafting.proposers.off import OffProposer
+from specstream.engine.core.prompt import check_messages
+from specstream.engine.core.request import Request
 from specstream.errors import PromptError, SamplingError
-from specstream.pipeline.segment_window import TokenMap
-from specstream.speculation.proposers.off import OffProposer
+from specstream.text.window import TokenMap
 from specstream.tools import Tool, ToolCall, Tools
 from specstream.types import Grammar, Message, SamplingParams, Span
 from tests.engine.test_stops_in_loop import Seer
 from tests.engine.tools import formats
 from tests.engine.tools.formats import TOOLS
-from tests.tables import ScriptedRunner
-from tests.tiny import EOS, Inbox, byte_tokenizer, make_core, run_until_idle
+from tests.support.tables import ScriptedRunner
+from tests.support.tiny import EOS, Inbox, byte_tokenizer, make_core, run_until_idle
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Röm"}}\n</tool_call>'
 ASKED: list[Message] = [{"role": "user", "content": "How is it?"}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specstream.engine.tools.closed import closed
+from specstream.engine.tools.formats import closed
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}

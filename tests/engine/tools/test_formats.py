@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 from specstream.engine.tools.formats import format_of
 from specstream.errors import PromptError
 from tests.engine.tools import formats
-from tests.tiny import byte_tokenizer
+from tests.support.tiny import byte_tokenizer
 
 
 def tokenizer(template: str | None, *special: str) -> Any:

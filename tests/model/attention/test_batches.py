@@ -22,7 +22,7 @@ from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
 from tests.model.families import FAMILY, build, decoder_of, text, valid_rows, whole, whole_inputs
-from tests.transfers import transfers
+from tests.support.transfers import transfers
 
 BACKENDS = ["contiguous", "pooled"]
 

@@ -19,7 +19,7 @@ from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
 from tests.model.families import VOCAB, build, decoder_of, text
 from tests.model.fused.cases import looping
-from tests.recorder import Recorder
+from tests.support.recorder import Recorder
 
 # `cases` skips this module where Triton is missing.
 from specstream.model.fused.attention import attend  # isort: skip

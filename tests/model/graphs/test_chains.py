@@ -13,12 +13,12 @@ from specstream.model.graphs import CapturePlan, agreement
 from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv.base import RowCache
-from specstream.model.noise import gumbel, noise_key
-from specstream.model.sampling import draw_at, probabilities
+from specstream.model.tokens.noise import gumbel, noise_key
+from specstream.model.tokens.sampling import draw_at, probabilities
 from specstream.types import SamplingParams
 from tests.model.families import VOCAB, build, decoder_of, text
-from tests.recorder import Recorder
-from tests.transfers import transfers
+from tests.support.recorder import Recorder
+from tests.support.transfers import transfers
 
 PLAN = CapturePlan((1, 2), steps=3)
 WAYS = ["greedy", "drawn", "drawn by top-p", "keyed", "keyed by top-p"]
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_not_done() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @torch.inference_mode()
 def test_a_replay_never_waits_for_the_device(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specstream.model.sampling.free_to_look", lambda rows: False)
+    monkeypatch.setattr("specstream.model.tokens.sampling.free_to_look", lambda rows: False)
     both = Both()
     caches, _ = both.begun([3, 5])
     with transfers() as counter:

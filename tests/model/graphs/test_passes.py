@@ -21,8 +21,8 @@ from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv.base import RowCache
 from specstream.model.tree import Tree
 from tests.model.families import build, decoder_of, text, whole, whole_inputs
-from tests.recorder import Recorder, addresses_only
-from tests.transfers import transfers
+from tests.support.recorder import Recorder, addresses_only
+from tests.support.transfers import transfers
 
 PLAN = CapturePlan((1, 3), (6,))
 BATCHES = (1, 2, 4, 8)

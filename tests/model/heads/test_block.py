@@ -15,10 +15,10 @@ from specstream.model.heads.base import Context
 from specstream.model.heads.block_format import BlockShape
 from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.runner import ModelRunner
-from specstream.train.block_module import BlockModule
-from tests.blocks import MASK, SIZE, block_head, config_of, save_block, tensors_of
+from specstream.training.block import BlockModule
 from tests.model.families import build
-from tests.tiny import tiny_model
+from tests.support.blocks import MASK, SIZE, block_head, config_of, save_block, tensors_of
+from tests.support.tiny import tiny_model
 
 MODEL = tiny_model(64, seed=5, layers=3, scale=2.0)
 RUNNER = ModelRunner(MODEL)

@@ -21,8 +21,8 @@ from specstream.model.native.matrix import NativeMatrix
 from specstream.model.native.structs import INT8
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
-from tests.heads import eagle_head, random_eagle
-from tests.tiny import tiny_model
+from tests.support.heads import eagle_head, random_eagle
+from tests.support.tiny import tiny_model
 
 V, H, LAYERS = 60, 32, 6
 MODEL = tiny_model(V, layers=LAYERS, seed=3)

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.heads.early_exit import EarlyExit
 from specstream.model.heads.recognise import load_head
+from specstream.model.heads.research.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
-from specstream.train.early_exit import EarlyExitTrainee
+from specstream.training.research.early_exit import EarlyExitTrainee
 from tests.model.families import build, text
 
 

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
-from specstream.model.heads.medusa import load
 from specstream.model.heads.recognise import kind_of
+from specstream.model.heads.research.medusa import load
 from specstream.model.runner import ModelRunner
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 VOCAB, HIDDEN = 30, 32
 RUNNER = ModelRunner(tiny_model(VOCAB))

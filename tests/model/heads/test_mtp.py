@@ -19,11 +19,11 @@ from transformers.modeling_layers import MtpModel
 from specstream.errors import ModelBroken, ModelError, ModelUnsupported
 from specstream.model.attention.base import Batch
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.heads import mtp_format
+from specstream.model.heads import mtp as mtp_format
 from specstream.model.heads.mtp import MtpHead, find, load
 from specstream.model.runner import ModelRunner
 from tests.model.families import build
-from tests.mtps import mtp_head, random_module, reference, tensors_of
+from tests.support.mtps import mtp_head, random_module, reference, tensors_of
 
 MODEL = build("qwen3", tie_word_embeddings=False)
 RUNNER, MODULE = ModelRunner(MODEL), random_module(MODEL)

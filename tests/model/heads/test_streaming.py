@@ -14,12 +14,12 @@ from torch import Tensor
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.heads.recognise import kind_of, load_head
-from specstream.model.heads.streaming import StreamingHead, Streams
-from specstream.model.heads.streaming_format import StreamingShape
+from specstream.model.heads.research.streaming import StreamingHead, Streams
+from specstream.model.heads.research.streaming_format import StreamingShape
 from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build
-from tests.streams import STREAMS, streaming_head, trainee_of
-from tests.tiny import tiny_model
+from tests.support.streams import STREAMS, streaming_head, trainee_of
+from tests.support.tiny import tiny_model
 
 MODEL = tiny_model(64, seed=5, layers=3, scale=2.0)
 RUNNER = ModelRunner(MODEL)

@@ -21,7 +21,7 @@ from transformers import (
 from specstream.errors import ModelUnsupported
 from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.own_forward import cache_argument
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 
 def sliding_model() -> PreTrainedModel:

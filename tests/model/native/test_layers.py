@@ -14,7 +14,7 @@ from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.native.chain import NativeChain
 from specstream.model.runner import ModelRunner
-from specstream.model.stop import Stop
+from specstream.model.tokens.spelling import Stop
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, VOCAB, build, text
 

@@ -20,8 +20,8 @@ from specstream.model.native.sampling import (
     native_spread,
     native_without,
 )
-from specstream.model.noise import gumbel
-from specstream.model.sampling import draw_at
+from specstream.model.tokens.noise import gumbel
+from specstream.model.tokens.sampling import draw_at
 
 WIDTHS = [1, 5, 31, 256, 257, 5000]
 

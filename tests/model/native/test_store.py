@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.model.native.store import CodeStore
+from specstream.model.native.library import CodeStore
 
 
 class Maker:

@@ -1,0 +1,1 @@
+"""Figures under load: many requests, callers and sessions at once, whole conversations."""

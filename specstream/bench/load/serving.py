@@ -1,0 +1,197 @@
+"""The Realtime server under many sessions, beside a bare WebSocket that sends the same stream.
+
+The engine is scripted, so what is measured is the server: the CPU time that an event costs, and the gaps
+between the events that clients see. Each server has a process of its own; the clients share this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from specstream.server.server import RealtimeServer
+from specstream.testing.doubles import ScriptedVoice
+from specstream.testing.engine import ScriptedEngine, chunks_of
+
+__all__ = ["ARMS", "ServerFigures", "measure_serving"]
+
+Arm = Literal["bare", "text", "audio"]
+ARMS: Sequence[Arm] = ("bare", "text", "audio")
+PER_S = 20.0
+"""Deltas a second of each session."""
+_PAD = 330  # characters of the bare server's events, as many as our text deltas have
+_SETTLE_S = 1.0  # after all sessions have begun
+
+
+@dataclass(slots=True)
+class ServerFigures:
+    """What the clients of one server saw, in all rounds.
+
+    Attributes:
+        events: Events that came.
+        cpu_s: Seconds of the server's CPU time meanwhile.
+        gaps_ms: Times between two text deltas of one session.
+    """
+
+    events: int = 0
+    cpu_s: float = 0.0
+    gaps_ms: list[float] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, float]:
+        """The figures: microseconds of CPU an event, and percentiles of the gaps in milliseconds."""
+        cuts = statistics.quantiles(self.gaps_ms, n=100)
+        return {
+            "events": self.events,
+            "cpu_us_per_event": round(self.cpu_s / self.events * 1e6, 1),
+            "gap_ms_p50": round(cuts[49], 1),
+            "gap_ms_p99": round(cuts[98], 1),
+        }
+
+
+async def measure_serving(
+    sessions: int,
+    seconds: float,
+    rounds: int,
+    tell: Callable[[str], object] = lambda line: None,
+) -> dict[Arm, ServerFigures]:
+    """Measure every server in turn, ``rounds`` times, in alternating order.
+
+    Cancelling it ends the servers.
+    """
+    figures = {arm: ServerFigures() for arm in ARMS}
+    for number in range(rounds):
+        for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
+            tell(f"round {number + 1} of {rounds}: {arm}")
+            await _measure(arm, sessions, seconds, figures[arm])
+    return figures
+
+
+async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigures) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    tokens = round((seconds + 30) * PER_S)
+    process = context.Process(target=_server, args=(there, arm, tokens), daemon=True)
+    process.start()
+    try:
+        port = await asyncio.to_thread(here.recv)
+        async with AsyncExitStack() as stack:
+            url = f"ws://127.0.0.1:{port}/v1/realtime"
+            sockets = [
+                await stack.enter_async_context(connect(url, proxy=None, max_queue=None))
+                for _ in range(sessions)
+            ]
+            seen = [_Client(socket) for socket in sockets]
+            reading = [asyncio.create_task(client.read()) for client in seen]
+            await asyncio.gather(*(client.ask(arm) for client in seen))
+            await asyncio.gather(*(client.began.wait() for client in seen))
+            await asyncio.sleep(_SETTLE_S)
+            before = await _cpu_s(here)
+            for client in seen:
+                client.count()
+            await asyncio.sleep(seconds)
+            served.cpu_s += await _cpu_s(here) - before
+            for client in seen:
+                served.events += client.events
+                served.gaps_ms += client.gaps_ms
+            for task in reading:
+                task.cancel()
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.join)
+
+
+async def _cpu_s(server: Any) -> float:  # a Connection, of another class on Windows
+    server.send("cpu")
+    used: float = await asyncio.to_thread(server.recv)
+    return used
+
+
+class _Client:
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._last: float | None = None
+        self.began = asyncio.Event()
+        self.events = 0
+        self.gaps_ms: list[float] = []
+
+    def count(self) -> None:
+        """Forget what came so far."""
+        self.events = 0
+        self.gaps_ms.clear()
+
+    async def ask(self, arm: Arm) -> None:
+        said = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Hi"}],
+        }
+        await self._send("conversation.item.create", item=said)
+        modality = "audio" if arm == "audio" else "text"
+        await self._send("response.create", response={"output_modalities": [modality]})
+
+    async def _send(self, type: str, **fields: Any) -> None:
+        await self._socket.send(json.dumps({"type": type, **fields}))
+
+    async def read(self) -> None:
+        loop = asyncio.get_running_loop()
+        async for frame in self._socket:
+            self.events += 1
+            # The type comes early in a frame, and parsing all of it would cost the clients more.
+            head = frame[:120]
+            if "response.output_text.delta" in head or "transcript.delta" in head:
+                now = loop.time()
+                if self._last is not None:
+                    self.gaps_ms.append((now - self._last) * 1e3)
+                self._last = now
+                self.began.set()
+
+
+def _server(parent: Connection, arm: Arm, tokens: int) -> None:
+    asyncio.run((_bare if arm == "bare" else _ours)(parent, arm, tokens))
+
+
+async def _answer(parent: Connection) -> None:
+    """Tell the CPU time of this process whenever it is asked for."""
+    while await asyncio.to_thread(parent.recv) == "cpu":
+        parent.send(time.process_time())
+
+
+async def _bare(parent: Connection, arm: Arm, tokens: int) -> None:
+    async def stream(socket: ServerConnection) -> None:
+        await socket.recv()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(tokens):
+            await asyncio.sleep(began + number / PER_S - loop.time())
+            event = {"type": "response.output_text.delta", "delta": "word", "pad": "x" * _PAD}
+            await socket.send(json.dumps(event))
+
+    async with serve(stream, "127.0.0.1", 0, compression=None) as server:
+        parent.send(next(iter(server.sockets)).getsockname()[1])
+        await _answer(parent)
+
+
+async def _ours(parent: Connection, arm: Arm, tokens: int) -> None:
+    text = " ".join("word." if n % 9 == 8 else "word" for n in range(tokens))
+    chunks = [replace(c, t_ms=c.tokens.start / PER_S * 1e3) for c in chunks_of(text)]
+    server = RealtimeServer(
+        ScriptedEngine([chunks], timed=True),
+        voice=(lambda: ScriptedVoice(word_ms=1e3 / PER_S)) if arm == "audio" else None,
+        port=0,
+        max_sessions=10_000,
+        max_per_address=10_000,
+    )
+    async with server.start() as port:
+        parent.send(port)
+        await _answer(parent)

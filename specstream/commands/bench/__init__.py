@@ -1,0 +1,1 @@
+"""``specstream bench``: its options, and each kind of figures."""

@@ -1,0 +1,1 @@
+"""Drafting methods that are here for research."""

@@ -1,0 +1,206 @@
+"""The engine's calls to its proposer, guarded so that a failing proposer costs only speed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from torch import Tensor
+
+from specstream.drafting.checking import Explanation, checked, marked
+from specstream.drafting.optional import (
+    AdaptiveProposer,
+    MidwayProposer,
+    Passenger,
+    SelectiveReader,
+    StateReader,
+    States,
+    StepTimes,
+)
+from specstream.drafting.proposal import Proposal, Proposer, Verdict
+from specstream.engine.core.passes import Part, Pass
+from specstream.engine.core.request import TokenSequence
+from specstream.errors import ProposalError
+from specstream.model.forward import PLAIN, Extras, Midway
+from specstream.model.numerics import to_device
+from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import check_trees
+
+__all__ = ["Proposing"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_log = logging.getLogger("specstream.engine")
+_LONGEST_PAUSE = 255  # rounds without calling a proposer that keeps failing
+
+
+class Proposing:
+    """Calls a proposer, checks what it returns and catches what it raises.
+
+    An error means an empty proposal. After an error of `propose` the proposer isn't called for a number
+    of rounds, which doubles with each consecutive error. The first error of each type is logged at level
+    ERROR, later ones at DEBUG.
+
+    Attributes:
+        proposer: The proposer.
+        depths: Depths (numbers of target layers) whose hidden states the proposer reads; () for none.
+        predictions: Whether the proposer wants `Verdict.predictions`.
+
+    Raises:
+        ModelUnsupported: the proposer makes trees that the target can't verify, or needs hidden states
+            that the target can't give.
+    """
+
+    def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
+        offered = proposer.capabilities
+        self.proposer = proposer
+        self.predictions = offered.predictions
+        self._adaptive = proposer if isinstance(proposer, AdaptiveProposer) else None
+        self._reader = proposer if isinstance(proposer, StateReader) else None
+        self.depths = offered.hidden_states if self._reader is not None else ()
+        self._selective = proposer if isinstance(proposer, SelectiveReader) else None
+        self._midway = proposer if isinstance(proposer, MidwayProposer) else None
+        self._passenger = proposer if isinstance(proposer, Passenger) else None
+        if offered.trees:
+            check_trees(target)
+        if offered.hidden_states:
+            target.check_states(offered.hidden_states)
+        if self._midway is not None:
+            target.check_states((self._midway.midway_depth,))
+        self._device, self._vocab_size = target.device, target.vocab_size
+        self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
+        self._logged: set[type[Exception]] = set()
+        self._pause = self._rounds_to_pause = 0
+
+    def propose(self, sequences: list[TokenSequence]) -> list[Proposal]:
+        """Return one checked proposal per sequence; empty if the sequence doesn't speculate."""
+        proposals = [Proposal.empty(self._device) for _ in sequences]
+        if self._rounds_to_pause:
+            self._rounds_to_pause -= 1
+            return proposals
+        # The target adds a token of its own, so a proposal as long as the room can't be fully accepted.
+        budget = [min(s.room - 1, self._longest) if s.speculates else 0 for s in sequences]
+        wanted = [i for i, most in enumerate(budget) if most > 0]
+        if not wanted:
+            return proposals
+        made = self._spared(self._ask, [sequences[i] for i in wanted], [budget[i] for i in wanted])
+        if made is None:
+            for i in wanted:  # the proposer's caches may be in any state
+                self.release(sequences[i].slot)
+            self._pause = self._rounds_to_pause = min(2 * self._pause + 1, _LONGEST_PAUSE)
+            return proposals
+        self._pause, trees = 0, self.proposer.capabilities.trees
+        for i, given in zip(wanted, made, strict=True):
+            bounds = budget[i], self._vocab_size, self._device
+            sound = self._spared(checked, given, *bounds, trees=trees)
+            if sound is not None:
+                proposals[i] = sound if sound.source else replace(sound, source=self.proposer.name)
+        return marked(proposals, self._vocab_size)
+
+    def _ask(self, sequences: list[TokenSequence], budget: list[int]) -> list[Proposal]:
+        made = self.proposer.propose(sequences, budget)
+        if len(made) != len(sequences):
+            raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
+        return made
+
+    def extras(self, parts: list[Part]) -> Extras:
+        """Return what the pass over these parts must do for the proposer, beyond giving logits."""
+        rounds = [part for part in parts if part.proposal is not None]
+        midway = None
+        if self._midway is not None and any(part.proposed for part in rounds):
+            midway = Midway(self._midway.midway_depth, partial(self._tell_midway, parts))
+        rider = None
+        if self._passenger is not None and rounds:
+            proposals = [part.proposal for part in rounds if part.proposal is not None]
+            sequences = [part.sequence for part in rounds]
+            rider = self._spared(self._passenger.ride, sequences, proposals)
+        depths = self.depths if self._wanted(parts) else ()
+        if midway is None and rider is None and not depths:
+            return PLAIN
+        return Extras(depths, midway=midway, rider=rider)
+
+    def _wanted(self, parts: list[Part]) -> bool:
+        """Whether the proposer wants the hidden states of at least one of these parts."""
+        selective = self._selective
+        if selective is None or not self.depths:
+            return True
+        wanted = self._spared(lambda: any(selective.wants_states(part.sequence) for part in parts))
+        return wanted is not False
+
+    def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
+        """Hand states of last committed and proposed tokens to the proposer during the pass."""
+        told = [(part, rows) for part, rows in zip(parts, states, strict=True) if part.proposed]
+        if self._midway is not None:
+            last = [rows[-1 - part.proposed :] for part, rows in told]
+            self._spared(self._midway.midway, [part.sequence for part, _ in told], last)
+
+    def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
+        """Tell the proposer the verdicts and the hidden states of the tokens that stay in the cache.
+
+        Called before the tokens are committed.
+        """
+        if any(verdict.malformed for verdict in verdicts):
+            self.complain(ProposalError("token ids or probs are out of range"))
+        self._spared(lambda: self.proposer.observe(done.sequences, verdicts))
+        if self._reader is not None and done.states:
+            sequences = [part.sequence for part in done.parts]
+            self._spared(self._reader.read, sequences, _kept(done, verdicts))
+
+    def clock(self, times: StepTimes) -> None:
+        """Tell a proposer that decides by cost how long the step took."""
+        if self._adaptive is not None:
+            self._spared(self._adaptive.clock, times)
+
+    def explain(self, request_id: int | None = None) -> Explanation | None:
+        """Explain an adaptive proposer's choice for a request, or for all; None for other proposers."""
+        if self._adaptive is None:
+            return None
+        return self._spared(self._adaptive.explain, request_id)
+
+    def finish(self, request_id: int) -> None:
+        """Tell an adaptive proposer that a request has ended; its slot may serve a further one."""
+        if self._adaptive is not None:
+            self._spared(self._adaptive.finish, request_id)
+
+    def release(self, slot: int) -> None:
+        """Tell the proposer that a slot's cache is gone, so that it drops its own caches for it."""
+        self._spared(lambda: self.proposer.release(slot))
+
+    def close(self) -> None:
+        """End the proposer's own thread, if it has one. Idempotent."""
+        if self._midway is not None:
+            self._spared(self._midway.close)
+
+    def _spared(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of ``call``; None if it raises, which is logged."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            self.complain(error)
+            return None
+
+    def complain(self, error: Exception) -> None:
+        """Log what the proposer did wrong."""
+        log = _log.debug if type(error) in self._logged else _log.error
+        self._logged.add(type(error))
+        traceback = None if isinstance(error, ProposalError) else error
+        log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
+
+
+def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
+    """Return the hidden states of all committed tokens read in the pass and of accepted ones."""
+    kept = [States(start, rows) for start, rows in zip(done.starts, done.states, strict=True)]
+    for index, (proposal, verdict) in enumerate(zip(done.proposals, verdicts, strict=True)):
+        if proposal.length:
+            start, rows = done.starts[index], done.states[index]
+            first = rows.shape[0] - proposal.length
+            if proposal.parents:
+                path = [*range(first), *(first + n for n in verdict.path)]
+                found = rows.index_select(0, to_device(path, rows.device))
+            else:
+                found = rows[: first + verdict.accepted]
+            kept[index] = States(start, found)
+    return kept

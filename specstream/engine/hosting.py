@@ -1,0 +1,158 @@
+"""The engine's thread, as the event loop that started it sees it. Loads no torch until it is started."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from specstream.config import EngineConfig
+from specstream.engine.generation import ThreadBridge
+from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
+
+if TYPE_CHECKING:
+    from specstream.engine.core.step import EngineCore
+    from specstream.engine.core.worker import EngineWorker
+
+__all__ = ["EngineHost"]
+
+T = TypeVar("T")
+
+
+class EngineHost:
+    """Starts and stops one engine's thread, and says where it may be used: on one event loop.
+
+    Attributes:
+        worker: The thread; None before `start`.
+    """
+
+    def __init__(self) -> None:
+        self.worker: EngineWorker | None = None
+        self._process = 0  # the thread belongs to the process that started it
+        self._closed = anyio.Event()
+        self._bridge: ThreadBridge | None = None
+
+    async def start(self, config: EngineConfig) -> None:
+        """Start the thread and wait until it has loaded the models. Cancelling stops it again.
+
+        Raises:
+            ModelError: any of its kinds.
+            ConfigError: it was started before.
+        """
+        loop = asyncio.get_running_loop()
+        # torch takes seconds to import: not on the event loop.
+        module = await asyncio.to_thread(importlib.import_module, "specstream.engine.core.worker")
+        if self.worker is not None:
+            raise ConfigError("this engine was entered before; make a new one")
+        bridge = self._bridge = ThreadBridge(loop)
+        self._process = os.getpid()
+        ready: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: SpecstreamError | None) -> None:
+            if not ready.done():
+                ready.set_exception(error) if error is not None else ready.set_result(None)
+
+        def build() -> Any:
+            from specstream.engine.build import build_engine
+
+            return build_engine(config, worker.check)
+
+        worker = self.worker = module.EngineWorker(
+            build,
+            lambda error: bridge.put(settle, error),
+            lambda: bridge.put(lambda _: self._closed.set(), None),
+        )
+        worker.start()
+        try:
+            await ready
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End every request as cancelled, after the round under way, and wait for the thread's end.
+
+        Cancelling does not end the wait; it is raised afterwards.
+        """
+        worker = self.worker
+        assert worker is not None
+        if os.getpid() != self._process:
+            return  # in a forked process: the thread is the parent's
+        worker.close()
+
+        async def end() -> None:
+            if self._bridge is not None and self._bridge.loop is asyncio.get_running_loop():
+                await self._closed.wait()  # set on that loop only
+            # A thread that still runs can abort the interpreter's exit.
+            await asyncio.to_thread(worker.join)
+
+        ended = asyncio.ensure_future(end())
+        cancelled: asyncio.CancelledError | None = None
+        while not ended.done():  # even if this task is cancelled, the thread ends with the block
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def running(self) -> tuple[EngineWorker, ThreadBridge]:
+        """Return the thread and the bridge to the event loop.
+
+        Raises:
+            EngineClosed: it is not running, was started in the parent of this forked process, or its
+                event loop is closed.
+            EngineError: another event loop started it.
+        """
+        worker, bridge = self.worker, self._bridge
+        if worker is None or bridge is None or self._closed.is_set():
+            raise EngineClosed("the engine is not running: use it inside its `async with` block")
+        if os.getpid() != self._process:
+            raise EngineClosed(
+                "this process was forked from the one that runs the engine, and an engine doesn't "
+                "survive that: load one here, or start processes by 'spawn'"
+            )
+        if bridge.loop.is_closed():
+            worker.close()
+            raise EngineClosed(
+                "the event loop that entered this engine is closed, and the engine with it: load "
+                "another, and leave its `async with` block before its loop ends"
+            )
+        if asyncio.get_running_loop() is not bridge.loop:
+            raise EngineError("this engine belongs to the event loop that entered it; ask it there")
+        return worker, bridge
+
+    async def ask(self, ask: Callable[[EngineCore], T]) -> T:
+        """Run ``ask`` on the thread, between two steps, and return its result.
+
+        Cancelling only gives up the wait.
+
+        Raises:
+            EngineClosed, EngineError: see `running`; or the engine ended meanwhile.
+        """
+        worker, bridge = self.running()
+        answer: asyncio.Future[T] = bridge.loop.create_future()
+
+        def settle(found: T) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        worker.post(lambda core: bridge.put(settle, ask(core)))
+        closed = asyncio.ensure_future(self._closed.wait())
+        either: set[asyncio.Future[Any]] = {answer, closed}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
+        if not answer.done():
+            raise EngineClosed("the engine was closed before it could answer")
+        return answer.result()
+
+    def post(self, call: Callable[[EngineCore], None]) -> None:
+        """Have the thread run ``call`` between two steps; nothing before `start`. Returns at once."""
+        if self.worker is not None:
+            self.worker.post(call)

@@ -1,0 +1,1 @@
+"""Drafting heads that are here for research."""

@@ -1,0 +1,1 @@
+"""Between text and logits: vocabulary, spelling, grammars, what changes logits, and sampling."""

@@ -1,1 +1,0 @@
-"""Stages behind the token stream: phrases, speech, avatar cues, scene prompts."""

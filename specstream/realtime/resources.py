@@ -1,0 +1,228 @@
+"""The objects in frames: items, responses, errors, usage, and where content came from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
+
+from specstream.errors import SpecstreamError
+from specstream.metrics import Report
+from specstream.realtime.wire import Ignored, Refused, Sparse
+from specstream.types import Span
+
+ItemStatus = Literal["completed", "incomplete", "in_progress"]
+EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
+Status = Literal["in_progress"] | EndStatus
+Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens"]
+
+
+class Word(Sparse):
+    """A spoken word: its place in the response's audio (24 kHz) and in the reply's text."""
+
+    text: str
+    samples: Span
+    chars: Span
+
+
+class Extra(Sparse):
+    """The ``specstream`` field: a frame's number and time, and where its content came from.
+
+    ``tokens`` and ``chars`` are ranges in the reply as the model wrote it, ``samples`` a range in
+    the response's audio at 24 kHz; all are half-open. ``ignored``: the ignored parts of a
+    client's frame. ``problem``: what is wrong with a function call (`specstream.types.ToolCall`).
+    Of a text's delta: ``ends`` is, for each of ``tokens``, the length of the reply's text once that
+    token is in; ``kept`` are the tokens that ``proposer`` drafted and the target accepted; the others
+    are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
+    made, on the clock of ``t_ms``. ``names``: what answers in this session. ``listening``: the words of
+    a transcript so far only show that somebody listens ("mm-hm").
+    """
+
+    seq: int = 0
+    t_ms: float = 0.0
+    tokens: Span | None = None
+    chars: Span | None = None
+    round: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    proposer: str | None = None
+    kept: Span | None = None
+    ends: list[int] | None = None
+    samples: Span | None = None
+    words: list[Word] | None = None
+    first: dict[str, float] | None = None
+    ignored: list[Ignored] | None = None
+    problem: str | None = None
+    names: dict[str, str] | None = None
+    listening: bool | None = None
+
+
+class Part(Sparse):
+    """A piece of an item's content; in content-part events ``type`` lacks the prefix ``output_``."""
+
+    type: Literal["input_text", "input_audio", "output_text", "output_audio", "text", "audio"]
+    text: str | None = None
+    transcript: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A user's speech has ``"transcript": null`` until it is known: clients ask for the field."""
+        none_of = ("text",) if self.type == "input_audio" else ("text", "transcript")
+        return {k: v for k, v in handler(self).items() if v is not None or k not in none_of}
+
+
+class _AnyItem(Sparse):
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    type: str
+    status: ItemStatus
+
+
+class Item(_AnyItem):
+    """A message of the conversation."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "user", "assistant"]
+    content: list[Part]
+
+
+class FunctionCallItem(_AnyItem):
+    """A call that the model made. ``incomplete``: it was cut off, or names no function."""
+
+    type: Literal["function_call"] = "function_call"
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionOutputItem(_AnyItem):
+    """The result of a call."""
+
+    type: Literal["function_call_output"] = "function_call_output"
+    call_id: str
+    output: str
+
+
+AnyItem = Item | FunctionCallItem | FunctionOutputItem
+
+
+class Failure(Sparse):
+    """Why a response or a transcription failed."""
+
+    type: str
+    code: str
+    message: str
+
+
+class ErrorDetail(BaseModel):
+    """An error; ``event_id`` is that of the client's frame that caused it."""
+
+    type: str
+    code: str | None = None
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+    @classmethod
+    def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
+        """Describe a refusal, or an error of the server."""
+        if not isinstance(error, Refused):
+            error = Refused(error.code, str(error), type="server_error")
+        return cls(
+            type=error.type,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+            event_id=event_id or error.event_id,
+        )
+
+
+class StatusDetails(Sparse):
+    """Why a response ended as it did."""
+
+    type: EndStatus
+    reason: Reason | None = None
+    error: Failure | None = None
+
+    @classmethod
+    def of(cls, status: EndStatus, why: BaseException | Reason | None) -> StatusDetails:
+        """Build the details of an end. Clients see the text of typed errors only; others are logged.
+
+        ``why`` is what it failed with, or what cancelled it: an error if it was the server.
+        """
+        if status == "incomplete":
+            why = "max_output_tokens"
+        if not isinstance(why, BaseException):
+            return cls(type=status, reason=why)
+        code, message = "server_error", "The response broke; see the server's log."
+        if isinstance(why, SpecstreamError):
+            code, message = why.code, str(why)
+        failure = Failure(type="server_error", code=code, message=message)
+        return cls(type=status, error=failure)
+
+
+class CachedTokens(BaseModel):
+    """Prompt tokens that were in the cache, by kind."""
+
+    text_tokens: int = 0
+    audio_tokens: int = 0
+    image_tokens: int = 0
+
+
+class InputTokens(CachedTokens):
+    """Prompt tokens by kind, the cached ones included."""
+
+    cached_tokens: int = 0
+    cached_tokens_details: CachedTokens = CachedTokens()
+
+
+class OutputTokens(BaseModel):
+    """Reply tokens by kind; speech is made from text, so there are no audio tokens."""
+
+    text_tokens: int = 0
+    audio_tokens: int = 0
+
+
+class Usage(BaseModel):
+    """The token counts of a response."""
+
+    total_tokens: int
+    input_tokens: int
+    output_tokens: int
+    input_token_details: InputTokens
+    output_token_details: OutputTokens
+
+    @classmethod
+    def of(cls, report: Report | None) -> Usage:
+        """Take the token counts from a report; zeros without one, since clients expect numbers."""
+        read, cached, written = 0, 0, 0
+        if report is not None:
+            read, cached = report.prompt_tokens, report.reused_tokens
+            written = len(report.token_ids)
+        return cls(
+            total_tokens=read + written,
+            input_tokens=read,
+            output_tokens=written,
+            input_token_details=InputTokens(
+                text_tokens=read,
+                cached_tokens=cached,
+                cached_tokens_details=CachedTokens(text_tokens=cached),
+            ),
+            output_token_details=OutputTokens(text_tokens=written),
+        )
+
+
+class Response(BaseModel):
+    """A response as ``response.created`` and ``response.done`` show it."""
+
+    id: str
+    object: Literal["realtime.response"] = "realtime.response"
+    status: Status
+    status_details: StatusDetails | None = None
+    output: list[AnyItem] = []
+    conversation_id: str | None = None
+    output_modalities: list[Literal["text", "audio"]]
+    max_output_tokens: int | Literal["inf"] = "inf"
+    audio: dict[str, Any] | None = None
+    usage: Usage | None = None
+    metadata: dict[str, str] | None = None

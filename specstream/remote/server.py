@@ -1,0 +1,294 @@
+"""Serves one adapter over WebSockets to any number of pipelines."""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, get_args
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+from websockets.asyncio.server import ServerConnection
+from websockets.typing import Subprotocol
+
+from specstream.client.dial import LOG
+from specstream.errors import AdapterUnavailable, ConfigError, ConnectionFailed, SpecstreamError
+from specstream.remote import frames as fr
+from specstream.remote.channel import MAX_SIZE, Channel
+from specstream.remote.frames import (
+    MAX_WINDOW,
+    SUBPROTOCOL,
+    ErrorFrame,
+    Kind,
+    ReadyFrame,
+    Violation,
+)
+from specstream.remote.protocol import WINDOW, StageRules
+from specstream.server.auth import Authentication, check_key
+from specstream.server.listen import listen
+from specstream.stages.adapters import stage_of
+from specstream.stages.contract import Link
+from specstream.stages.pipeline import Stage, as_failure
+from specstream.types import AvatarCue, Cancel, ScenePrompt
+
+__all__ = ["AdapterConnection", "AdapterServer", "adapter_server"]
+
+_MAX_REST = 64  # most cues that return a face to rest
+
+
+class AdapterConnection:
+    """Runs the stage for each turn that the client starts, until the client leaves or `drain`."""
+
+    def __init__(self, channel: Channel, stage: Stage[Any, Any], window: int) -> None:
+        self._channel = channel
+        self._stage = stage
+        self._window = window
+        self._inbox = _Inbox(window, channel)
+        self._rest: deque[AvatarCue] = deque(maxlen=_MAX_REST)  # made after the input
+        self._over = True  # whether the turn's output is complete
+        self._failure: SpecstreamError | None = None
+        self._scope = anyio.CancelScope()
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    async def drain(self, seconds: float) -> None:
+        """End the connection after the running turn, or with an error if the turn takes longer."""
+        with anyio.move_on_after(seconds):
+            await self._idle.wait()
+        if not self._over and self._failure is None:
+            self._failure = AdapterUnavailable("the adapter's server is stopping; ask it again")
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until the client goes away.
+
+        Raises:
+            Violation: the client broke the protocol.
+            SpecstreamError: the stage broke.
+        """
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                try:
+                    await self._read(group)
+                except ConnectionFailed:
+                    pass  # how connections normally end
+                except Violation as error:
+                    self._failure = error
+                self._scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read(self, group: TaskGroup) -> None:
+        while True:  # never waits for the stage, so that a cancel is read at once
+            received = await self._channel.receive()
+            if isinstance(received, fr.StartFrame):
+                self._inbox, self._over = _Inbox(self._window, self._channel), False
+                self._idle = anyio.Event()
+                self._rest.clear()
+                group.start_soon(self._turn, self._inbox)
+            elif isinstance(received, fr.EndFrame):
+                self._inbox.close()
+            elif isinstance(received, fr.CancelFrame):
+                self._channel.drop()
+                self._inbox.cancel(Cancel(received.reason))
+                if self._over:  # "done" and "cancel" crossed
+                    self._channel.post(fr.CancelledFrame(cues=tuple(self._rest)))
+            else:
+                await self._inbox.send(received)  # has room: the window is its capacity
+
+    async def _turn(self, inbox: _Inbox) -> None:
+        try:
+            async with aclosing(self._stage.run(inbox)) as outputs:
+                item: Any
+                async for item in outputs:
+                    if inbox.finished and isinstance(item, AvatarCue):
+                        self._rest.append(item)
+                    await inbox.unless_cancelled(self._channel.room)
+                    if not inbox.cancelled:
+                        if isinstance(item, ScenePrompt):
+                            item = fr.PromptFrame(prompt=item, read=inbox.reach)
+                        self._channel.post(item)
+            self._over = True
+            end: fr.Frame = fr.DoneFrame()
+            if inbox.cancelled:
+                end = fr.CancelledFrame(cues=tuple(self._rest))
+            self._channel.post(end)
+        except Exception as error:
+            self._failure = as_failure(f"stage {self._stage.name!r}", error)
+            self._scope.cancel()
+        finally:
+            self._idle.set()  # also after the stage broke or the client left
+
+
+class _Inbox(Link[Any]):
+    """Acknowledges each item that the stage takes, so that the client may send another."""
+
+    def __init__(self, window: int, channel: Channel) -> None:
+        super().__init__(window, drafted=True)
+        self._channel = channel
+
+    async def __anext__(self) -> Any:
+        item = await super().__anext__()
+        if not isinstance(item, Cancel):
+            self._channel.took()
+        return item
+
+
+_RELEASE_TIMEOUT = 10.0
+MAX_CONNECTIONS = 64
+"""Default limit of clients at once."""
+
+
+class AdapterServer:
+    """Serves one adapter while an ``async with`` block runs, which gives the port (see `start`).
+
+    Every connection has an adapter of its own, since an adapter serves one turn at a time.
+    ``make_adapter`` is called in a worker thread for each, the first time before the port opens, so
+    that an adapter that can't be loaded fails at once. Browsers are refused: any web page could
+    reach a port on this machine otherwise.
+
+    Args:
+        kind: What ``make_adapter`` makes.
+        make_adapter: Makes an adapter; its ``aclose``, if it has one, is called in the end.
+        host: Address to listen on; loopback unless there is a key.
+        port: 0 takes a free one.
+        api_key: Required of clients: a bearer header, or ``?token=`` in the address.
+        tls: Serve ``wss://`` with this context.
+        window: Maximum unacknowledged items on their way to a connection's stage.
+        max_connections: Maximum clients at once; more are refused with an error frame.
+
+    Raises:
+        ConfigError: no such kind, a number out of range, or a public address without a key.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        make_adapter: Callable[[], Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        window: int = WINDOW,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        if kind not in get_args(Kind):
+            raise ConfigError(
+                f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}"
+            )
+        if not 1 <= window <= MAX_WINDOW or max_connections < 1:
+            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
+        check_key(host, api_key)
+        self._address = (host, port)
+        self._options: dict[str, Any] = {
+            "subprotocols": [Subprotocol(SUBPROTOCOL)],
+            "origins": [None],
+            "process_request": Authentication(api_key).require_key,
+            "max_size": MAX_SIZE,
+            "ssl": tls,
+        }
+        self._kind: Kind = kind
+        self._make = make_adapter
+        self._window = window
+        self._places = max_connections  # that are free
+        self._spare: Any = None  # the first adapter, made before the port opens
+        self._stopping = False
+        self._connections: set[AdapterConnection] = set()
+        self._started = AsyncExitStack()
+
+    async def __aenter__(self) -> int:
+        """See `start`."""
+        return await self._started.enter_async_context(self.start())
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._started.__aexit__(*error)
+
+    @asynccontextmanager
+    async def start(self) -> AsyncGenerator[int, None]:
+        """Listen while the block runs; gives the port.
+
+        Raises:
+            PortUnavailable: the address can't be listened on.
+            AdapterUnavailable: the adapter can't be made.
+        """
+        self._spare = await self._load()
+        try:
+            async with listen(self._handle, *self._address, **self._options) as port:
+                yield port
+        finally:
+            await _release(self._spare)
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no new turn, let running ones end, then close every connection (1001).
+
+        A turn that takes longer than ``seconds`` ends with an error.
+        """
+        self._stopping = True
+        async with anyio.create_task_group() as group:
+            for connection in self._connections:
+                group.start_soon(connection.drain, seconds)
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        """Serve one connection, from greeting to close."""
+        channel = Channel(socket, StageRules("adapter", self._kind), "the client")
+        adapter, code = None, 0
+        try:
+            if self._places <= 0 or self._stopping:
+                code = 1013
+                state = "stopping" if self._stopping else "full"
+                raise AdapterUnavailable(f"this server is {state}; try again later")
+            self._places -= 1
+            try:
+                self._spare, adapter = None, self._spare
+                if adapter is None:
+                    adapter = await self._load()
+                await self._converse(channel, adapter)
+            finally:
+                self._places += 1
+        except Exception as error:
+            channel.post(ErrorFrame.of(as_failure(f"stage {self._kind!r}", error)))
+            stopped = 1001 if self._stopping else 1011
+            code = error.close_code if isinstance(error, Violation) else code or stopped
+        finally:
+            await channel.close(code or (1001 if self._stopping else 1000))
+            await _release(adapter)
+
+    async def _load(self) -> Any:
+        try:
+            adapter = await to_thread.run_sync(self._make)
+            stage_of(self._kind, adapter)  # raises now if it is no adapter of this kind
+            return adapter
+        except Exception as error:
+            if isinstance(error, SpecstreamError):
+                raise
+            raise AdapterUnavailable(f"the {self._kind} adapter can't be made: {error}") from error
+
+    async def _converse(self, channel: Channel, adapter: Any) -> None:
+        voice = getattr(adapter, "capabilities", None) if self._kind == "voice" else None
+        name = voice.name if voice else type(adapter).__name__
+        channel.post(ReadyFrame(kind=self._kind, adapter=name, window=self._window, voice=voice))
+        connection = AdapterConnection(channel, stage_of(self._kind, adapter), self._window)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.remove(connection)
+
+
+adapter_server = AdapterServer
+"""For ``async with adapter_server("voice", make) as port``."""
+
+
+async def _release(adapter: Any) -> None:
+    aclose = getattr(adapter, "aclose", None)
+    if aclose is None:
+        return
+    try:
+        with anyio.move_on_after(_RELEASE_TIMEOUT, shield=True):
+            await aclose()
+    except Exception:
+        LOG.exception("an adapter failed while it was closed")

@@ -1,0 +1,1 @@
+"""The server: Realtime sessions, the demo page, metrics; keys and limits."""

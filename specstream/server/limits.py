@@ -1,0 +1,168 @@
+"""Limits of the Realtime server per client: connections, frames a second, unread output."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+from websockets.asyncio.connection import Connection
+
+from specstream.client.dial import literal_address
+from specstream.errors import ConfigError
+from specstream.signals import Clock
+
+__all__ = [
+    "AUDIO_BURST",
+    "AUDIO_PER_S",
+    "SEND_BUFFER",
+    "ConnectionLimit",
+    "RateLimit",
+    "cost",
+    "drop_slow_reader",
+]
+
+FRAMES_PER_S = 200
+"""Sustained rate: small frames of one session read per second; a microphone sends 50 to 100."""
+BURST = 800
+"""Small frames that are read at once from a client that was quiet before."""
+_FRAME_CHARS = 4096  # characters of JSON that cost as much as one small frame
+
+PATIENCE_S = 20.0
+"""Seconds that a client may read too slowly in total; faster reading restores them."""
+AUDIO_PER_S = 2.0
+"""Sustained rate: seconds of microphone audio of one session that are taken a second."""
+AUDIO_BURST = 240.0
+"""Seconds of audio that are taken at once: two turns of the longest kind."""
+MIN_BYTES_PER_S = 4096
+"""A client that reads less than this while output is waiting uses up its patience."""
+MAX_UNSENT = 4 << 20
+"""Bytes buffered in the process for one client; only answers to a flood of pings reach this."""
+SEND_BUFFER = 64 << 10
+"""Bytes of a socket's send buffer in the kernel; a cancel can't recall audio that is already there."""
+_TICK_S = 1.0
+_SLACK = 1024  # frame headers, pings and pongs, which are not counted
+
+
+class ConnectionLimit:
+    """Limits the connected clients, in total and per address; admits none while the server stops.
+
+    Args:
+        most: Maximum clients at once.
+        per_address: Maximum from one address (for IPv6: one /64 network). None means half
+            of ``most``, and no limit for loopback, where one proxy may connect for all clients.
+
+    Raises:
+        ConfigError: a number below 1.
+    """
+
+    def __init__(self, most: int, per_address: int | None = None) -> None:
+        if most < 1 or (per_address is not None and per_address < 1):
+            raise ConfigError("max_sessions and max_per_address must be at least 1")
+        self._most = most
+        self._most_per_address = per_address or (most + 1) // 2
+        self._loopback_too = per_address is not None
+        self._taken: Counter[str] = Counter()
+        self.stopping = False
+
+    def refusal(self, address: str) -> str | None:
+        """Return why a client from ``address`` may not connect now; None if it may."""
+        if self.stopping:
+            return "the server is stopping; try again in a moment"
+        if self._taken.total() >= self._most:
+            return "all sessions are taken; try again later"
+        network, loopback = _network(address)
+        if self._taken[network] >= self._most_per_address and (self._loopback_too or not loopback):
+            return "your address has all the sessions that one may have; close some first"
+        return None
+
+    @contextmanager
+    def taken(self, address: str) -> Generator[None, None, None]:
+        """Count a client from ``address`` while the block runs."""
+        network, _ = _network(address)
+        self._taken[network] += 1
+        try:
+            yield
+        finally:
+            self._taken[network] -= 1
+            self._taken += Counter()  # removes zero counts
+
+
+def _network(address: str) -> tuple[str, bool]:
+    """Return the key that clients of an address are counted under, and whether it is loopback."""
+    parsed = literal_address(address.partition("%")[0])
+    if parsed is None:  # a socket of another family
+        return address, True
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is None:
+            network = ipaddress.ip_network((int(parsed), 64), strict=False)
+            return str(network), parsed.is_loopback
+        parsed = parsed.ipv4_mapped
+    return str(parsed), parsed.is_loopback
+
+
+def cost(chars: int) -> float:
+    """Cost of reading or writing ``chars`` characters of JSON, in small frames."""
+    return chars / _FRAME_CHARS
+
+
+class RateLimit:
+    """A token bucket that makes a client wait instead of refusing what it sends.
+
+    Args:
+        clock: Tells the time.
+        per_s: What may be spent a second, by default small frames.
+        burst: What may be spent at once by a client that was quiet before.
+    """
+
+    def __init__(self, clock: Clock, *, per_s: float = FRAMES_PER_S, burst: float = BURST) -> None:
+        self._clock, self._per_s, self._burst = clock, per_s, burst
+        self._left = burst
+        self._at = clock.now()
+
+    async def take(self, amount: float) -> None:
+        """Spend ``amount`` and wait until the bucket is not in debt; cancelling refunds nothing."""
+        now = self._clock.now()
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - amount
+        self._at = now
+        if self._left < 0:
+            await self._clock.sleep_until(now - self._left / self._per_s)
+
+
+async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer: Clock) -> None:
+    """Watch a socket while the call runs; abort it once its peer has stopped reading.
+
+    A keepalive can't detect that: the ping itself waits for room. ``written`` gives the bytes
+    handed to the socket so far. Returns after the abort. Cancel the call to stop watching.
+    """
+    patience, last_sent, last_acked = PATIENCE_S, 0, 0
+    while True:
+        await timer.sleep_until(timer.now() + _TICK_S)
+        waiting = socket.transport.get_write_buffer_size()
+        unread, sent = waiting + _in_kernel(socket), written()
+        acked = sent - unread
+        if unread <= sent - last_sent + _SLACK:
+            patience = PATIENCE_S  # everything that was unread a tick ago has been read
+        else:
+            earned = max(0, acked - last_acked) / MIN_BYTES_PER_S
+            patience = min(PATIENCE_S, patience - _TICK_S + earned)
+        last_sent, last_acked = sent, acked
+        if patience <= 0 or waiting > MAX_UNSENT:
+            socket.logger.info("a client that does not read is dropped")
+            socket.transport.abort()
+            return
+
+
+def _in_kernel(socket: Connection) -> int:
+    """Return the bytes in the kernel's send queue; 0 on platforms that don't report them."""
+    plain = socket.transport.get_extra_info("socket")
+    if plain is not None and sys.platform != "win32":
+        import fcntl
+        import termios
+
+        with suppress(OSError, ValueError):
+            answer = fcntl.ioctl(plain.fileno(), termios.TIOCOUTQ, bytes(4))
+            return int.from_bytes(answer, sys.byteorder)
+    return 0

@@ -1,0 +1,248 @@
+"""The Realtime WebSocket server."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+from anyio import to_thread
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from specstream.client.dial import is_loopback
+from specstream.errors import ConfigError
+from specstream.listening.ears import Ears
+from specstream.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
+from specstream.realtime.settings import Audio, SessionSettings
+from specstream.realtime.wire import MAX_FRAME
+from specstream.server.auth import Authentication, check_key, check_names
+from specstream.server.counters import Counters
+from specstream.server.http import Routes, address_of, select_subprotocol
+from specstream.server.limits import SEND_BUFFER, ConnectionLimit
+from specstream.server.listen import listen
+from specstream.server.sessions.connection import RealtimeConnection
+from specstream.server.sessions.request import AdapterPool, Engine, Factories, Factory, Service
+from specstream.signals import Clock, LoopClock
+from specstream.types import Manner, SamplingParams
+
+__all__ = ["RealtimeServer"]
+
+
+class RealtimeServer:
+    """Serves the OpenAI Realtime protocol, the demo page at ``/``, ``/healthz`` and ``/metrics``.
+
+    ::
+
+        server = RealtimeServer(engine, voice=lambda: load_adapter("voice", "espeak"))
+        async with server.start() as port:
+            await server.serve_forever()
+
+    Args:
+        engine: A running `specstream.Engine`, or another object with its ``session`` and ``no_tools``.
+        voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
+            connection; without it the server answers in text only.
+        avatar: The same for an `AvatarScripter`.
+        prompt: The same for a `PromptRewriter`.
+        ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
+            it the server takes no audio input.
+        params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means. None: those of
+            `Engine.manner`.
+        system: Default instructions. None: the system message of `Engine.manner`; "": none.
+        model: The model name in a session's settings, for clients that name none.
+        host: Address to listen on; loopback unless there is a key.
+        port: 0 takes a free one.
+        api_key: Required of clients: a bearer header, the ``openai-insecure-api-key.`` sub-
+            protocol, or ``?token=``.
+        allowed_origins: Pages of other origins that may connect from a browser; ``"*"``: any.
+        allowed_hosts: Names accepted in ``Host``, in addition to literal addresses and
+            ``localhost``; ``"*"``: any. Requests for another name are refused with 421. A server
+            that other machines can reach (so it has a key) accepts any name if none is given.
+        max_sessions: Maximum connections at once; more are refused with 503.
+        max_per_address: Maximum connections at once from one address; see `ConnectionLimit`.
+        idle_s: A client that sends no frame for this long while no response runs is closed (1008).
+        max_size: Bytes of the largest frame a client may send; larger ones close with 1009.
+        lead_s: Audio is sent at most this many seconds ahead of its play-out, so that a cancel takes
+            effect; the first ``lead_s`` seconds are sent at once.
+        buffer_s: Seconds of audio that pacing may hold back; then back-pressure stops the reply.
+        clock: The clock for pacing audio.
+        timer: The clock for rate limits and slow readers.
+        tls: Serve ``wss://`` and ``https://`` with this context.
+        bundled: The package's own model pair answers; the demo page then suggests what it can do.
+        names: What answers, for clients to show: ``target``, ``draft``. The names of voice and
+            recogniser are added.
+
+    Raises:
+        ConfigError: a value out of range, an origin or host name that can't match, or a public
+            address without a key.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        voice: Factory | None = None,
+        avatar: Factory | None = None,
+        prompt: Factory | None = None,
+        ears: Callable[[], Ears] | None = None,
+        params: SamplingParams | None = None,
+        system: str | None = None,
+        model: str = "specstream",
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        api_key: str | None = None,
+        allowed_origins: Sequence[str] = (),
+        allowed_hosts: Sequence[str] = (),
+        max_sessions: int = 32,
+        max_per_address: int | None = None,
+        idle_s: float = 600.0,
+        max_size: int = MAX_FRAME,
+        lead_s: float = 2.0,
+        buffer_s: float = 30.0,
+        clock: Clock | None = None,
+        timer: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
+        bundled: bool = False,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        kinds: dict[str, tuple[object, bool, str]] = {
+            "engine": (engine, hasattr(engine, "session"), "a running Engine"),
+            "params": (params, isinstance(params, SamplingParams | None), "SamplingParams(...)"),
+            "system": (system, isinstance(system, str | None), "a text"),
+            "model": (model, isinstance(model, str), "a text"),
+            "api_key": ("…", isinstance(api_key, str | None), "a text"),
+            "tls": (tls, isinstance(tls, ssl.SSLContext | None), "an ssl.SSLContext"),
+        }
+        for name, (given, fits, what) in kinds.items():
+            if not fits:
+                raise ConfigError(f"{name} must be {what}, not {given!r:.80}")
+        made = {"voice": voice, "avatar": avatar, "prompt": prompt, "ears": ears}
+        for name, factory in made.items():
+            if factory is not None and not callable(factory):
+                raise ConfigError(f"{name} must be a function that makes one for each connection")
+        check_key(host, api_key)
+        check_names(allowed_origins, allowed_hosts)
+        if max_size < 1024:
+            raise ConfigError("max_size must be at least 1024")
+        if lead_s < 0.2 or buffer_s < 0.2:
+            raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
+        if idle_s <= 0:
+            raise ConfigError("idle_s must be more than 0 seconds")
+        modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
+        if ears is not None:
+            heard = AudioInput(format=AudioFormat(), turn_detection=TurnDetection())
+            modality["audio"] = Audio(input=heard)
+        settings = SessionSettings(
+            type="realtime", model=model, instructions=system or "", **modality
+        )
+        self._ears = ears
+        self._by_manner = (params is None, system is None)
+        self.counters = Counters()
+        self._service = Service(
+            engine=engine,
+            factories=Factories(voice, avatar, prompt),
+            settings=settings,
+            params=params or SamplingParams(),
+            clock=clock or LoopClock(),
+            timer=timer or LoopClock(),
+            counters=self.counters,
+            lead_s=lead_s,
+            buffer_s=buffer_s,
+            idle_s=idle_s,
+            names=dict(names or {}),
+        )
+        self._limit = ConnectionLimit(max_sessions, max_per_address)
+        self._connections: set[RealtimeConnection] = set()
+        self._address = (host, port)
+        authentication = Authentication(
+            api_key,
+            origins=allowed_origins,
+            hosts=[*allowed_hosts, host],
+            any_host=not allowed_hosts and not is_loopback(host),
+        )
+        self._options: dict[str, Any] = {
+            "process_request": Routes(authentication, self.counters, self._limit, bundled=bundled),
+            "select_subprotocol": select_subprotocol,
+            "subprotocols": ["realtime"],
+            "max_size": max_size,
+            "ssl": tls,
+            "send_buffer": SEND_BUFFER,
+            "ping_timeout": 60,  # a ping waits behind the audio that a slow reader has not read yet
+        }
+
+    @asynccontextmanager
+    async def start(self) -> AsyncGenerator[int, None]:
+        """Listen while the block runs; gives the port. Leaving the block closes every connection.
+
+        Raises:
+            PortUnavailable: the address can't be listened on.
+            AdapterUnavailable: an adapter can't be made.
+        """
+        factories = self._service.factories
+        trial = AdapterPool(factories)  # an adapter that can't be made fails the start
+        try:
+            made = await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
+            trial.release(made)
+            names = {**self._service.names, **trial.names()}
+        finally:
+            await trial.aclose()
+        ears = await to_thread.run_sync(self._ears) if self._ears is not None else None
+        if ears is not None:
+            names["ears"] = ears.recognizer.capabilities.name
+        self._service = replace(self._service, ears=ears, names=names, **self._manners())
+        try:
+            async with listen(self._handle, *self._address, **self._options) as port:
+                yield port
+        finally:
+            if ears is not None:
+                with anyio.CancelScope(shield=True):
+                    await ears.aclose()
+
+    def _manners(self) -> dict[str, Any]:
+        """What the model's manner decides of the settings that weren't given."""
+        manner: Manner = getattr(self._service.engine, "manner", Manner())
+        decided: dict[str, Any] = {}
+        if self._by_manner[0]:
+            decided["params"] = manner.params
+        if self._by_manner[1] and manner.system:
+            told = {"instructions": manner.system}
+            decided["settings"] = self._service.settings.model_copy(update=told)
+        return decided
+
+    async def serve_forever(self) -> None:
+        """Wait until cancelled; `start` serves the connections."""
+        await anyio.sleep_forever()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new responses, let running ones end, then close every connection (1001).
+
+        A response that is not over after ``seconds`` ends with ``response.done``, cancelled, and the
+        code ``server_stopping``. If the call is cancelled, leaving `start` closes the rest.
+        """
+        self._limit.stopping = True
+        async with anyio.create_task_group() as group:
+            for connection in self._connections:
+                group.start_soon(connection.drain, seconds)
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        address = address_of(socket)
+        # Asked again: several handshakes may have passed `Routes` at once.
+        if (why := self._limit.refusal(address)) is not None:
+            await socket.close(1013, why)
+            return
+        assert socket.request is not None
+        model = parse_qs(urlsplit(socket.request.path).query).get("model", [None])[-1]
+        connection = RealtimeConnection(socket, self._service, model)
+        self.counters.sessions += 1
+        self.counters.sessions_total += 1
+        self._connections.add(connection)
+        try:
+            with self._limit.taken(address), suppress(ConnectionClosed):
+                await connection.serve()
+        finally:
+            self._connections.remove(connection)
+            self.counters.sessions -= 1

@@ -1,0 +1,1 @@
+"""One Realtime session: its socket, microphone, conversation and responses."""

@@ -1,0 +1,242 @@
+"""Audio on its way to the wire: its sample rate, sample offsets and pacing."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import numpy.typing as npt
+
+from specstream.errors import AdapterFailed
+from specstream.listening.resampler import Resampler
+from specstream.realtime.resources import Word
+from specstream.realtime.wire import SAMPLE_RATE
+from specstream.signals import Clock, Signal
+from specstream.types import AvatarCue, Span, Speech
+
+__all__ = ["AudioPacer", "Encoder", "Format", "Piece", "coded", "decoded", "of_cue", "sample_rate"]
+
+Format = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+_SUBTYPES = {"audio/pcmu": "ULAW", "audio/pcma": "ALAW"}  # libsndfile's names
+_G711_RATE = 8000
+
+
+def sample_rate(format: Format) -> int:
+    """Return the samples per second of audio in this format."""
+    return SAMPLE_RATE if format == "audio/pcm" else _G711_RATE
+
+
+@lru_cache(maxsize=2)
+def _tables(format: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Libsndfile's code for every 16-bit sample (indexed by its bits), and its sample for every code."""
+    import soundfile
+
+    raw: dict[str, Any] = {"format": "RAW", "subtype": _SUBTYPES[format]}
+    codes = io.BytesIO()
+    soundfile.write(codes, np.arange(65536).astype(np.uint16).view(np.int16), _G711_RATE, **raw)
+    every = io.BytesIO(bytes(range(256)))
+    samples, _ = soundfile.read(every, dtype="int16", channels=1, samplerate=_G711_RATE, **raw)
+    return np.frombuffer(codes.getvalue(), np.uint8), samples.astype("<i2")
+
+
+def decoded(data: bytes, format: Format) -> bytes:
+    """Decode ``data`` to s16 little-endian PCM of the same rate."""
+    if format == "audio/pcm":
+        return data
+    pcm: bytes = _tables(format)[1][np.frombuffer(data, np.uint8)].tobytes()
+    return pcm
+
+
+def coded(pcm: bytes, format: Format) -> bytes:
+    """Encode s16 little-endian PCM as ``format``, at the same rate."""
+    if format == "audio/pcm":
+        return pcm
+    codes: bytes = _tables(format)[0][np.frombuffer(pcm, "<u2")].tobytes()
+    return codes
+
+
+class Encoder:
+    """Converts s16 PCM at 24 kHz to a format of the wire, piece by piece."""
+
+    def __init__(self, format: Format) -> None:
+        self._format = format
+        self._resampler = Resampler(SAMPLE_RATE, sample_rate(format))
+
+    def push(self, pcm: bytes) -> bytes:
+        """Take the next PCM; return the encoded audio that it completes."""
+        return coded(self._resampler.push(pcm), self._format)
+
+    def flush(self) -> bytes:
+        """The audio has ended: return the rest (a few milliseconds, nothing for PCM)."""
+        return coded(self._resampler.flush(), self._format)
+
+
+_PIECE = SAMPLE_RATE // 10  # samples in the largest audio event
+_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks may run
+_ROUNDING = 1e-3  # samples: a float error above a whole sample must not round up to the next one
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The audio of one event; ranges as in `Extra`."""
+
+    pcm: bytes
+    samples: Span
+    chars: Span
+    tokens: Span
+    words: tuple[Word, ...] = ()
+
+
+def of_cue(cue: AvatarCue) -> Span:
+    """Compute a cue's samples on the wire's clock from its times.
+
+    The voice's rate may be unknown: cues are sent before the speech that they belong to.
+    """
+    ends = (cue.t_ms, cue.t_ms + cue.duration_ms)
+    return Span(*(math.ceil(ms * SAMPLE_RATE / 1000 - _ROUNDING) for ms in ends))
+
+
+class AudioPacer:
+    """Resamples a voice's speech, keeps the sample clock, and releases audio at the play-out's pace.
+
+    At most ``lead_s`` seconds are released ahead of what a listener can have heard, if play-out began
+    with the first piece and stopped whenever nothing was left to play. At most ``buffer_s`` more
+    seconds are held; then `put` waits, which holds back the voice.
+    """
+
+    def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float) -> None:
+        self._clock = clock
+        self._lead_s = lead_s
+        self._room = int(buffer_s * SAMPLE_RATE)
+        self._rate = SAMPLE_RATE
+        self._resampler: Resampler | None = None
+        self._playing_since = float("-inf")  # when play-out began, or went on after a gap
+        self._to_play = 0  # samples sent since then
+        self._taken = 0  # samples taken, at the voice's rate
+        self._made = 0  # samples made, at the wire's rate
+        self._sources: deque[tuple[int, Speech]] = deque()  # a phrase's end on the wire, its speech
+        self._words: list[Word] = []
+        self._ready: deque[Piece] = deque()
+        self._ready_samples = 0
+        self._ended = False
+        self._changed = Signal()
+
+    def at_24k(self, samples: Span) -> Span:
+        """Convert a range of the voice's samples to the wire's clock, rounding up."""
+        return Span(*(-(-sample * SAMPLE_RATE // self._rate) for sample in samples))
+
+    async def put(self, speech: Speech) -> list[Word]:
+        """Take the next speech; returns its words on the wire's clock.
+
+        Raises:
+            AdapterFailed: the speech does not begin where the last one ended, or its rate differs from
+                the last one's or can't be converted.
+        """
+        if self._resampler is None:
+            self._rate = speech.sample_rate
+            self._resampler = Resampler(self._rate, SAMPLE_RATE)
+        if (speech.samples.start, speech.sample_rate) != (self._taken, self._rate):
+            raise AdapterFailed(
+                f"the voice gave sample {speech.samples.start} at {speech.sample_rate} Hz"
+                f" where {self._taken} at {self._rate} Hz was due"
+            )
+        self._taken = speech.samples.end
+        words = [
+            Word(text=mark.text, samples=self.at_24k(mark.samples), chars=mark.chars)
+            for mark in speech.marks
+            if mark.kind == "word"
+        ]
+        if speech.pcm:
+            if self._sources and self._sources[-1][1].phrase == speech.phrase:
+                self._sources.pop()
+            self._sources.append((self.at_24k(speech.samples).end, speech))
+            for at in range(0, len(speech.pcm), _SLICE):
+                if at:
+                    await anyio.lowlevel.checkpoint()
+                self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
+        self._words += words
+        if self._ready:  # words go with the newest piece that is still held, or with the next one
+            newest = self._ready[-1]
+            self._ready[-1] = replace(newest, words=newest.words + self.unsent())
+        while self._ready_samples > self._room and not self._ended:
+            await self._changed.wait()
+        return words
+
+    def unsent(self) -> tuple[Word, ...]:
+        """Remove and return the words that no piece has carried yet."""
+        words, self._words = tuple(self._words), []
+        return words
+
+    def close(self) -> None:
+        """End the speech; the audio that is held is still released. Idempotent."""
+        if not self._ended:
+            if self._resampler is not None:
+                self._enter(self._resampler.flush())
+            self._end()
+
+    def drop(self) -> None:
+        """Discard the audio that is held; no more is released. Idempotent."""
+        self._ready.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._changed.notify()
+
+    def _enter(self, pcm: bytes) -> None:
+        """Cut new output where a phrase ends, so that every piece has one origin."""
+        if self._ended:
+            return
+        at = 0
+        while at < len(pcm):
+            end, source = self._sources[0]
+            count = min(len(pcm) - at, 2 * min(end - self._made, _PIECE))
+            if count > 0:
+                samples = Span(self._made, self._made + count // 2)
+                words = self.unsent()
+                piece = Piece(pcm[at : at + count], samples, source.chars, source.tokens, words)
+                self._ready.append(piece)
+                self._ready_samples += samples.length
+                self._made, at = samples.end, at + count
+            if self._made >= end and len(self._sources) > 1:
+                self._sources.popleft()
+        self._changed.notify()
+
+    async def take(self) -> Piece | None:
+        """Return the next piece once it may be sent; None after the last one (`close`) or `drop`.
+
+        Cancelling the call takes nothing.
+        """
+        while True:
+            while not self._ready:
+                if self._ended:
+                    return None
+                await self._changed.wait()
+            leaves = self._played_out(self._ready[0].samples.length) - self._lead_s
+            if leaves <= self._clock.now():
+                break
+            await self._clock.sleep_until(leaves)  # `drop` may be called meanwhile
+        piece = self._ready.popleft()
+        self._ready_samples -= piece.samples.length
+        if self._played_out() < self._clock.now():
+            self._playing_since, self._to_play = self._clock.now(), 0
+        self._to_play += piece.samples.length
+        self._changed.notify()
+        return piece
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds of the turn that a listener can have heard."""
+        sent = self._made - self._ready_samples
+        return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
+
+    def _played_out(self, more: int = 0) -> float:
+        """Return when all the audio sent so far, and ``more`` samples, will have been played."""
+        return self._playing_since + (self._to_play + more) / SAMPLE_RATE

@@ -1,0 +1,321 @@
+"""The life of one response, from ``response.created`` to ``response.done``."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self
+
+import anyio
+
+from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.playback.cue_order import cues_first
+from specstream.playback.played import Rest
+from specstream.realtime import events as ev
+from specstream.realtime.resources import (
+    EndStatus,
+    Reason,
+    Response,
+    Status,
+    StatusDetails,
+    Usage,
+)
+from specstream.realtime.wire import SAMPLE_RATE, new_id
+from specstream.server.sessions.audio import AudioPacer, Encoder, Piece
+from specstream.server.sessions.boxes import Outbox
+from specstream.server.sessions.output import ItemWriter
+from specstream.server.sessions.request import Replies, ResponseRequest, Service
+from specstream.server.sessions.timings import Timings
+from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
+from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
+
+__all__ = ["PreviewTap", "ResponseTurn"]
+
+
+class PreviewTap:
+    """Stands for a generation in a pipeline and passes each `Preview` to ``show`` first.
+
+    The pipeline reads the same items as without it. A pipeline that doesn't ask for previews gets
+    none, and ``show`` is still called. Cancelling an iteration that waits loses nothing.
+    """
+
+    def __init__(self, generation: Any, show: Callable[[Preview], None]) -> None:
+        self._generation = generation
+        self._items: AsyncIterator[Chunk | Preview] = aiter(
+            getattr(generation, "previewed", lambda: generation)()
+        )
+        self._show = show
+        self._previews = False
+
+    def previewed(self) -> Self:
+        """Return this iterator, which from now on also yields the previews."""
+        self._previews = True
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk | Preview:
+        while True:
+            item = await anext(self._items)
+            if not isinstance(item, Preview):
+                return item
+            self._show(item)
+            if self._previews:
+                return item
+
+    def cancel(self) -> None:
+        """See `specstream.engine.generation.Generation.cancel`."""
+        self._generation.cancel()
+
+
+CANCEL_GRACE_S = 0.25
+"""Seconds that the stages of a cancelled response may take to come to rest before they are stopped."""
+
+_log = logging.getLogger("specstream.realtime")
+
+
+class ResponseTurn:
+    """One response. `run` it in a task of its own; `cancel` it from anywhere.
+
+    Args:
+        request: What was asked for.
+        service: What the server's sessions share.
+        replies: The conversation with the engine.
+        pipeline: The stages that make speech, cues and shots.
+        outbox: Where its events go.
+        place: Is held while the reply is made, so that not too many are made at once.
+    """
+
+    def __init__(
+        self,
+        request: ResponseRequest,
+        service: Service,
+        replies: Replies,
+        pipeline: Pipeline,
+        outbox: Outbox,
+        place: AbstractAsyncContextManager[object],
+    ) -> None:
+        self.id = new_id("resp")
+        self.finished = anyio.Event()
+        self._request = request
+        self.replies = replies
+        self.pipeline = pipeline
+        self._counters = service.counters
+        self._place = place
+        self._put = outbox.put
+        self._timings = Timings(lambda: outbox.t_ms, service.counters)
+        self._item = ItemWriter(self.id, request, outbox, self._timings)
+        self._rest = Rest()
+        self._resting: deque[AvatarCue] = deque()  # cues of it that are to be sent: two at most
+        self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
+        self._generation: Any = None
+        self._run: Run | None = None
+        self._scope = anyio.CancelScope()
+        self._playing = anyio.CancelScope()
+        self._cancelled: SpecstreamError | Reason | None = None  # why, once it was cancelled
+        self._closing = False
+        self._muted = False
+        self._error: BaseException | None = None
+
+    @property
+    def item_id(self) -> str:
+        """The id of the item that the response writes."""
+        return self._item.id
+
+    @property
+    def out_of_band(self) -> bool:
+        """Whether the response stays out of the conversation."""
+        return self._request.conversation is None
+
+    def cancel(
+        self,
+        why: SpecstreamError | Reason = "client_cancelled",
+        heard_ms: int | None = None,
+    ) -> bool:
+        """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
+
+        ``response.done`` reports ``why``, an error if the server cancels. Returns at once; `finished`
+        is set after ``response.done``, and nothing is sent after that. The face comes to rest at
+        ``heard_ms``, or where a listener can be by now.
+        """
+        if self._cancelled or self._closing:
+            return False
+        self._cancelled = why
+        heard_s = self._pacer.heard_s if heard_ms is None else heard_ms / 1e3
+        sample = round(heard_s * SAMPLE_RATE)
+        made = self._run.count if self._run is not None else 0
+        self._rest.stopped(made, sample, sample * 1e3 / SAMPLE_RATE)
+        self._item.preview(None)
+        self._pacer.drop()
+        self._playing.cancel()
+        if self._run is None:
+            self._scope.cancel()
+        else:
+            self._generation.cancel()
+            self._run.cancel(why.code if isinstance(why, SpecstreamError) else why)
+            self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
+        return True
+
+    async def run(self) -> None:
+        """Perform the response. Cancelling it (the connection is gone) releases everything."""
+        try:
+            await self._put_response("in_progress")
+            try:
+                with self._scope:
+                    await self._perform()
+            except SpecstreamError as error:
+                self._error = error
+            except Exception as error:  # a response may break; the session goes on
+                _log.exception("response %s broke", self.id)
+                self._error = error
+            self._closing = True
+            await self._close()
+        finally:
+            self.finished.set()
+
+    async def _perform(self) -> None:
+        request = self._request
+        async with (
+            self._place,
+            self.replies.reply(
+                request.messages,
+                request.params,
+                speculate=request.speculate,
+                learn=request.learn,
+                chat_template_kwargs=request.template_kwargs,
+                tools=request.tools,
+                truncation=request.truncation,
+            ) as generation,
+        ):
+            self._generation = generation
+            shown = generation
+            if "preview" in request.wants:
+                shown = PreviewTap(generation, self._preview)
+            async with self.pipeline.run(shown) as run:
+                self._run = run
+                if request.audio:
+                    run.heard(lambda: self._pacer.heard_s, generation.needed_by)
+                async with anyio.create_task_group() as group:
+                    if request.audio:
+                        group.start_soon(self._play)
+                    try:
+                        async for event in cues_first(self.pipeline, run):
+                            await self._take(event)
+                    except SpecstreamError as error:
+                        self._error = self._error or error
+                    self._pacer.close()
+
+    def _preview(self, preview: Preview) -> None:
+        if not self._cancelled:
+            self._item.preview(preview)
+
+    async def _take(self, event: Event) -> None:
+        """Send text, cues and shots as they come; speech goes to the pacer."""
+        source, item = event.source, event.item
+        if isinstance(item, AvatarCue):
+            if self._cancelled:
+                await self._come_to_rest(self._rest.late(event))
+            else:
+                self._rest.saw(event)
+                await self._item.cue(item)
+        elif isinstance(item, Revoke):
+            await self._item.revoke(source, item)
+        elif self._cancelled:
+            return
+        elif isinstance(item, Chunk):
+            await self._item.chunk(item)
+            await self._item.output.take_calls(item)
+        elif isinstance(item, Phrase):
+            await self._item.phrase(item)
+        elif isinstance(item, Speech):
+            await self._speak(item)
+        elif isinstance(item, ScenePrompt):
+            await self._item.shot(item)
+        elif isinstance(item, StageFailed):
+            # An audio response fails without its voice; without cues or shots it goes on.
+            if self._request.audio and source in ("text", "voice"):
+                self._error = item.error
+            else:
+                await self._item.problem(item.error)
+
+    async def _come_to_rest(self, event: Event | None) -> None:
+        if event is not None and isinstance(event.item, AvatarCue):
+            self._resting.append(event.item)
+        while self._resting:  # one whose sending is cut short is sent again by `_close`
+            await self._item.cue(self._resting[0])
+            self._resting.popleft()
+
+    async def _speak(self, speech: Speech) -> None:
+        if self._muted:
+            return
+        self._timings.first("voice")
+        try:
+            words = await self._pacer.put(speech)
+        except AdapterFailed as error:  # stop the voice only: the text goes on
+            self._muted, self._error = True, error
+            assert self._run is not None
+            self._run.stop("voice", error)
+            return
+        self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
+
+    async def _play(self) -> None:
+        encoder = Encoder(self._request.format.type)
+        last: Piece | None = None
+        with self._playing:
+            while (piece := await self._pacer.take()) is not None:
+                last = piece
+                await self._item.audio(piece, encoder.push(piece.pcm))
+            if last is not None and not self._cancelled and (rest := encoder.flush()):
+                at, chars, tokens = last.samples.end, last.chars.end, last.tokens.end
+                nothing = Piece(b"", Span(at, at), Span(chars, chars), Span(tokens, tokens))
+                await self._item.audio(nothing, rest)
+
+    async def _close(self) -> None:
+        status = self._status()
+        await self._come_to_rest(None)
+        while self._cancelled and (rest := self._rest.last(0)) is not None:
+            await self._come_to_rest(rest)
+        await self._item.close(status, self._pacer.unsent())
+        await self._item.output.close_calls()
+        if "report" in self._request.wants and self._generation is not None:
+            await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
+        self._counters.responses[status] += 1
+        await self._put_response(status)
+
+    def _status(self) -> EndStatus:
+        if self._cancelled:
+            return "cancelled"
+        if self._error is not None:
+            return "failed"
+        finish = self._generation.report.finish_reason if self._generation is not None else "stop"
+        return "incomplete" if finish == "length" else "completed"
+
+    async def _put_response(self, status: Status) -> None:
+        request, details, usage = self._request, None, None
+        if status != "in_progress":
+            details = StatusDetails.of(status, self._cancelled or self._error)
+            usage = Usage.of(self._generation and self._generation.report)
+        output = {"format": request.format.model_dump(), "voice": request.voice}
+        response = Response(
+            id=self.id,
+            status=status,
+            status_details=details,
+            output=[entry.wire() for entry in self._item.output.entries],
+            conversation_id=request.conversation.id if request.conversation is not None else None,
+            output_modalities=["audio" if request.audio else "text"],
+            max_output_tokens=request.max_output_tokens,
+            audio={"output": output} if request.audio else None,
+            usage=usage,
+            metadata=request.metadata,
+        )
+        type: Any = "response.created" if status == "in_progress" else "response.done"
+        await self._put(ev.ResponseEvent(type=type, response=response))
+
+    def _report(self) -> dict[str, Any]:
+        report: dict[str, Any] = self._generation.report.to_dict()
+        if self._request.audio:
+            report["audio_seconds"] = round(self._item.sent / SAMPLE_RATE, 3)
+        return {**report, **self._timings.to_dict()}

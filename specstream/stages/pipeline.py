@@ -1,0 +1,89 @@
+"""The pipeline that joins stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from specstream.errors import ConfigError
+from specstream.stages.contract import Event, Stage, StageFailed, as_failure
+from specstream.stages.deadline import VoicePace
+from specstream.stages.drafts import Account, LifeEvent, Presynthesis, PresynthesisReport
+from specstream.stages.limits import Limits
+from specstream.stages.run import Run
+
+__all__ = ["Event", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
+
+
+class Pipeline:
+    """A head stage (text to phrases) and branches of stages behind it.
+
+    ``Pipeline([[voice, avatar], [prompt]], head=segmenter)``: every branch gets what the head
+    yields; within a branch each stage gets what the one before it yields. Everything that any
+    stage yields is also an event of the run. All links are bounded by ``capacity`` items (those of
+    drafted text by at least 16), so a reader that stops reading stops the whole turn, back to the
+    token stream, and loses nothing. A stage that hangs, never ends, or makes more than its text can
+    justify is stopped (``limits``). Without a head and branches the chunks themselves are the events.
+
+    A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
+    ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
+    out stays the same, only sooner. ``trace`` is called with each `LifeEvent`.
+    """
+
+    def __init__(
+        self,
+        branches: Sequence[Sequence[Stage[Any, Any]]],
+        *,
+        head: Stage[Any, Any] | None,
+        capacity: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
+        presynthesis: Presynthesis | None = None,
+        trace: Callable[[LifeEvent], None] | None = None,
+    ) -> None:
+        if any(not branch for branch in branches):
+            raise ConfigError("a pipeline branch needs at least one stage")
+        if head is None and branches:
+            raise ConfigError("the branches of a pipeline need a head, such as SegmentStage()")
+        stages = [stage for branch in branches for stage in branch]
+        for stage in stages if head is None else [head, *stages]:
+            if isinstance(stage, type) or not hasattr(stage, "run"):
+                raise ConfigError(
+                    f"{stage!r:.80} is no stage: wrap an adapter, as in VoiceStage(voice), "
+                    "AvatarStage(avatar) or PromptStage(prompt)"
+                )
+        self._branches = [list(branch) for branch in branches]
+        self._head = head
+        self._account = Account(presynthesis or Presynthesis())
+        self._settings = (capacity, limits or Limits(), clock, self._account, VoicePace(), trace)
+
+    @property
+    def presynthesis(self) -> PresynthesisReport:
+        """What pre-synthesis has saved and wasted so far."""
+        return self._account.report
+
+    @asynccontextmanager
+    async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
+        """Run one turn over ``chunks`` (an `Engine` generation, or any stream of `Chunk`).
+
+        Leaving the block early cancels the turn and waits until every stage has let go. A stage
+        that breaks becomes a `StageFailed` event; the other branches go on.
+        """
+        run = Run(*self._settings)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(run.drive, chunks, self._head, self._branches)
+                group.start_soon(run.patrol)
+                yield run
+                run.leave()
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as errors:
+            # Callers catch the typed error that was raised, not a group of one.
+            cause: BaseException = errors
+            while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+                cause = cause.exceptions[0]
+            raise cause from cause.__cause__

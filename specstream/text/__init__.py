@@ -1,0 +1,1 @@
+"""Text to phrases, and phrases to what a voice should say."""

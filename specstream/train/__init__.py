@@ -1,4 +1,0 @@
-"""Training of drafts and drafting heads for a target, on the target's own replies.
-
-``specstream.train.run.train(TrainOptions(...))`` runs a whole training, on the calling thread.
-"""

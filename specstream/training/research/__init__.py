@@ -1,0 +1,1 @@
+"""Heads for drafting methods that are here for research."""

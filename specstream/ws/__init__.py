@@ -1,1 +1,0 @@
-"""WebSockets: the Realtime protocol for clients, the stage protocol for adapters."""

@@ -1,1 +1,0 @@
-"""The server of the OpenAI Realtime protocol: its frames, a connection, its session, its responses."""

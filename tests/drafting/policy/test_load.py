@@ -1,0 +1,61 @@
+"""Whether drafts are made under load is decided by what steps with and without them have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from specstream.drafting.policy.costs import Load
+
+
+def run(
+    load: Load, steps: int, gain: Callable[[int], float], *, requests: int = 16, noise: float = 0.0
+) -> list[bool]:
+    """Which of so many steps have drafts, if those are ``gain`` times as fast as the others."""
+    random, kinds = Random(1), list[bool]()
+    for step in range(steps):
+        drafts = load.drafts(requests)
+        speed = (gain(step) if drafts else 1.0) * random.lognormvariate(0.0, noise)
+        load.observe(requests, requests, 10.0 / speed, 10.0)
+        kinds.append(drafts)
+    return kinds
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+@pytest.mark.parametrize(("gain", "drafts"), [(0.8, False), (0.9, False), (1.2, True)])
+def test_the_better_kind_is_taken_for_nearly_all_steps(
+    gain: float, drafts: bool, noise: float
+) -> None:
+    kinds = run(Load(), 2000, lambda step: gain, noise=noise)
+    assert kinds[500:].count(drafts) > 0.95 * 1500
+    time = sum(1 / gain if kind else 1.0 for kind in kinds)
+    assert time < 1.03 * 2000 * min(1.0, 1 / gain)
+
+
+def test_few_requests_are_left_to_the_cost_model() -> None:
+    for requests in (1, 8):
+        assert all(run(Load(), 500, lambda step: 0.5, requests=requests))
+
+
+def test_a_change_is_found() -> None:
+    kinds = run(Load(), 4000, lambda step: 0.8 if step < 1500 else 1.3)
+    assert kinds[1000:1500].count(False) > 450
+    assert kinds[3000:].count(True) > 900
+
+
+def test_sizes_are_judged_apart() -> None:
+    load = Load()
+    run(load, 300, lambda step: 0.7, requests=16)
+    assert not load.drafts(16)
+    assert not load.drafts(31)
+    assert load.drafts(15)
+    assert load.drafts(32)
+
+
+def test_a_step_that_took_no_time_is_no_sample() -> None:
+    load = Load()
+    for _ in range(100):
+        load.observe(16, 16, 0.0, 10.0)
+        assert load.drafts(16)

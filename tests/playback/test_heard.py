@@ -1,0 +1,134 @@
+"""How much of a reply was heard, through Markdown, tags and figures spoken as several words."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from specstream.playback.played import HeardTrack
+from specstream.stages.stages import VoiceStage
+from specstream.types import Mark, Phrase, Span, Speech
+from tests.support.standins import RATE, ToneVoice, feed, phrases_of
+
+
+def piece(
+    marks: list[tuple[str, Span, Span]], samples: Span, chars: Span, *, last: bool = True
+) -> Speech:
+    words = tuple(Mark("word", *mark) for mark in marks)
+    return Speech(b"", RATE, samples, words, chars, Span(0, 1), 0, last)
+
+
+def track_of(speech: Speech, text: str, tags: tuple[Span, ...] = ()) -> HeardTrack:
+    track = HeardTrack(tags)
+    track.add(speech.marks, speech, speech.samples, text)
+    return track
+
+
+def test_characters_spoken_as_several_words_were_heard_once_the_last_of_these_was() -> None:
+    text = "Pay $5 now."
+    five, dollars = Span(300, 600), Span(600, 900)
+    marks = [
+        ("Pay", Span(0, 300), Span(0, 3)),
+        ("five", five, Span(4, 6)),
+        ("dollars", dollars, Span(4, 6)),
+        ("now", Span(900, 1200), Span(7, 10)),
+    ]
+    track = track_of(piece(marks, Span(0, 1200), Span(0, len(text))), text)
+    heard = [text[: track.cut(text, at)] for at in (0, 299, 300, 600, 899, 900, 1199, 1200)]
+    assert heard == ["", "", "Pay", "Pay", "Pay", "Pay $5", "Pay $5", "Pay $5 now."]
+
+
+def test_words_spoken_in_another_order_than_they_are_written_count_once_all_were_heard() -> None:
+    text = "$5 now"
+    marks = [
+        ("five", Span(0, 100), Span(1, 2)),
+        ("dollars", Span(100, 200), Span(0, 1)),
+        ("now", Span(200, 300), Span(3, 6)),
+    ]
+    track = track_of(piece(marks, Span(0, 300), Span(0, 6)), text)
+    assert [track.cut(text, at) for at in (100, 199, 200, 300)] == [0, 0, 2, 6]
+
+
+def test_a_word_that_is_rounded_to_end_behind_the_audio_was_heard_with_it() -> None:
+    text = "One two. Three"
+    track = HeardTrack()
+    for speech in (
+        piece([("One", Span(0, 300), Span(0, 3)), ("two", Span(300, 640), Span(4, 7))],
+              Span(0, 400), Span(0, 9), last=False),
+        piece([], Span(400, 600), Span(0, 9)),
+    ):  # fmt: skip
+        track.add(speech.marks, speech, speech.samples, text)
+    assert [track.cut(text, at) for at in (299, 300, 599, 600)] == [0, 3, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [
+        ("This is **very bold** text.", ["This", "This is", "This is **very", "This is **very bold**"]),
+        ("[smile] Well, [nods] good day.", ["[smile] Well,", "[smile] Well, [nods] good"]),
+        ("Read [the page](http://x.y/z) now.", ["Read", "Read [the", "Read [the page](http://x.y/z)"]),
+        ("# Title\n\n- one\n- two", ["# Title", "# Title\n\n- one", "# Title\n\n- one\n- two"]),
+        ("Use `a.b` well.", ["Use", "Use `a.b`", "Use `a.b` well."]),
+    ],
+)  # fmt: skip
+async def test_the_cut_is_in_the_text_as_the_model_wrote_it(written: str, heard: list[str]) -> None:
+    tags = tuple(tag for phrase in phrases_of(written) for tag in phrase.tags)
+    whole = Phrase(written, Span(0, len(written)), Span(0, 1), 0, tags)
+    track = HeardTrack([tag.chars for tag in tags])
+    ends = []
+    for speech in await feed(VoiceStage(ToneVoice()), [whole]):
+        words = [mark for mark in speech.marks if mark.kind == "word"]
+        track.add(words, speech, speech.samples, written)
+        ends += [mark.samples.end for mark in words]
+    cuts = [written[: track.cut(written, at)] for at in ends]
+    assert cuts[: len(heard)] == heard
+    assert track.cut(written, ends[0] - 1) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_unheard_word_is_ever_inside_the_cut(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(50):
+        text = " ".join("w" * random.randrange(1, 7) for _ in range(random.randrange(1, 12)))
+        marks, at = [], 0
+        for word in re.finditer(r"\S+", text):
+            for _ in range(random.choice([1, 1, 2, 3])):  # spoken as several words
+                end = at + random.randrange(1, 900)
+                marks.append((word[0], Span(at, end), Span(*word.span())))
+                at = end
+        track = track_of(piece(marks, Span(0, at), Span(0, len(text))), text)
+        cuts = []
+        for samples in sorted(random.randrange(at + 1) for _ in range(12)):
+            cut = track.cut(text, samples)
+            cuts.append(cut)
+            assert not [m for m in marks if m[1].end > samples and m[2].start < cut]
+            missed = [m for m in marks if m[1].end <= samples and m[2].end > cut]
+            assert len({m[2] for m in missed}) <= 1, "at most the word that is half heard"
+        assert cuts == sorted(cuts)
+
+
+def test_a_phrase_without_marks_counts_no_faster_than_a_slow_voice_until_its_length_is_known() -> (
+    None
+):
+    text = "one two three four five six"
+    chars = Span(0, len(text))
+    begun = piece([], Span(0, RATE), chars, last=False)
+    track = track_of(begun, text)
+    assert text[: track.cut(text, RATE)] == "one two"  # ten characters a second at most
+    end = Span(RATE, 2 * RATE)
+    track.add((), piece([], end, chars), end, text)
+    assert text[: track.cut(text, RATE)] == "one two three"
+    assert track.cut(text, 2 * RATE) == len(text)
+
+
+def test_speech_that_begins_earlier_replaces_what_was_there() -> None:
+    text = "one two"
+    first = piece([("one", Span(0, 100), Span(0, 3))], Span(0, 100), Span(0, 4))
+    old = piece([("two", Span(100, 200), Span(4, 7))], Span(100, 200), Span(4, 7))
+    new = piece([("TWO", Span(100, 900), Span(4, 7))], Span(100, 900), Span(4, 7))
+    track = track_of(first, text)
+    for speech in (old, new):
+        track.add(speech.marks, speech, speech.samples, text)
+    assert [track.cut(text, at) for at in (100, 200, 900)] == [3, 3, 7]

@@ -1,0 +1,51 @@
+"""Sets of adapters: made on first use, one for each response at a time, used again, closed."""
+
+from __future__ import annotations
+
+import pytest
+
+from specstream.errors import AdapterUnavailable
+from specstream.server.sessions.request import AdapterPool, Factories
+from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
+
+made: list[WordVoice] = []
+
+
+def voice() -> WordVoice:
+    made.append(WordVoice())
+    return made[-1]
+
+
+async def test_a_released_set_serves_the_next_response_and_all_are_closed() -> None:
+    made.clear()
+    pool = AdapterPool(Factories(voice, OneCueFace, OneShotBoard))
+    text = await pool.pipeline(audio=False, avatar=True, prompt=True)
+    assert not made, "nobody speaks in a text response"
+    first = await pool.pipeline(audio=True, avatar=True, prompt=True)
+    second = await pool.pipeline(audio=True, avatar=True, prompt=False)
+    assert len(made) == 2, "one set for each response at a time"
+    for pipeline in (text, second, first):
+        pool.release(pipeline)
+    third = await pool.pipeline(audio=True, avatar=False, prompt=False)
+    assert len(made) == 2
+    assert third not in (first, second)
+    await pool.aclose()
+    assert all(voice.closed for voice in made), "the one that is in use as well"
+
+
+async def test_an_adapter_that_can_not_be_made_is_tried_again_and_the_others_stay() -> None:
+    made.clear()
+    broken = [True]
+
+    def face() -> OneCueFace:
+        if broken.pop():
+            raise AdapterUnavailable("no face today")
+        return OneCueFace()
+
+    pool = AdapterPool(Factories(voice, face))
+    with pytest.raises(AdapterUnavailable):
+        await pool.pipeline(audio=True, avatar=True, prompt=True)
+    broken.append(False)
+    await pool.pipeline(audio=True, avatar=True, prompt=True)
+    assert len(made) == 1
+    await pool.aclose()

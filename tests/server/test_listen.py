@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection
+
+from specstream.commands.main import main
+from specstream.errors import PortUnavailable
+from specstream.server.listen import check_address, listen, location
+
+
+async def _greet(client: ServerConnection) -> None:
+    await client.send("hello")
+
+
+async def test_an_address_that_was_looked_at_is_free_again() -> None:
+    async with listen(_greet) as port:
+        pass
+    await check_address("127.0.0.1", port, None)
+    async with listen(_greet, port=port), connect(f"ws://127.0.0.1:{port}") as client:
+        assert await client.recv() == "hello"
+
+
+@pytest.mark.parametrize("command", [["serve"], ["adapter", "prompt", "--name", "model"]])
+def test_a_taken_port_is_told_before_any_model_is_loaded(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The target is no model either; that would be told if it were loaded first."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main([*command, "--port", str(port), "--target", "/nowhere"]) != 0
+    assert f"can't listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_a_missing_key_is_told_before_anything_is_opened_or_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--host", "0.0.0.0", "--port", "0", "--target", "/nowhere"]) != 0
+    assert "set an api key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+async def test_a_name_that_is_none_is_told_as_an_address_that_cannot_be_had(host: str) -> None:
+    with pytest.raises(PortUnavailable, match="choose another port"):
+        await check_address(host, 0, "key")
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.1", "127.0.0.1:80"), ("a.example", "a.example:80"), ("::1", "[::1]:80")],
+)
+def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
+    assert location(host, 80) == shown

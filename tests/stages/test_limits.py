@@ -1,0 +1,163 @@
+"""Stages that hang, never end, or make more than their text can justify."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from specstream.errors import AdapterFailed
+from specstream.stages.contract import Inlet
+from specstream.stages.interfaces import VoiceCapabilities
+from specstream.stages.limits import MAX_MARKS, MAX_RATE, MIN_RATE, Limits
+from specstream.stages.pipeline import Pipeline, StageFailed
+from specstream.stages.stages import VoiceStage
+from specstream.types import Cancel, Mark, Phrase, Span, Speech
+from tests.support.standins import RATE, Relay, ToneVoice, events_by_source, phrases_of, stream
+
+pytestmark = pytest.mark.virtual_time
+LIMITS = Limits()
+PHRASES = phrases_of("One. Two. Three. And a fourth one.")
+Make = Callable[[int], Any]
+
+
+class Rogue:
+    """Gives ``count`` items of its own making for its first phrase, ``delay`` seconds apart."""
+
+    name = "rogue"
+
+    def __init__(self, make: Make, count: float = 1, delay: float = 0.0) -> None:
+        self.make, self.count, self.delay = make, count, delay
+        self.given = self.released = 0
+        self.taken: list[Any] = []
+
+    async def run(self, items: Inlet[Any]) -> AsyncGenerator[Any, None]:
+        try:
+            async for item in items:
+                self.taken.append(item)
+                while isinstance(item, Phrase) and self.given < self.count:
+                    if self.delay:
+                        await anyio.sleep(self.delay)
+                    yield self.make(self.given)
+                    self.given += 1
+                if isinstance(item, Cancel):
+                    yield item
+        finally:
+            self.released += 1
+
+
+class Echo(Rogue):
+    """A good stage."""
+
+    def __init__(self) -> None:
+        super().__init__(str, count=0)
+
+    async def run(self, items: Inlet[Any]) -> AsyncGenerator[Any, None]:
+        async for item in items:
+            yield item
+
+
+SPEECH = Speech(b"", RATE, Span(0, 0), (), Span(0, 5), Span(0, 1), 0)
+
+
+def marks(count: int) -> tuple[Mark, ...]:
+    return (Mark("word", "x", Span(0, 0), Span(0, 1)),) * count
+
+
+async def outcome(stage: Any, limits: Limits = LIMITS) -> tuple[str, float]:
+    """How the stage failed and when; the branch beside it has to be whole."""
+    start = anyio.current_time()
+    ended = math.nan
+    found: dict[str, list[Any]] = {}
+    line = Pipeline([[stage], [Echo()]], head=Relay(), limits=limits)
+    async with line.run(stream(PHRASES)) as run:
+        async for event in run:
+            found.setdefault(event.source, []).append(event.item)
+            if isinstance(event.item, StageFailed):
+                ended = anyio.current_time() - start
+                assert event.source == "rogue"
+    failed = [item for item in found["rogue"] if isinstance(item, StageFailed)]
+    assert len(failed) == 1, found
+    assert isinstance(failed[0].error, AdapterFailed)
+    assert stage.released == 1
+    assert found["text"] == PHRASES
+    return str(failed[0].error), ended
+
+
+async def test_a_stage_that_hangs_is_stopped() -> None:
+    message, at = await outcome(Rogue(str, delay=math.inf))
+    assert "given nor taken anything for 60 s" in message
+    assert LIMITS.stall_s <= at <= 1.5 * LIMITS.stall_s
+
+
+async def test_a_stage_that_never_ends_is_stopped() -> None:
+    message, at = await outcome(Rogue(str, count=math.inf, delay=30.0))
+    assert "worked 600 s on what it took last" in message
+    assert LIMITS.work_s <= at <= 1.1 * LIMITS.work_s
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "says"),
+    [
+        (str, math.inf, "items"),
+        (lambda n: replace(SPEECH, sample_rate=1), 1, "claims 1 Hz"),
+        (lambda n: replace(SPEECH, sample_rate=1_048_573), 1, "claims 1048573 Hz"),
+        (lambda n: replace(SPEECH, sample_rate=cast("int", 24000.0)), 1, "claims 24000.0 Hz"),
+        (lambda n: replace(SPEECH, marks=marks(MAX_MARKS + 1)), 1, "marks in one piece"),
+        (lambda n: replace(SPEECH, marks=marks(100)), math.inf, "marks for"),
+        (lambda n: replace(SPEECH, samples=Span(0, 31 * RATE)), 1, "samples in one piece"),
+        (
+            lambda n: replace(SPEECH, samples=Span(n * RATE, (n + 1) * RATE)),
+            math.inf,
+            "s of speech",
+        ),
+        (
+            lambda n: replace(SPEECH, marks=(Mark("phoneme", "m", Span(0, 10**8), Span(0, 1)),)),
+            1,
+            f"{10**8 // RATE} s of speech",
+        ),
+    ],
+)
+async def test_a_stage_that_makes_too_much_is_stopped(make: Make, count: float, says: str) -> None:
+    stage = Rogue(make, count)
+    message, _ = await outcome(stage)
+    assert says in message
+    assert stage.given < 40_000
+
+
+async def test_waiting_for_input_or_for_a_reader_is_no_hanging() -> None:
+    async def slow() -> AsyncGenerator[Any, None]:
+        for phrase in PHRASES:
+            await anyio.sleep(3600)
+            yield phrase
+
+    line = Pipeline([[VoiceStage(ToneVoice())], [Echo()]], head=Relay(), capacity=1)
+    found: list[Any] = []
+    async with line.run(slow()) as run:
+        async for event in run:
+            if not found:
+                await anyio.sleep(3600)
+            found.append(event.item)
+    assert not [item for item in found if isinstance(item, StageFailed)]
+    assert found.count(PHRASES[-1]) == 3  # the source's, the head's, the echo's
+
+
+async def test_work_that_takes_long_but_gets_on_is_no_hanging() -> None:
+    stage = Rogue(str, count=8, delay=LIMITS.stall_s - 1)
+    line = Pipeline([[stage]], head=Relay())
+    async with line.run(stream(PHRASES)) as run:
+        found = await events_by_source(run)
+    assert found["rogue"] == [str(n) for n in range(8)]
+
+
+@pytest.mark.parametrize("rate", [1, MIN_RATE - 1, MAX_RATE + 1, 1_048_573, "24000"])
+def test_a_voice_with_an_impossible_rate_is_not_taken(rate: Any) -> None:
+    class Voice(ToneVoice):
+        capabilities = VoiceCapabilities("odd", rate, True, True, True, True)
+
+    with pytest.raises(AdapterFailed, match="'odd' claims"):
+        VoiceStage(Voice())
