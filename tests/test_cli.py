@@ -293,7 +293,9 @@ def test_doctor_advises_what_the_reason_asks_for(
     reason: str, advised: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_installation()  # or that is what it advises
-    monkeypatch.setattr("specstream.model.native.library.native_library", lambda: reason)
+    told = {"cpu_passes": reason}
+    monkeypatch.setattr("specstream.commands.doctor._ask_torch", object)
+    monkeypatch.setattr("specstream.commands.doctor._told", lambda asked: told)
     assert main(["doctor"]) == 0
     _, _, advice = capsys.readouterr().out.partition("\n- ")
     assert advised in advice

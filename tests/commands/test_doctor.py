@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,3 +64,24 @@ def test_doctor_fails_where_the_main_job_can_not_be_done(
     monkeypatch.setattr(importlib.metadata, "version", found)
     assert main(["doctor"]) == status
     assert f"pip install {missing}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("print('Segmentation'); raise SystemExit(139)", "exit status 139"),
+        ("raise OSError('libtorch.so: not found')", "libtorch.so: not found"),
+    ],
+)
+def test_a_torch_that_can_not_be_imported_is_one_line_of_advice(
+    broken: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", broken]
+    monkeypatch.setattr(
+        "specstream.commands.doctor._ask_torch",
+        lambda: subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True),
+    )
+    assert main(["doctor"]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "torch can't" in line]
+    assert said in line

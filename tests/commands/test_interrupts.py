@@ -30,11 +30,11 @@ sys.meta_path.insert(0, Finder())
 
 # Work that blocks: the import of a module, or a line of code.
 PLACES = {
-    "parsing": ("specstream.commands.terminal", ["generate", "x"]),
+    "parsing": ("specstream.commands.serving", ["generate", "x"]),
     "the command": ("specstream.commands.generate", ["generate", "x"]),
     "torch": ("torch", ["generate", "x"]),
     "torch, for a server": ("torch", ["serve", "--port", "0", "--voice", "reference"]),
-    "torch, for a look": ("torch", ["doctor"]),
+    "a look": ("specstream.stages.adapters", ["doctor"]),
     "torch, for a check": ("torch", ["verify"]),
     "the Hub": ("huggingface_hub", ["generate", "x", "--target", "some-org/some-model"]),
 }
