@@ -17,7 +17,7 @@ from specstream.methods import (
     AutoProposerConfig,
     OwnProposerConfig,
     ProposerConfig,
-    Strict,
+    StrictConfig,
     installed_proposers,
     settings_of,
 )
@@ -41,7 +41,7 @@ _CONSENT = (
 _KINDS = ("auto", "draft", "eagle")
 
 
-class LearningConfig(Strict):
+class LearningConfig(StrictConfig):
     """The draft learns from finished replies between replies; refused without ``consent=True``.
 
     What is kept: the token ids of the last prompts and replies, as far as ``max_replies`` and
@@ -118,7 +118,7 @@ Scheme = Literal["int8", "int4"]
 """Integer formats into which a model's weight matrices can be read; see `specstream.model.quantised`."""
 
 
-class EngineConfig(Strict):
+class EngineConfig(StrictConfig):
     """Which models an engine loads and how it runs them.
 
     ``target`` and ``draft``: a model folder, a GGUF file, a Hub id, or the name of a model that is in
@@ -343,7 +343,7 @@ def _problem(error: ErrorDetails) -> str:
     if error["type"] == "union_tag_invalid":
         named, known = error["ctx"]["tag"], sorted([*methods, *installed_proposers()])
         return f"{named} is no method ({', '.join(known)}){meant(named, known)}"
-    tables: dict[Any, type[Strict]] = {
+    tables: dict[Any, type[StrictConfig]] = {
         "learning": LearningConfig,
         "own": OwnProposerConfig,
         **methods,

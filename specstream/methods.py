@@ -24,7 +24,7 @@ __all__ = [
     "OwnProposerConfig",
     "ProposerConfig",
     "StreamingProposerConfig",
-    "Strict",
+    "StrictConfig",
     "SuffixProposerConfig",
     "installed_proposers",
     "lacking",
@@ -53,13 +53,13 @@ _Least = Annotated[
 ]
 
 
-class Strict(BaseModel):
+class StrictConfig(BaseModel):
     """Frozen values whose unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Method(Strict):
+class Method(StrictConfig):
     """The settings of one method.
 
     Attributes:

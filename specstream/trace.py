@@ -1,6 +1,6 @@
 """Trace a sample of a reply's speech to its tokens, from the ``trace.json`` of ``specstream say``.
 
-``specstream trace out/trace.json --at 3.2s`` prints a `Story`.
+``specstream trace out/trace.json --at 3.2s`` prints a `SampleOrigin`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from specstream.errors import ConfigError, RequestError
 
-__all__ = ["Origin", "Story", "TokenOrigin", "Trace", "read_trace"]
+__all__ = ["Origin", "SampleOrigin", "TokenOrigin", "Trace", "read_trace"]
 
 Origin = Literal["accepted", "recovered", "bonus", "plain"]
 _ORIGINS: dict[Origin, str] = {
@@ -49,7 +49,7 @@ class TokenOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class SampleOrigin:
     """What led to one sample of the speech. Times are milliseconds from the start of the turn.
 
     Attributes:
@@ -167,7 +167,7 @@ class Trace:
                 break
         return tuple(kept)
 
-    def at(self, sample: int) -> Story:
+    def at(self, sample: int) -> SampleOrigin:
         """The story of a sample.
 
         Raises:
@@ -186,7 +186,7 @@ class Trace:
         start, end = (word or phrase)["chars"]
         chars = (start, end)
         tokens = self.tokens(chars)
-        return Story(
+        return SampleOrigin(
             sample=sample,
             at_ms=sample / self.rate * 1e3,
             word=word["text"] if word is not None else None,

@@ -12,7 +12,7 @@ from specstream.config import parse_config
 from specstream.engine.build import build_engine
 from specstream.errors import ConfigError
 from specstream.model.native.layers import NativeLayers
-from specstream.model.native.structs import Pass
+from specstream.model.native.structs import PassStruct
 from specstream.model.runner import ModelRunner
 from tests.support.tiny import save_pair
 
@@ -45,7 +45,7 @@ async def test_greedy_replies_are_those_of_torchs_passes(
     pair = [str(path) for path in save_pair(tmp_path, eos=False)]
     calls, run = list[int](), NativeLayers.run_on
 
-    def counted(self: NativeLayers, ready: Pass, first: int, end: int) -> None:
+    def counted(self: NativeLayers, ready: PassStruct, first: int, end: int) -> None:
         calls.append(1)
         run(self, ready, first, end)
 

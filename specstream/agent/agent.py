@@ -17,7 +17,7 @@ from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question
 from specstream.agent.talking import Talking
 from specstream.engine.engine import Engine
-from specstream.engine.session import Conversation
+from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError, RequestError
 from specstream.playback.playout import AudioSink, AudioWriter, Playout
 from specstream.playback.turn import Interruption
@@ -37,7 +37,7 @@ _NOT_ENTERED = "the agent is not running: use it in its block (async with)"
 class _Engine(Protocol):
     """The part of a running `Engine` that an agent uses."""
 
-    def session(self, system: str | None = None) -> Conversation[Any]: ...
+    def session(self, system: str | None = None) -> BaseSession[Any]: ...
 
 
 class Agent:
@@ -122,7 +122,7 @@ class Agent:
         self._seq = 0
         self._began = 0.0
         self._ledger = Ledger(preempt)
-        self._session: Conversation[Any] | None = None
+        self._session: BaseSession[Any] | None = None
         self._talking: Talking | None = None
         self._hearing: Hearing | None = None
         self._tasks: list[asyncio.Task[None]] = []

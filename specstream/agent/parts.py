@@ -30,7 +30,7 @@ from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Phrase, SamplingParams, Span, SpeechBuffer
 
-__all__ = ["FirstPhrase", "Parts", "check_options", "make_parts", "playout_of"]
+__all__ = ["AgentParts", "FirstPhrase", "check_options", "make_parts", "playout_of"]
 
 
 class FirstPhrase:
@@ -95,7 +95,7 @@ _log = logging.getLogger("specstream.agent")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AgentParts:
     """The pipeline and the ears of an agent.
 
     ``speaks``: whether there is a voice. ``first``: the wrapper of the voice, if it keeps first phrases.
@@ -143,7 +143,7 @@ async def make_parts(
     *,
     generator: Any,
     keeps: bool = False,
-) -> Parts:
+) -> AgentParts:
     """Make the parts that are given by name, off the event loop: adapters may read large files.
 
     ``generator`` writes for the prompt adapter ``"model"``. ``keeps``: wrap the voice in a
@@ -184,7 +184,7 @@ async def make_parts(
     closed = tuple(part for part in [*stages, ears] if hasattr(part, "aclose"))
     segment = SegmentStage(clock=anyio.current_time, lookahead=True)
     pipeline = Pipeline(branches, head=segment, clock=anyio.current_time)
-    return Parts(pipeline, voice is not None, first, ears, canceller, closed)
+    return AgentParts(pipeline, voice is not None, first, ears, canceller, closed)
 
 
 async def _stage(kind: AdapterKind, given: Any, **options: Any) -> Stage[Any, Any]:

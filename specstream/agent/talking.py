@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
-from specstream.agent.parts import Parts
+from specstream.agent.parts import AgentParts
 from specstream.agent.preempt import Ledger
 from specstream.agent.questions import Guess, Question, Questions
-from specstream.engine.session import Conversation
+from specstream.engine.session import BaseSession
 from specstream.errors import EngineClosed, SpecstreamError
 from specstream.playback.playout import Playout
 from specstream.playback.turn import Turn
@@ -47,8 +47,8 @@ class Talking:
 
     def __init__(
         self,
-        session: Conversation[Any],
-        parts: Parts,
+        session: BaseSession[Any],
+        parts: AgentParts,
         playout: Playout,
         params: SamplingParams | None,
         ledger: Ledger,

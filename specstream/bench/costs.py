@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from specstream.bench.records import Emission, Run, grouped
+from specstream.bench.records import BenchRun, Emission, grouped
 
 __all__ = [
     "Ceiling",
@@ -82,7 +82,7 @@ def pass_cost(v: Mapping[int, float], width: int) -> float:
 class _Domain:
     """The rounds of one domain: plain rounds, each request's first drafting round, and the others."""
 
-    def __init__(self, plain: Sequence[Run], speculative: Sequence[Run]) -> None:
+    def __init__(self, plain: Sequence[BenchRun], speculative: Sequence[BenchRun]) -> None:
         self.plain = [one for run in plain for one in _rounds(run)]
         drafting = [[one for one in _rounds(run) if one[1].drafted] for run in speculative]
         self.firsts = [one for of_run in drafting for one in of_run[:1]]
@@ -102,7 +102,9 @@ class _Domain:
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
 
-def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[str, RoundCosts]:
+def costs_of(
+    runs: Mapping[str, tuple[Sequence[BenchRun], Sequence[BenchRun]]],
+) -> dict[str, RoundCosts]:
     """Costs by domain, from medians over rounds; domains with too few rounds are left out.
 
     Args:
@@ -129,7 +131,7 @@ def costs_of(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> dict[st
     return found
 
 
-def _rounds(run: Run) -> Iterator[_Round]:
+def _rounds(run: BenchRun) -> Iterator[_Round]:
     for before, emission in pairwise(run.emissions):
         yield emission.t_ms - before.t_ms, emission
 
@@ -146,7 +148,9 @@ class Ceiling:
     measured: float | None  # measured ratio of decode speeds with and without speculation
 
 
-def ceiling_of(costs: RoundCosts, runs: Sequence[Run], measured: float | None) -> Ceiling | None:
+def ceiling_of(
+    costs: RoundCosts, runs: Sequence[BenchRun], measured: float | None
+) -> Ceiling | None:
     """Apply the formula to one domain's runs; None if nothing was drafted there.
 
     Drafts after the first rejected one were never verified, so alpha is accepted ÷ (accepted +

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 __all__ = [
+    "BenchRun",
     "Emission",
     "Record",
-    "Run",
     "geometric_mean",
     "grouped",
     "middle_half",
@@ -72,7 +72,7 @@ class Emission:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """One reply."""
 
     token_ids: tuple[int, ...]  # its end-of-sequence token included
@@ -126,7 +126,7 @@ class Record:
     setting: str
     repeat: int
     place: int
-    run: Run
+    run: BenchRun
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data: one line of ``runs.jsonl``."""

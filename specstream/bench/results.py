@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 from specstream.bench.arms.base import label
 from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
-from specstream.bench.records import Record, Run, geometric_mean, grouped, middle_half, percentile
+from specstream.bench.records import (
+    BenchRun,
+    Record,
+    geometric_mean,
+    grouped,
+    middle_half,
+    percentile,
+)
 
 __all__ = ["PAIRS", "Figures", "Results"]
 
@@ -73,7 +80,7 @@ def _summed(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return dict(found)
 
 
-def _predicted(runs: Sequence[Run]) -> float | None:
+def _predicted(runs: Sequence[BenchRun]) -> float | None:
     """The speedup that the arm predicted, as a ratio of sums like the measured speedups.
 
     A mean of the runs' ratios would be larger.
@@ -83,7 +90,7 @@ def _predicted(runs: Sequence[Run]) -> float | None:
     return sum(tokens for tokens, _ in told) / time if time > 0 else None
 
 
-def _by_position(runs: Sequence[Run]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _by_position(runs: Sequence[BenchRun]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     reached: Counter[int] = Counter()
     accepted: Counter[int] = Counter()
     for emission in (e for run in runs for e in run.emissions):

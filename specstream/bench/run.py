@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from specstream.bench.arms.base import PEERS, Arm, label
 from specstream.bench.prompts import Prompt, PromptSet
-from specstream.bench.records import Record, Run
+from specstream.bench.records import BenchRun, Record
 from specstream.checks import counted
 from specstream.errors import PromptError, SpecstreamError
 from specstream.types import SamplingParams
@@ -170,7 +170,9 @@ async def run_cells(
         longest = max(longest, budget.used - started)
 
 
-async def _run(arm: Arm, prompt: Prompt, params: SamplingParams, outcome: Outcome) -> Run | None:
+async def _run(
+    arm: Arm, prompt: Prompt, params: SamplingParams, outcome: Outcome
+) -> BenchRun | None:
     """Get one reply; None if the arm is a peer that fails now or failed before."""
     if label(arm.name, arm.setting) in outcome.broken:
         return None

@@ -19,13 +19,13 @@ from specstream.models.kept import (
     size_of,
 )
 
-__all__ = ["Entry", "pulled_models", "run"]
+__all__ = ["ListedModel", "pulled_models", "run"]
 
 _BUNDLED_LICENCE = "CC-BY-SA-4.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedModel:
     """A model in the list.
 
     Attributes:
@@ -65,14 +65,14 @@ async def run(args: argparse.Namespace) -> None:
             print(f"{'':{wide}}{entry.folder}")
 
 
-def _bundled_models() -> Iterator[Entry]:
+def _bundled_models() -> Iterator[ListedModel]:
     pair = {"bundled-target": DEFAULT_TARGET, "bundled-draft": DEFAULT_DRAFT}
     for name, place in (pair | {head: located(head) for head in head_names()}).items():
         here = Path(place, "model.safetensors").is_file()
         yield _entry(name, Path(place), here, _BUNDLED_LICENCE, "part of specstream")
 
 
-def pulled_models() -> Iterator[Entry]:
+def pulled_models() -> Iterator[ListedModel]:
     """The models of the catalogue, pulled or not."""
     for model in KNOWN.values():
         record = read_record(folder := folder_of(model))
@@ -86,7 +86,7 @@ def pulled_models() -> Iterator[Entry]:
         )
 
 
-def _entry(name: str, folder: Path, here: bool, licence: str, origin: str) -> Entry:
+def _entry(name: str, folder: Path, here: bool, licence: str, origin: str) -> ListedModel:
     size = size_of(folder) if here else None
     parameters = parameters_of(folder) if here else None
-    return Entry(name, here, str(folder), size, parameters, licence, origin)
+    return ListedModel(name, here, str(folder), size, parameters, licence, origin)

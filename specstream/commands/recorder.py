@@ -22,15 +22,15 @@ from specstream.engine.engine import Engine
 from specstream.errors import OutputError, SpecstreamError
 from specstream.metrics import Report
 from specstream.server.sessions.timings import FirstAudible
-from specstream.stages.deadline import PlayClock
+from specstream.stages.deadline import PlayedEstimate
 from specstream.stages.pipeline import Event, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Message, SamplingParams, ScenePrompt, Span, Speech
 
-__all__ = ["Recorder", "Spoken", "Turn", "run_turn", "speak_text"]
+__all__ = ["RecordedTurn", "Recorder", "SpokenRecord", "run_turn", "speak_text"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Spoken:
+class SpokenRecord:
     """What was spoken, and its timing in milliseconds from the beginning.
 
     ``ttfa_ms`` is when the first audible sample can be played.
@@ -43,7 +43,7 @@ class Spoken:
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn(Spoken):
+class RecordedTurn(SpokenRecord):
     """One turn's report and timing; it begins with the request's arrival."""
 
     report: Report
@@ -61,12 +61,12 @@ async def run_turn(
     on_event: Callable[[Event], None] = _ignore,
     *,
     speculate: bool = True,
-) -> Turn:
+) -> RecordedTurn:
     """Run one turn from the prompt to the last event; ``on_event`` gets every event, in order."""
     started = time.perf_counter()
     async with engine.generate(messages, params, speculate=speculate) as chunks:
         said = await _follow(chunks, pipeline, on_event, started)
-        return Turn(
+        return RecordedTurn(
             report=chunks.report,
             ttfa_ms=said.ttfa_ms,
             first_phrase_ms=said.first_phrase_ms,
@@ -75,7 +75,9 @@ async def run_turn(
         )
 
 
-async def speak_text(text: str, pipeline: Pipeline, on_event: Callable[[Event], None]) -> Spoken:
+async def speak_text(
+    text: str, pipeline: Pipeline, on_event: Callable[[Event], None]
+) -> SpokenRecord:
     """Run ``text`` through the pipeline as if a model had written it at once, in no tokens."""
 
     async def written() -> AsyncGenerator[Chunk, None]:
@@ -89,9 +91,9 @@ async def _follow(
     pipeline: Pipeline,
     on_event: Callable[[Event], None],
     started: float,
-) -> Spoken:
+) -> SpokenRecord:
     """Follow a turn's events to the last one; ``started`` is when it began."""
-    said, audible, listener = Spoken(), FirstAudible(), PlayClock()
+    said, audible, listener = SpokenRecord(), FirstAudible(), PlayedEstimate()
     async with pipeline.run(chunks) as events:
         events.heard(lambda: listener.heard_s)
         async for event in events:
@@ -123,7 +125,7 @@ class Recorder:
 
     def __init__(self, out: Path, printer: RunPrinter) -> None:
         self.counts: Counter[str] = Counter()  # of the turn's items, by the names of their types
-        self.turn: Spoken | None = None
+        self.turn: SpokenRecord | None = None
         self._out = out
         self._printer = printer
         self._trace: list[dict[str, Any]] = []
@@ -236,7 +238,7 @@ class Recorder:
         report = None
         if self.turn is not None:
             own = {"ttfa_ms": self.turn.ttfa_ms, "audio_seconds": self.turn.audio_seconds}
-            written = self.turn.report.to_dict() if isinstance(self.turn, Turn) else {}
+            written = self.turn.report.to_dict() if isinstance(self.turn, RecordedTurn) else {}
             report = written | own
         values = {
             "report": report,

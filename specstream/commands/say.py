@@ -15,7 +15,7 @@ from specstream.commands.chain import delivery_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
-from specstream.commands.recorder import Recorder, Spoken, Turn, run_turn, speak_text
+from specstream.commands.recorder import RecordedTurn, Recorder, SpokenRecord, run_turn, speak_text
 from specstream.errors import ConfigError
 
 __all__ = ["run"]
@@ -94,7 +94,7 @@ async def _read_out(args: argparse.Namespace) -> None:
     printer.check()
 
 
-def _figures(turn: Spoken, recorder: Recorder, out: Path) -> dict[str, Any]:
+def _figures(turn: SpokenRecord, recorder: Recorder, out: Path) -> dict[str, Any]:
     return {
         "ttfa_ms": _rounded(turn.ttfa_ms),
         "first_phrase_ms": _rounded(turn.first_phrase_ms),
@@ -106,8 +106,8 @@ def _figures(turn: Spoken, recorder: Recorder, out: Path) -> dict[str, Any]:
     }
 
 
-def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
-    def medians(turns: list[Turn]) -> dict[str, Any]:
+def _compare(own: list[RecordedTurn], without: list[RecordedTurn]) -> dict[str, Any]:
+    def medians(turns: list[RecordedTurn]) -> dict[str, Any]:
         reports = [turn.report for turn in turns]
         heard = [turn.ttfa_ms for turn in turns if turn.ttfa_ms is not None]
         return {
@@ -128,7 +128,9 @@ def _compare(own: list[Turn], without: list[Turn]) -> dict[str, Any]:
     }
 
 
-def _tell(turn: Spoken, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
+def _tell(
+    turn: SpokenRecord, made: Recorder, out: Path, compared: dict[str, Any] | None
+) -> list[str]:
     lines: list[str] = []
     phrases = counted(made.counts["Phrase"], "phrase")
     if turn.ttfa_ms is not None:

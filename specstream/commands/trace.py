@@ -11,7 +11,7 @@ from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.checks import writing
 from specstream.commands.output import note, print_json
 from specstream.errors import ConfigError
-from specstream.trace import Story, Trace, read_trace
+from specstream.trace import SampleOrigin, Trace, read_trace
 
 __all__ = ["run"]
 
@@ -55,7 +55,7 @@ def _seconds(text: str) -> float:
     return float(found[1]) / (1e3 if found[2] == "ms" else 1)
 
 
-def _rows(trace: Trace, story: Story) -> list[Row]:
+def _rows(trace: Trace, story: SampleOrigin) -> list[Row]:
     """Timeline rows: rounds, phrases and voice of the whole turn, and the steps of one sample."""
     rounds: list[Bar] = []
     phrases: list[Bar] = []

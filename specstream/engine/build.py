@@ -14,7 +14,7 @@ from specstream.config import EngineConfig, Scheme
 from specstream.drafting.calibration import MeasuredTimes, identity_of
 from specstream.drafting.proposal import Proposer
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import Parts, Rehearsed
+from specstream.drafting.proposers.candidate import EngineParts, Rehearsed
 from specstream.drafting.proposers.off import OffProposer
 from specstream.engine.core.prompt import check_template
 from specstream.engine.core.scheduler import choose_places
@@ -94,7 +94,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if draft is not None:
         told["draft"] = told_acceptance(vars(draft.model.config))
     chunk = config.prefill_chunk
-    parts = Parts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
+    parts = EngineParts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
     proposer = _proposer(config, parts, lost)
     times.keep()
     core = EngineCore(config, target, tokenizer, proposer, eos_ids)
@@ -106,7 +106,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     return core
 
 
-def _proposer(config: EngineConfig, parts: Parts, lost: Sequence[str]) -> Proposer:
+def _proposer(config: EngineConfig, parts: EngineParts, lost: Sequence[str]) -> Proposer:
     """The method's proposer; none at all, with a warning, if it fails on this machine.
 
     ``lost`` names heads that were left out for that reason.

@@ -12,12 +12,12 @@ from specstream.engine.generation import Generation
 from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.metrics import Report
 from specstream.playback.playout import Playout
-from specstream.playback.turn import Interruption, Reply, Turn, speaking
+from specstream.playback.turn import Interruption, ReplySource, Turn, speaking
 from specstream.stages.hold import Hold
 from specstream.stages.pipeline import Pipeline
 from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools, Truncation
 
-__all__ = ["Conversation", "ReplyOptions", "Session"]
+__all__ = ["BaseSession", "ReplyOptions", "Session"]
 
 
 ToolList: TypeAlias = Tools | Sequence[Tool | Callable[..., Any]]
@@ -34,7 +34,7 @@ class ReplyOptions(TypedDict, total=False):
     truncation: Truncation | None
 
 
-class _Reply(Reply, Protocol):
+class _Reply(ReplySource, Protocol):
     """The part of `Generation` that a conversation uses."""
 
     @property
@@ -68,7 +68,7 @@ class _Engine(Protocol[R_co]):
     def trim(self, session: str, tokens: int) -> None: ...
 
 
-class Conversation(Generic[R]):
+class BaseSession(Generic[R]):
     """A conversation with any engine that has the interface of `specstream.Engine`; see `Session`."""
 
     def __init__(self, engine: _Engine[R], system: str | None = None) -> None:
@@ -247,7 +247,7 @@ def _assistant_message(generation: _Reply) -> Message | None:
     return message if calls or generation.text_read else None
 
 
-class Session(Conversation[Generation]):
+class Session(BaseSession[Generation]):
     """A conversation. ``messages`` is its history and may be edited between turns.
 
     The models don't read again what a prompt shares with the turns before it: it stays in the KV cache.

@@ -30,7 +30,7 @@ from specstream.listening.events import (
 )
 from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
-from specstream.listening.turns import Audio, Closed, Heard, Opened, Paused, Step, Turns
+from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
 from specstream.signals import Signal
 
 __all__ = ["Ears", "Listener", "ListenerSettings"]
@@ -231,7 +231,7 @@ class Listener:
                     number, self._opened = self._opened, self._opened + 1
                     self._current = Recognition(number, self._ears, self._rate, self.settings)
                     self._events.append(TurnStarted(number, at_ms, start_ms))
-                case Audio(pcm) if self._current is not None:
+                case TurnAudio(pcm) if self._current is not None:
                     self._current.pause = None
                     self._current.add(pcm)
                 case Paused() if self._current is not None:

@@ -14,7 +14,17 @@ from specstream.listening.endings import silence_factor
 from specstream.listening.events import ListenerSettings
 from specstream.listening.interfaces import SpeechStarted, TurnTrack, VoiceActivity
 
-__all__ = ["Audio", "Closed", "Heard", "LevelGate", "Opened", "Paused", "Step", "Turns", "level_of"]
+__all__ = [
+    "Closed",
+    "Heard",
+    "LevelGate",
+    "Opened",
+    "Paused",
+    "Step",
+    "TurnAudio",
+    "Turns",
+    "level_of",
+]
 
 _HOLD_MS = 700.0  # words end quietly: a voice counts as near for so long after its last loud sound
 _SMOOTH = 6  # blocks of 32 ms over which a level is measured: a syllable
@@ -113,7 +123,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Audio:
+class TurnAudio:
     """The turn's next audio."""
 
     pcm: bytes
@@ -133,7 +143,7 @@ class Closed:
     level: float | None = field(default=None, compare=False)
 
 
-Step = Opened | Audio | Paused | Closed
+Step = Opened | TurnAudio | Paused | Closed
 
 
 class Heard(NamedTuple):
@@ -236,7 +246,7 @@ class Turns:
         if self._start is None:
             self._start = self.now_ms - len(block) / 2 / self._per_ms
             steps.append(Opened(self._start, self._start))
-        steps.append(Audio(block))
+        steps.append(TurnAudio(block))
 
     def _take(self, block: Heard, steps: list[Step]) -> None:
         if self._start is None:
@@ -244,7 +254,7 @@ class Turns:
             keep = self._bytes(self._settings.prefix_ms + _LAG_MS)
             del self._ring[: max(0, len(self._ring) - keep)]
         elif self._pause is None:
-            steps.append(Audio(block.pcm))
+            steps.append(TurnAudio(block.pcm))
         else:
             self._held += block.pcm
         near = self._gate.near(block.level, self.now_ms)
@@ -282,11 +292,11 @@ class Turns:
             start = max(oldest, at_ms - self._settings.prefix_ms)
             begin = len(self._ring) - self._bytes(self.now_ms - start)
             self._start = start
-            steps += [Opened(at_ms, start), Audio(bytes(self._ring[max(0, begin) :]))]
+            steps += [Opened(at_ms, start), TurnAudio(bytes(self._ring[max(0, begin) :]))]
             self._ring.clear()
         elif self._pause is not None:
             if self._held:
-                steps.append(Audio(bytes(self._held)))
+                steps.append(TurnAudio(bytes(self._held)))
             self._held.clear()
             self._pause = self._text = None
 

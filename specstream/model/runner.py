@@ -20,11 +20,11 @@ from specstream.model.kv.transformers import TransformersCache, check_supported
 from specstream.model.native.library import library, native_library
 from specstream.model.own_forward import declared_positions, own_forward, steady_positions
 from specstream.model.quantised import check_scheme, named
-from specstream.model.tokens.spelling import NEVER, Stop
+from specstream.model.tokens.spelling import NEVER, StopRule
 
 __all__ = ["ModelRunner"]
 
-_CHAINED = 4  # greedy steps per native call if no `Stop` is known: more might be discarded
+_CHAINED = 4  # greedy steps per native call if no `StopRule` is known: more might be discarded
 
 
 class ModelRunner:
@@ -140,7 +140,7 @@ class ModelRunner:
             )
 
     def chain(
-        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: StopRule | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """Append ``token_ids [n]``, then greedy choices, in one call of native code.
 

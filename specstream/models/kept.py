@@ -15,7 +15,7 @@ from specstream.errors import ModelBroken, ModelNotFound
 from specstream.models.catalogue import BUNDLED_HEADS, KNOWN, KnownModel
 
 __all__ = [
-    "Record",
+    "PulledRecord",
     "bundled_heads",
     "folder_of",
     "head_names",
@@ -33,7 +33,7 @@ _SHIPPED = Path(__file__).parent.parent / "data" / "models"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PulledRecord:
     """The record in a pulled model's folder (``specstream.json``).
 
     Attributes:
@@ -128,15 +128,15 @@ def write_record(folder: Path, model: KnownModel, origin: str, sources: Mapping[
         OSError: it can't be written.
     """
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    record = Record(model.name, model.licence, origin, dict(sources), files)
+    record = PulledRecord(model.name, model.licence, origin, dict(sources), files)
     text = json.dumps(asdict(record), indent=2) + "\n"
     (folder / _RECORD).write_text(text, encoding="utf-8")
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: Path) -> PulledRecord | None:
     """Read a folder's record; None if there is none, or a file is missing or of another size."""
     try:
-        record = Record(**json.loads((folder / _RECORD).read_text(encoding="utf-8")))
+        record = PulledRecord(**json.loads((folder / _RECORD).read_text(encoding="utf-8")))
         whole = all((folder / n).stat().st_size == size for n, size in record.files.items())
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -23,7 +23,7 @@ __all__ = ["Interruption", "Turn", "speaking"]
 _GRACE_S = 0.25  # how long the stages of an interrupted turn may still deliver events
 
 
-class Reply(Protocol):
+class ReplySource(Protocol):
     """The part of `Generation` that a turn uses."""
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
@@ -36,7 +36,7 @@ class Reply(Protocol):
     def text_read(self) -> str: ...
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=ReplySource)
 
 
 class Turn(Generic[R]):

@@ -120,7 +120,7 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RealtimeReport:
     """The generation's figures, under the names that the command line uses."""
 
     figures: dict[str, Any]
@@ -182,7 +182,7 @@ RealtimeEvent = (
     | ToolDelta
     | ToolCalled
     | Revoked
-    | Report
+    | RealtimeReport
     | Problem
     | Done
 )
@@ -222,7 +222,7 @@ def translate(event: ev.ServerEvent) -> RealtimeEvent | None:
         case ev.RevokeEvent(stage=stage, from_char=from_char):
             return Revoked(stage, from_char, at.t_ms)
         case ev.ReportEvent(report=report):
-            return Report(report, at.t_ms)
+            return RealtimeReport(report, at.t_ms)
         case ev.ResponseEvent(type="response.done", response=response):
             return Done.of(response, at.t_ms)
         # A cancel that crosses the end of the reply is no problem.

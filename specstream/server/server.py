@@ -26,7 +26,13 @@ from specstream.server.http import Routes, address_of, select_subprotocol
 from specstream.server.limits import SEND_BUFFER, ConnectionLimit
 from specstream.server.listen import listen
 from specstream.server.sessions.connection import RealtimeConnection
-from specstream.server.sessions.request import AdapterPool, Engine, Factories, Factory, Service
+from specstream.server.sessions.request import (
+    AdapterPool,
+    Factories,
+    Factory,
+    ServedEngine,
+    Service,
+)
 from specstream.signals import Clock, LoopClock
 from specstream.types import Manner, SamplingParams
 
@@ -51,8 +57,8 @@ class RealtimeServer:
         ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
             it the server takes no audio input.
         params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means. None: those of
-            `Engine.manner`.
-        system: Default instructions. None: the system message of `Engine.manner`; "": none.
+            `ServedEngine.manner`.
+        system: Default instructions. None: the system message of `ServedEngine.manner`; "": none.
         model: The model name in a session's settings, for clients that name none.
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
@@ -83,7 +89,7 @@ class RealtimeServer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServedEngine,
         *,
         voice: Factory | None = None,
         avatar: Factory | None = None,

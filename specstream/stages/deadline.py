@@ -25,8 +25,8 @@ __all__ = [
     "START_S",
     "Bounds",
     "Deadlines",
-    "PlayClock",
-    "Spoken",
+    "PlayedEstimate",
+    "ReleasedPhrase",
     "VoicePace",
     "letters",
 ]
@@ -41,7 +41,7 @@ _NEWEST = 0.3  # weight of the newest measurement
 
 
 @dataclass(slots=True)
-class Spoken:
+class ReleasedPhrase:
     """A phrase that was released, and what the voice has made of it. Times are seconds."""
 
     end: int  # of its text, like ``start`` an offset in the reply
@@ -92,7 +92,7 @@ class VoicePace:
         """Whether a phrase was measured."""
         return not math.isnan(self.factor)
 
-    def learn(self, phrase: Spoken) -> None:
+    def learn(self, phrase: ReleasedPhrase) -> None:
         """Take the measurements of a phrase that was spoken to its end."""
         if not phrase.made_s or phrase.first_s is None:
             return
@@ -187,7 +187,9 @@ class Deadlines:
     _heard: Callable[[], float] | None = None
     _needed: Callable[[float, bool], object] = lambda moment, heard: None
     _first_by: float = math.inf  # when the first sound should be heard
-    _queue: deque[Spoken] = field(default_factory=deque)  # phrases that the voice has not finished
+    _queue: deque[ReleasedPhrase] = field(
+        default_factory=deque
+    )  # phrases that the voice has not finished
     _made_s: float = 0.0  # end of the audio that the voice has given
     _last_news: float = -math.inf  # when the voice gave audio or got something to do
     _begun: bool = False  # whether a phrase was released
@@ -242,7 +244,7 @@ class Deadlines:
         if not self._queue:
             self._last_news = now
         size = letters(phrase.spoken) - sum(tag.chars.length for tag in phrase.tags)
-        self._queue.append(Spoken(phrase.chars.end, phrase.chars.start, size, now))
+        self._queue.append(ReleasedPhrase(phrase.chars.end, phrase.chars.start, size, now))
         self._tell_need()
 
     def made(self, speech: Speech, worked_s: float) -> None:
@@ -379,7 +381,7 @@ class Deadlines:
             self.wake()
 
 
-class PlayClock:
+class PlayedEstimate:
     """Estimates what was heard where there is no play-out: speech counts as played when it arrives.
 
     Attributes:

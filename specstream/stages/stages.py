@@ -24,7 +24,7 @@ from specstream.stages.interfaces import (
 from specstream.stages.limits import check_rate
 from specstream.stages.segment_stage import SegmentStage
 from specstream.stages.yielded import MarkCheck, cues_of, marks_of, prompts_of
-from specstream.text.spoken import LINE_START, Place, Reading, Readout
+from specstream.text.spoken import LINE_START, Reading, ReadingState, Readout
 from specstream.types import (
     AvatarCue,
     Cancel,
@@ -109,7 +109,7 @@ class VoiceStage:
         A cancel stops a voice within a buffer, and so does the revoke of a drafted phrase.
         """
         clock, place = 0, LINE_START
-        said: list[tuple[Phrase, int, Place]] = []  # phrases, and where each began
+        said: list[tuple[Phrase, int, ReadingState]] = []  # phrases, and where each began
         async for item in items:
             if isinstance(item, Phrase):
                 end = item.chars.end

@@ -26,13 +26,13 @@ from specstream.types import (
     Speech,
 )
 
-__all__ = ["Finding", "audit"]
+__all__ = ["BrokenRule", "audit"]
 
 Fault: TypeAlias = Literal["orphan", "double revoke", "early", "rejected", "order", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenRule:
     """One rule that a turn broke.
 
     ``"orphan"``: made from revoked text, and not revoked. ``"double revoke"``: revoked more than once,
@@ -49,7 +49,7 @@ class Finding:
 
 def audit(
     trace: Iterable[LifeEvent], *, head: str = "text", takers: Collection[str] = ("voice", "avatar")
-) -> list[Finding]:
+) -> list[BrokenRule]:
     """Return a finding for each rule that a finished turn broke.
 
     Args:
@@ -82,7 +82,7 @@ class _Stage:
 
 class _Auditor:
     def __init__(self, head: str, stages: dict[str, _Stage]) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[BrokenRule] = []
         self._head = head
         self._stages = stages
         self._previews: dict[int, Preview] = {}
@@ -109,7 +109,7 @@ class _Auditor:
                 self._settle(stage, kind, item)
 
     def _complain(self, fault: Fault, stage: str, item: Any, words: str) -> None:
-        self.findings.append(Finding(fault, stage, item, words))
+        self.findings.append(BrokenRule(fault, stage, item, words))
 
     def _read(self, item: Any) -> None:
         if isinstance(item, Preview):

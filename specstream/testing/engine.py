@@ -10,7 +10,7 @@ from typing import Any, Never
 
 import anyio
 
-from specstream.engine.session import Conversation
+from specstream.engine.session import BaseSession
 from specstream.errors import PromptError, SpecstreamError
 from specstream.metrics import Report
 from specstream.params import checked_params
@@ -279,7 +279,7 @@ class ScriptedEngine:
         self.trimmed.append(tokens)
 
 
-class ScriptedSession(Conversation[ScriptedGeneration]):
+class ScriptedSession(BaseSession[ScriptedGeneration]):
     """Stands in for `specstream.Session`; keeps the same history."""
 
     closed = False

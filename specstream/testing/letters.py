@@ -16,9 +16,9 @@ from specstream.bench.exactness.harness import AT_ONCE, Row, exact_joint
 from specstream.config import EngineConfig
 from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.core import request as sequence
-from specstream.engine.core.passes import Pass
+from specstream.engine.core.passes import TargetPass
 from specstream.engine.core.proposing import Proposing
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore
@@ -26,7 +26,7 @@ from specstream.methods import OffProposerConfig, ProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 
-__all__ = ["END", "Ask", "Drafted", "Letters", "Watched", "finish", "watched"]
+__all__ = ["END", "Ask", "Letters", "ProposedText", "Watched", "finish", "watched"]
 
 _LETTERS = "abcde"
 END = frozenset({0})
@@ -47,7 +47,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class ProposedText:
     """One proposal: the text that it follows, and whether tokens were rejected right before."""
 
     text: tuple[int, ...]
@@ -59,7 +59,7 @@ class Drafted:
         """The proposed tokens."""
         return tuple(self.proposal.tokens.tolist())
 
-    def like(self, other: Drafted) -> bool:
+    def like(self, other: ProposedText) -> bool:
         """Whether both follow the same text and propose the same, probabilities up to rounding."""
         mine, theirs = self.proposal.probs, other.proposal.probs
         alike = (self.text, self.tokens, self.proposal.parents)
@@ -84,7 +84,7 @@ class Watched(Proposing):
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
         super().__init__(proposer, target)
         self.faults: list[Exception] = []
-        self.drafted: dict[int, list[Drafted]] = {}
+        self.drafted: dict[int, list[ProposedText]] = {}
         self.slots: set[int] = set()
         self.tokens = self.accepted = 0
         self._rejected: set[int] = set()
@@ -94,13 +94,13 @@ class Watched(Proposing):
         texts = [tuple(one.token_ids) for one in sequences]
         made = super().propose(sequences)
         for one, text, proposal in zip(sequences, texts, made, strict=True):
-            found = Drafted(text, proposal, one.id in self._rejected)
+            found = ProposedText(text, proposal, one.id in self._rejected)
             self.drafted.setdefault(one.id, []).append(found)
             self.slots.add(one.slot)
             self.tokens += proposal.length
         return made
 
-    def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
+    def observe(self, done: TargetPass, verdicts: list[Verdict]) -> None:
         """As `Proposing.observe`."""
         each = zip(done.sequences, done.proposals, verdicts, strict=False)
         for one, proposal, verdict in each:
@@ -137,7 +137,7 @@ class Letters:
         """
         given = {"max_waiting": AT_ONCE, "max_running": 16, **options}
         settings = OffProposerConfig() if plain else self._settings
-        proposer = build_proposer(settings, Parts(self._target, ends, self._tokenizer))
+        proposer = build_proposer(settings, EngineParts(self._target, ends, self._tokenizer))
         config = EngineConfig.model_validate(given)
         core = EngineCore(config, self._target, self._tokenizer, proposer, ends)
         core.proposing = Watched(proposer, self._target)

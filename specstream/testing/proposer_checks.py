@@ -16,7 +16,7 @@ from specstream.bench.exactness.enumeration import GTest, g_test, holm
 from specstream.bench.exactness.harness import sample
 from specstream.engine.core.step import EngineCore
 from specstream.model.runner import ModelRunner
-from specstream.testing.letters import END, Ask, Drafted, Letters, finish, watched
+from specstream.testing.letters import END, Ask, Letters, ProposedText, finish, watched
 from specstream.types import SamplingParams
 
 __all__ = ["CHECKS", "Evidence"]
@@ -250,11 +250,11 @@ def _parting(mine: Sequence[int], wanted: Sequence[int]) -> str:
     return ": it ends elsewhere" if same is None else f" from token {same} on"
 
 
-def _drafts(letters: Letters, seen: Drafted | None) -> str:
+def _drafts(letters: Letters, seen: ProposedText | None) -> str:
     return "nothing" if seen is None or not seen.tokens else repr(letters.written(seen.tokens))
 
 
-def _first(letters: Letters, ask: Ask, text: tuple[int, ...], limit: int) -> Drafted:
+def _first(letters: Letters, ask: Ask, text: tuple[int, ...], limit: int) -> ProposedText:
     """What a new proposer drafts first behind a text whose last token the target writes itself."""
     core = letters.engine()
     prompt = letters.written(text[:-1])

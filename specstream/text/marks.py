@@ -31,7 +31,7 @@ __all__ = [
     "WORDS",
     "Decision",
     "Reason",
-    "Stop",
+    "StopReading",
     "Undecided",
     "backticks",
     "bracket",
@@ -213,7 +213,7 @@ def backticks(text: str, at: int, *, fenced: bool) -> Decision:
     return Decision(end)
 
 
-class Stop(Enum):
+class StopReading(Enum):
     """How a full stop after an abbreviation reads when a capital letter follows."""
 
     PLAIN = "no abbreviation: the sentence ends"
@@ -280,7 +280,7 @@ def is_listed(word: str) -> bool:
     return word.lower() in _LISTED
 
 
-def stop_after(word: str, *, after_number: bool = False) -> Stop:
+def stop_after(word: str, *, after_number: bool = False) -> StopReading:
     """How to read a full stop after ``word`` (given without that stop, inner stops included).
 
     ``after_number``: "3 in." is a length, "come in." is not.
@@ -288,28 +288,28 @@ def stop_after(word: str, *, after_number: bool = False) -> Stop:
     low = word.lower()
     capital = word[:1].isupper()
     if low in WORDS["binds"] or (capital and low in WORDS["titles"]):
-        return Stop.BINDS
+        return StopReading.BINDS
     if (low in _NUMBERS and len(low) > 1) or low.endswith("str"):  # "Hauptstr. 5"
-        return Stop.NUMBERS
+        return StopReading.NUMBERS
     if (
         low in WORDS["may_end"]
         or (capital and low in _DATES)
         or (after_number and low in WORDS["units"])
     ):
-        return Stop.MAY_END
+        return StopReading.MAY_END
     if low in WORDS["goes_on"] or (capital and low in WORDS["names"]):
-        return Stop.GOES_ON
+        return StopReading.GOES_ON
     return _by_shape(word)
 
 
-def _by_shape(word: str) -> Stop:
+def _by_shape(word: str) -> StopReading:
     """Judge a word that is in no table: initials, letters with stops, words without vowels."""
     letters = word.split(".")
     if len(word) == 1 and word.isalpha():
-        return Stop.GOES_ON  # an initial
+        return StopReading.GOES_ON  # an initial
     if len(letters) > 1 and all(len(part) == 1 and part.isalpha() for part in letters):
-        return Stop.BINDS if word.islower() else Stop.GOES_ON  # "e.g", "U.S"
+        return StopReading.BINDS if word.islower() else StopReading.GOES_ON  # "e.g", "U.S"
     consonants = word.isascii() and word.isalpha() and not _VOWELS & set(word.lower())
     if consonants and word.istitle() and 1 < len(word) <= 4 and word.lower() not in WORDS["sounds"]:
-        return Stop.GOES_ON  # "Sgt", "Bldg": too many for a table
-    return Stop.PLAIN
+        return StopReading.GOES_ON  # "Sgt", "Bldg": too many for a table
+    return StopReading.PLAIN

@@ -17,7 +17,7 @@ from specstream.text.rules import Edit, Mapped
 from specstream.text.wording import wording_for
 from specstream.types import Phrase, Span, Tag
 
-__all__ = ["LINE_START", "Place", "Reading", "Readout"]
+__all__ = ["LINE_START", "Reading", "ReadingState", "Readout"]
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n]*)")
@@ -50,7 +50,7 @@ _TAIL = 40  # characters of earlier text that may decide how a form is read
 _FLAG_A = 0x1F1E6  # the regional indicator for the letter A
 
 
-class Place(NamedTuple):
+class ReadingState(NamedTuple):
     """The state of reading at some place of a reply.
 
     Attributes:
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     before: str = ""
 
 
-LINE_START = Place()
+LINE_START = ReadingState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reading:
     """
 
     phrase: Phrase
-    place: Place
+    place: ReadingState
     sources: tuple[Span, ...] = ()
 
     def written(self, chars: Span) -> Span:
@@ -125,7 +125,7 @@ class Readout:
         wording_for(readout.language or "")
         return readout
 
-    def read(self, phrase: Phrase, place: Place = LINE_START) -> Reading:
+    def read(self, phrase: Phrase, place: ReadingState = LINE_START) -> Reading:
         """Return ``phrase`` as it is read out; ``place`` is the state before it."""
         text, edits, before = phrase.spoken, list[Edit](), place.before
         for line in _LINE.finditer(text):
@@ -138,7 +138,7 @@ class Readout:
             read = wording.read(read, before)
         return _reading(phrase, place, read)
 
-    def _line(self, text: str, line: Span, place: Place, edits: list[Edit]) -> Place:
+    def _line(self, text: str, line: Span, place: ReadingState, edits: list[Edit]) -> ReadingState:
         """Add the edits of a line, or of a part of one; return the state after it."""
         fresh = text[line.end - 1] == "\n" or (place.fresh and text[slice(*line)].isspace())
         fence = _FENCE.match(text, *line) if place.fresh else None
@@ -146,11 +146,11 @@ class Readout:
             first = edits.pop() if edits and edits[-1].end == line.start else Edit(*line, " ")
             edits.append(first._replace(end=line.end))  # the word stands for all of the block
             closed = fence is not None and not fence[2].strip() and fence[1].startswith(place.fence)
-            return Place("" if closed else place.fence, fresh=fresh)
+            return ReadingState("" if closed else place.fence, fresh=fresh)
         if fence is not None and "`" not in fence[2]:
             word = " code. " if self.code == "word" else " "
             edits.append(Edit(fence.start(1), line.end, word))
-            return Place(fence[1], fresh=fresh)
+            return ReadingState(fence[1], fresh=fresh)
         at, row = line.start, place.row
         if place.fresh:
             row = text[slice(*line)].lstrip().startswith("|")
@@ -158,7 +158,7 @@ class Readout:
                 at = opening.end()
                 edits.append(Edit(line.start, at))
         edits += self._inline(text, at, line.end, row=row)
-        return Place(row=row and not fresh, fresh=fresh)
+        return ReadingState(row=row and not fresh, fresh=fresh)
 
     def _inline(self, text: str, start: int, end: int, *, row: bool) -> Iterator[Edit]:
         first = end - len(text[start:end].lstrip(" \t|"))
@@ -198,7 +198,7 @@ def _name(emoji: str) -> str:
     return " ".join(unicodedata.name(char, "").lower().removesuffix(" sign") for char in pictures)
 
 
-def _reading(phrase: Phrase, place: Place, read: Mapped) -> Reading:
+def _reading(phrase: Phrase, place: ReadingState, read: Mapped) -> Reading:
     """The phrase with other text; its offsets are those of that text, its tags move along."""
     if not read.sources:
         return Reading(phrase, place)

@@ -27,7 +27,7 @@ from specstream.text.marks import (
     WIDE,
     WORDS,
     Decision,
-    Stop,
+    StopReading,
     bracket,
     char_at,
     end_of,
@@ -76,7 +76,7 @@ def word_before(text: str, at: int) -> str:
 
 def may_end(text: str, at: int) -> bool:
     """Whether a sentence may end with the stop at ``at``, as far as the word before it tells."""
-    return stop_after(word_before(text, at)) in (Stop.PLAIN, Stop.MAY_END)
+    return stop_after(word_before(text, at)) in (StopReading.PLAIN, StopReading.MAY_END)
 
 
 def is_stop(text: str, at: int) -> bool:
@@ -139,7 +139,7 @@ def _glued(text: str, at: int, end: int) -> bool:
         not (follow.isupper() and word.isalpha() and len(word) > 1)
         or (text[at] == "." and not word[-1].islower())
         or text[at:end].strip(".!?…")
-        or stop_after(word) is not Stop.PLAIN
+        or stop_after(word) is not StopReading.PLAIN
     ):
         return False
     next_word = _word(text, end)
@@ -187,18 +187,18 @@ def _dot_ends(text: str, at: int, after: int) -> bool:
     if _WHOLE_NUMBER.fullmatch(word) or (_ROMAN.fullmatch(word) and _ordinal(text, left)):
         return _number_ends(text, at, word, after)
     if follow.isdigit():
-        return kind is Stop.PLAIN
+        return kind is StopReading.PLAIN
     if follow.islower():
-        return kind is Stop.PLAIN and _ordinary(word)
+        return kind is StopReading.PLAIN and _ordinary(word)
     label = len(word) == 1 or (len(word) <= 4 and _ROMAN.fullmatch(word))
     if label and opens_line(text, left):
         return False  # "A." or "IV." at the beginning of a line
-    if kind in (Stop.PLAIN, Stop.BINDS):
-        return kind is Stop.PLAIN
+    if kind in (StopReading.PLAIN, StopReading.BINDS):
+        return kind is StopReading.PLAIN
     return _next_word_decides(text, kind, word, at, after)
 
 
-def _kind(text: str, at: int, word: str) -> Stop:
+def _kind(text: str, at: int, word: str) -> StopReading:
     """How to read the stop at ``at`` by the word before it, or by the words of "i. d. R."."""
     left = at - len(word)
     before = text[max(0, at - LOOK_BACK) : at]
@@ -211,12 +211,12 @@ def _kind(text: str, at: int, word: str) -> Stop:
         and word.lower() in WORDS["days"]
         and _ON.search(before, 0, len(before) - len(word))
     ):
-        return Stop.MAY_END
+        return StopReading.MAY_END
     earlier = word_before(text, left - 1) if left and text[left - 1] == " " else ""
     if word in WORDS["words_too"] and earlier.lower() in WORDS["open_words"]:
-        return Stop.PLAIN
+        return StopReading.PLAIN
     if word == "Dr" and _STREET.search(before):
-        return Stop.GOES_ON
+        return StopReading.GOES_ON
     return kind
 
 
@@ -249,16 +249,18 @@ def _ordinal(text: str, at: int) -> bool:
     return not (lead == "am" and word_before(before, len(before) - 3) == "I")  # English
 
 
-def _next_word_decides(text: str, kind: Stop, word: str, at: int, after: int) -> bool:
+def _next_word_decides(text: str, kind: StopReading, word: str, at: int, after: int) -> bool:
     if not text[after].isalpha():
-        return kind is not Stop.GOES_ON and text[after] not in "([{&/"
+        return kind is not StopReading.GOES_ON and text[after] not in "([{&/"
     following = _word(text, after)
     low, then = following.lower(), text[after + len(following)]
-    if kind is Stop.NUMBERS:
+    if kind is StopReading.NUMBERS:
         letter = len(following) == 1 and following not in "AI"
         return not (letter or _ROMAN.fullmatch(following))
-    if kind is Stop.MAY_END:
-        return low not in TIME_WORDS and not (then == "." and stop_after(following) is Stop.MAY_END)
+    if kind is StopReading.MAY_END:
+        return low not in TIME_WORDS and not (
+            then == "." and stop_after(following) is StopReading.MAY_END
+        )
     initial = then == "." and len(following) == 1
     if len(word) == 1 and text[at - 2].isspace():  # an initial, or the label of a noun before it
         noun = word_before(text, at - 2)
@@ -293,5 +295,8 @@ def _numbers_an_item(text: str, at: int, number: str) -> bool:
         return False
     if before[-1] == ":":
         return number == "1"
-    ended = before[-1] in STOPS and stop_after(word_before(before, len(before) - 1)) is Stop.PLAIN
+    ended = (
+        before[-1] in STOPS
+        and stop_after(word_before(before, len(before) - 1)) is StopReading.PLAIN
+    )
     return len(number) <= 2 and ended

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specstream.training.store import Replies, Reply
-from specstream.training.trainee import Batch
+from specstream.training.store import ReplyStore, StoredReply
+from specstream.training.trainee import TrainingBatch
 
 __all__ = ["Batches", "DraftVocabulary", "Position", "collate", "frequent_tokens", "pruned_size"]
 
@@ -113,18 +113,19 @@ class Batches:
 
     Attributes:
         replies: The folder.
-        depths: Depths of `Batch.states`, then the target's number of layers, the depth of final states.
+        depths: Depths of `TrainingBatch.states`, then the target's number of layers, the depth of
+            final states.
         norm: See `collate`.
         tokens: Maximum tokens of a batch, padding included; a longer sequence is a batch of its own.
         longest: Maximum tokens of a sequence.
         dtype: See `collate`.
         device: See `collate`.
-        prompts: Whether losses are taken on prompts too: `Batch.replies` is then True for them.
+        prompts: Whether losses are taken on prompts too: `TrainingBatch.replies` is then True for them.
         skip: How many sequences at the end of the last shard are held out from `endless`.
         seed: Seed of the order.
     """
 
-    replies: Replies
+    replies: ReplyStore
     depths: Sequence[int]
     norm: Callable[[Tensor], Tensor]
     tokens: int
@@ -139,7 +140,7 @@ class Batches:
         self._names = self.replies.names
         self._columns = [self.replies.depths.index(one) for one in self.depths]
 
-    def endless(self, start: Position) -> Iterator[tuple[Position, Batch]]:
+    def endless(self, start: Position) -> Iterator[tuple[Position, TrainingBatch]]:
         """Yield batches from a position on, each with the position after it."""
         epoch, block, first = start.epoch, start.block, start.batch
         while True:
@@ -151,7 +152,7 @@ class Batches:
                 block, first = block + 1, 0
             epoch, block = epoch + 1, 0
 
-    def held_out(self, count: int | None = None) -> Iterator[Batch]:
+    def held_out(self, count: int | None = None) -> Iterator[TrainingBatch]:
         """Yield the last ``count`` sequences of the last shard, or all sequences, once each."""
         for name in self._names if count is None else self._names[-1:]:
             replies = self.replies.read(name)
@@ -159,7 +160,7 @@ class Batches:
             for group in self._grouped(self._cut(kept)):
                 yield self._batch(group)
 
-    def _batch(self, group: Sequence[Reply]) -> Batch:
+    def _batch(self, group: Sequence[StoredReply]) -> TrainingBatch:
         read = [replace(reply, states=reply.states[:, self._columns]) for reply in group]
         return collate(read, self.norm, self.dtype, self.device)
 
@@ -178,8 +179,8 @@ class Batches:
             size += more
         return blocks
 
-    def _groups(self, names: Sequence[str], seed: str) -> list[list[Reply]]:
-        found: list[Reply] = []
+    def _groups(self, names: Sequence[str], seed: str) -> list[list[StoredReply]]:
+        found: list[StoredReply] = []
         for name in names:
             replies = self.replies.read(name)
             if name == self._names[-1] and self.skip:
@@ -191,7 +192,7 @@ class Batches:
         order.shuffle(groups)
         return groups
 
-    def _cut(self, replies: Sequence[Reply]) -> list[Reply]:
+    def _cut(self, replies: Sequence[StoredReply]) -> list[StoredReply]:
         """Return windows of at most ``longest`` tokens in which at least one token is predicted."""
         found = []
         for reply in replies:
@@ -206,9 +207,9 @@ class Batches:
                     found.append(one)
         return found
 
-    def _grouped(self, replies: Sequence[Reply]) -> list[list[Reply]]:
+    def _grouped(self, replies: Sequence[StoredReply]) -> list[list[StoredReply]]:
         """Group sequences of about equal length into batches, which keeps padding low."""
-        groups: list[list[Reply]] = []
+        groups: list[list[StoredReply]] = []
         width = 0
         for reply in sorted(replies, key=lambda one: one.ids.shape[0], reverse=True):
             if not groups or (len(groups[-1]) + 1) * width > self.tokens:
@@ -219,16 +220,16 @@ class Batches:
 
 
 def collate(
-    group: Sequence[Reply],
+    group: Sequence[StoredReply],
     norm: Callable[[Tensor], Tensor],
     dtype: torch.dtype,
     device: torch.device,
-) -> Batch:
+) -> TrainingBatch:
     """Make one batch of sequences, padded on the right.
 
     Args:
         group: The sequences. The last depth of their states is the target's number of layers; the other
-            depths become `Batch.states`.
+            depths become `TrainingBatch.states`.
         norm: The target's final norm, which makes inputs of the output head of final states.
         dtype: Of the batch's states.
         device: Where the batch is put.
@@ -243,4 +244,4 @@ def collate(
     with torch.no_grad():
         final = norm(states[:, :, -1])
     tokens = sum(len(reply.ids) for reply in group)
-    return Batch(ids, (at >= prompts) & (at < counts), tokens, states[:, :, :-1], final)
+    return TrainingBatch(ids, (at >= prompts) & (at < counts), tokens, states[:, :, :-1], final)

@@ -30,7 +30,7 @@ from specstream.training.loss import (
     whole,
 )
 from specstream.training.options import TrainOptions
-from specstream.training.trainee import Batch, Losses, Mlp, projections
+from specstream.training.trainee import Losses, Mlp, TrainingBatch, projections
 
 __all__ = ["BlockModule", "BlockTrainee", "trainee"]
 
@@ -218,7 +218,7 @@ class BlockTrainee:
         self.module: BlockModule = BlockModule(shape).to(self._embedding.device)
         _begin(self.module, inner)
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each position after the anchor."""
         size, device = self.shape.block_size, batch.token_ids.device
         anchors, real = random_places(batch.replies[:, 1:], self._anchors)

@@ -24,7 +24,7 @@ from specstream.model.runner import ModelRunner
 from specstream.training.files import write_card
 from specstream.training.loss import distance
 from specstream.training.options import TrainOptions, check_settings, size_of
-from specstream.training.trainee import Batch, Losses
+from specstream.training.trainee import Losses, TrainingBatch
 
 __all__ = ["DraftTrainee", "draft_config", "trainee"]
 
@@ -147,7 +147,7 @@ class DraftTrainee:
         self._bf16 = target.device.type == "cuda"
         self._end = target.model.generation_config.eos_token_id
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`. Position k is the k-th token of a drafted chain.
 
         The tokens before it in an accepted chain are distributed as the target's own tokens, each

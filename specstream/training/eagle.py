@@ -22,7 +22,7 @@ from specstream.training.batches import DraftVocabulary, pruned_size
 from specstream.training.files import Written, read_written, write_head
 from specstream.training.loss import depths, distance, flag, joined, number, settings_of, whole
 from specstream.training.options import TrainOptions
-from specstream.training.trainee import Batch, Losses, Mlp, projections
+from specstream.training.trainee import Losses, Mlp, TrainingBatch, projections
 
 __all__ = ["EagleModule", "EagleTrainee", "Rows", "begin_like", "trainee"]
 
@@ -328,7 +328,7 @@ class EagleTrainee:
         steps = (few for until, few in _UNROLLED if done < until)
         self._now = self.steps if self.begun else min(self.steps, next(steps, self.steps))
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each unrolled step.
 
         While gradients are on, the target's distribution is normalised over the tokens that can be

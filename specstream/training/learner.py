@@ -21,8 +21,8 @@ from specstream.model.runner import ModelRunner
 from specstream.training.batches import collate
 from specstream.training.files import new_folder, tell_acceptance
 from specstream.training.loop import Optimizers, acceptance_weight, add_gradients, measure, rate
-from specstream.training.store import Reply
-from specstream.training.trainee import Batch, Trainee
+from specstream.training.store import StoredReply
+from specstream.training.trainee import Trainee, TrainingBatch
 
 __all__ = ["Buffer", "Kept", "Learner", "LearningReport", "Served"]
 
@@ -46,13 +46,13 @@ class Kept:
     held: bool
     states: Tensor | None = None
 
-    def windows(self, width: int) -> Iterator[Reply]:
+    def windows(self, width: int) -> Iterator[StoredReply]:
         """Yield windows of at most ``width`` tokens that together predict each reply token once.
 
         What a window doesn't predict counts as its prompt. The reply's states must be there.
         """
         assert self.states is not None
-        whole, first = Reply(torch.tensor(self.ids), self.prompt, self.states), self.prompt
+        whole, first = StoredReply(torch.tensor(self.ids), self.prompt, self.states), self.prompt
         while first < len(self.ids):
             start = max(0, first - width // 2)
             end = min(len(self.ids), start + width)
@@ -297,7 +297,7 @@ class Learner:
         self._report.before, self._report.after = before, after
         self._report.says = f"{figures}: in service"
 
-    def _compared(self, held: Sequence[Reply], before: float) -> Steps:
+    def _compared(self, held: Sequence[StoredReply], before: float) -> Steps:
         """Put the loaded weights back if they beat those in service; return the better acceptance."""
         self._trainee.module.load_state_dict(self._first)
         yield
@@ -326,11 +326,11 @@ class Learner:
         # Cloned outside of inference mode, since autograd doesn't take inference tensors.
         kept.states = torch.cat([part.clone() for part in parts])
 
-    def _batch(self, window: Reply) -> Batch:
+    def _batch(self, window: StoredReply) -> TrainingBatch:
         target = self._target
         return collate([window], target.decoder.normed, target.dtype, target.device)
 
-    def _measured(self, windows: Iterable[Reply]) -> Steps:
+    def _measured(self, windows: Iterable[StoredReply]) -> Steps:
         """Return the mean acceptance rate of the trainee's present weights, one pass per step."""
         accepted = tokens = 0.0
         for window in windows:

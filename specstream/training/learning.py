@@ -10,7 +10,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from specstream.config import EngineConfig
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.recognise import head_folder, kind_of, read_head_config
@@ -22,7 +22,7 @@ from specstream.training.trainee import Trainee
 __all__ = ["build_learner"]
 
 
-def build_learner(config: EngineConfig, parts: Parts, heads: Sequence[str]) -> Learner:
+def build_learner(config: EngineConfig, parts: EngineParts, heads: Sequence[str]) -> Learner:
     """Build the learner for the draft model if there is one, else for the EAGLE head.
 
     Args:
@@ -41,7 +41,7 @@ def build_learner(config: EngineConfig, parts: Parts, heads: Sequence[str]) -> L
     return Learner(config.learning, parts.target, trainee, served)
 
 
-def _draft(parts: Parts) -> tuple[Trainee, Served]:
+def _draft(parts: EngineParts) -> tuple[Trainee, Served]:
     runner = parts.draft
     assert runner is not None
     name = type(runner.model).__name__
@@ -62,7 +62,7 @@ def _draft(parts: Parts) -> tuple[Trainee, Served]:
     return DraftTrainee(own, parts.target, parts.tokenizer), runner
 
 
-def _eagle(parts: Parts, heads: Sequence[str]) -> tuple[Trainee, Served]:
+def _eagle(parts: EngineParts, heads: Sequence[str]) -> tuple[Trainee, Served]:
     head = parts.heads.get("eagle")
     if not isinstance(head, EagleHead):
         raise ConfigError("learning needs a draft model or an EAGLE head: name it with --draft")

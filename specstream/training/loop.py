@@ -15,14 +15,14 @@ from specstream.errors import OutputError
 from specstream.training.batches import Batches, Position
 from specstream.training.files import read_tensors, write_tensors
 from specstream.training.options import TrainOptions
-from specstream.training.trainee import Batch, Losses, Trainee, Unrolls
+from specstream.training.trainee import Losses, Trainee, TrainingBatch, Unrolls
 
 __all__ = [
     "Loop",
     "Measured",
     "Muon",
     "Optimizers",
-    "Progress",
+    "TrainingProgress",
     "acceptance_weight",
     "add_gradients",
     "measure",
@@ -184,7 +184,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """What a checkpoint holds besides weights and optimisers.
 
     Attributes:
@@ -222,9 +222,9 @@ class Loop:
     trainee: Trainee
     options: TrainOptions
     batches: Batches
-    held: Callable[[], Iterator[Batch]]
+    held: Callable[[], Iterator[TrainingBatch]]
     budget: float
-    progress: Progress = field(default_factory=Progress, init=False)
+    progress: TrainingProgress = field(default_factory=TrainingProgress, init=False)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -249,7 +249,7 @@ class Loop:
         self._optimizers.load(saved["optimizers"])
         torch.set_rng_state(saved["rng"])
         kept = saved["state"]
-        self.progress = Progress(**kept | {"position": Position(*kept["position"])})
+        self.progress = TrainingProgress(**kept | {"position": Position(*kept["position"])})
 
     def save(self) -> None:
         """Write the checkpoint atomically.
@@ -324,7 +324,7 @@ class Loop:
         self.progress.curve.append((self.progress.step, self.progress.seconds, first))
 
 
-def add_gradients(trainee: Trainee, batch: Batch, acceptance: float) -> Losses:
+def add_gradients(trainee: Trainee, batch: TrainingBatch, acceptance: float) -> Losses:
     """Add a batch's gradients to the weights'; a batch of short texts may have nothing to predict."""
     made = trainee.losses(batch, acceptance=acceptance)
     if any(made.counted):
@@ -333,7 +333,7 @@ def add_gradients(trainee: Trainee, batch: Batch, acceptance: float) -> Losses:
 
 
 @torch.no_grad()
-def measure(trainee: Trainee, batches: Iterator[Batch]) -> Measured:
+def measure(trainee: Trainee, batches: Iterator[TrainingBatch]) -> Measured:
     """Measure acceptance on held-out replies; the state of torch's generator is restored after it."""
     training, rng = trainee.module.training, torch.get_rng_state()
     trainee.module.eval()

@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.runner import ModelRunner
 from specstream.training.options import SETTINGS, TrainOptions, check_settings
-from specstream.training.trainee import Batch, Losses
+from specstream.training.trainee import Losses, TrainingBatch
 
 __all__ = [
     "depths",
@@ -172,7 +172,7 @@ def losses_at(
     first: Tensor,
     real: Tensor,
     out: Tensor,
-    batch: Batch,
+    batch: TrainingBatch,
     head: Tensor,
     weights: Tensor,
     acceptance: float,

@@ -22,7 +22,7 @@ from specstream.errors import ConfigError, OutputError, SpecstreamError
 from specstream.methods import AutoProposerConfig
 from specstream.training.files import new_folder, read_json, write_json
 from specstream.training.inputs import PLAN
-from specstream.training.loop import Measured, Progress
+from specstream.training.loop import Measured, TrainingProgress
 from specstream.training.options import TrainOptions
 
 __all__ = [
@@ -115,7 +115,7 @@ class Trained:
     kind: str
     held: Measured
     speed: Speed | str
-    progress: Progress
+    progress: TrainingProgress
     reply_tokens: int
 
     @property

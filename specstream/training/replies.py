@@ -18,7 +18,7 @@ from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import KVCache
 from specstream.model.runner import ModelRunner
 from specstream.training.inputs import LEAST_PROMPTS, TEXT_TOKENS, Line, check_count, read_file
-from specstream.training.store import Replies, Reply
+from specstream.training.store import ReplyStore, StoredReply
 
 __all__ = ["ON_POLICY", "Prompts", "Writing", "hold_out", "read_data", "write_replies"]
 
@@ -160,7 +160,7 @@ class _Slot:
 @torch.inference_mode()
 def write_replies(
     target: ModelRunner,
-    replies: Replies,
+    replies: ReplyStore,
     wanted: Writing,
     *,
     tell: Callable[[int, float], None],
@@ -184,7 +184,7 @@ def write_replies(
     before, began, last = replies.seconds, time.perf_counter(), time.perf_counter()
     waiting = _slots(target, wanted, replies.sources)
     running: list[_Slot] = []
-    done: list[Reply] = []
+    done: list[StoredReply] = []
     tokens, size = replies.tokens, 0
     while not stop():
         now = time.perf_counter()
@@ -223,12 +223,12 @@ def _slots(target: ModelRunner, wanted: Writing, written: set[int]) -> Iterator[
 
 def _step(
     target: ModelRunner, running: list[_Slot], depths: Sequence[int], wanted: Writing
-) -> list[Reply]:
+) -> list[StoredReply]:
     """Run one pass over all running replies; remove and return those that ended."""
     inputs = [
         ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running
     ]
-    done: list[Reply] = []
+    done: list[StoredReply] = []
     made = target.forward(inputs, Extras(depths))
     tokens = _drawn(running, torch.stack([logits[-1] for logits in made.logits]).float())
     for slot, token, states in zip(tuple(running), tokens, made.states, strict=True):
@@ -239,7 +239,7 @@ def _step(
         if token in wanted.end_ids or len(slot.ids) - slot.prompt >= wanted.most or full:
             running.remove(slot)
             ids = torch.tensor(slot.ids, dtype=torch.int32)
-            done.append(Reply(ids, slot.prompt, torch.cat(slot.states), slot.source))
+            done.append(StoredReply(ids, slot.prompt, torch.cat(slot.states), slot.source))
     return done
 
 

@@ -28,13 +28,13 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.training.files import read_json, read_tensors, write_json, write_tensors
 
-__all__ = ["Replies", "Reply"]
+__all__ = ["ReplyStore", "StoredReply"]
 
 _INDEX = "replies.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class StoredReply:
     """A prompt, the target's reply to it, and the hidden states; see the module's docstring.
 
     Attributes:
@@ -49,7 +49,7 @@ class Reply:
     states: Tensor
     source: int = -1
 
-    def window(self, start: int, end: int) -> Reply:
+    def window(self, start: int, end: int) -> StoredReply:
         """Return the part from token ``start`` to ``end`` as a reply of its own."""
         prompt = min(max(self.prompt - start, 0), end - start)
         states = self.states[start : min(end, self.states.shape[0])]
@@ -57,7 +57,7 @@ class Reply:
 
 
 @dataclass
-class Replies:
+class ReplyStore:
     """A folder of replies. Use `create` or `open`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Replies:
     seconds: float = 0.0
 
     @classmethod
-    def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
+    def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyStore:
         """Make an empty folder to write to, or open the one of an earlier run of the trainer.
 
         Raises:
@@ -92,7 +92,7 @@ class Replies:
         return cls(folder, tuple(depths), hidden, found["shards"], float(found["seconds"]))
 
     @classmethod
-    def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> Replies:
+    def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyStore:
         """Open a folder that was written before, which must have states of these depths and size.
 
         Raises:
@@ -139,7 +139,7 @@ class Replies:
         """Return the size of a shard in bytes."""
         return (self.folder / name).stat().st_size
 
-    def append(self, replies: Sequence[Reply], seconds: float) -> None:
+    def append(self, replies: Sequence[StoredReply], seconds: float) -> None:
         """Write one more shard atomically; ``seconds`` is how long writing its replies took.
 
         Raises:
@@ -157,7 +157,7 @@ class Replies:
         self.seconds += seconds
         self._write_index()
 
-    def read(self, name: str) -> list[Reply]:
+    def read(self, name: str) -> list[StoredReply]:
         """Read the replies of a shard, whose tensors are mapped from the file.
 
         Raises:
@@ -192,7 +192,7 @@ class Replies:
                 counts += torch.bincount(ids, minlength=vocabulary)
         return counts
 
-    def _checked(self, name: str, values: Sequence[Any]) -> Iterator[Reply]:
+    def _checked(self, name: str, values: Sequence[Any]) -> Iterator[StoredReply]:
         for number, value in enumerate(values):
             try:
                 ids, prompt, states = value["ids"], int(value["prompt"]), value["states"]
@@ -207,7 +207,7 @@ class Replies:
                     f"{self.folder / name}, sequence {number}: {ids.shape[0]} ids, {prompt} of a "
                     f"prompt, states {list(states.shape)}; states must be {list(meant)}"
                 )
-            yield Reply(ids.to(torch.int32), prompt, states, int(value.get("source", -1)))
+            yield StoredReply(ids.to(torch.int32), prompt, states, int(value.get("source", -1)))
 
     def _write_index(self) -> None:
         values = {"depths": list(self.depths), "hidden": self.hidden, "shards": self.shards}

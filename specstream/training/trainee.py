@@ -12,11 +12,11 @@ from transformers.activations import ACT2FN
 
 from specstream.model.heads.base import LayerShape
 
-__all__ = ["Batch", "ChoosesTokens", "Losses", "Mlp", "Trainee", "Unrolls", "projections"]
+__all__ = ["ChoosesTokens", "Losses", "Mlp", "Trainee", "TrainingBatch", "Unrolls", "projections"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Sequences of a prompt and the target's reply, padded on the right, on one device.
 
     Attributes:
@@ -65,7 +65,7 @@ class Trainee(Protocol):
     depths: tuple[int, ...]
     module: nn.Module
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """Run the forward pass and compute loss and acceptance.
 
         Args:

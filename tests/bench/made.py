@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specstream.bench.records import Emission, Record, Run
+from specstream.bench.records import BenchRun, Emission, Record
 
 Round = tuple[float, int, int]  # milliseconds, accepted, drafted
 
@@ -16,7 +16,7 @@ def made_run(
     draft_ms: float = 0.5,
     verify_ms: float = 3.0,
     tells: bool = True,
-) -> Run:
+) -> BenchRun:
     """A run with a first token after ``ttft_ms``, then rounds; ``draft_ms`` is for a drafted token."""
     emissions = [Emission(ttft_ms, 1, verify_ms=ttft_ms)]
     for ms, accepted, drafted in rounds:
@@ -33,28 +33,28 @@ def made_run(
     count = sum(emission.tokens for emission in emissions)
     total = emissions[-1].t_ms + 1.0
     spent = {"prefill": ttft_ms, "verify": verify_ms * len(rounds)} if tells else {}
-    return Run(tuple(range(count)), tuple(emissions), total, "length", tells, spent)
+    return BenchRun(tuple(range(count)), tuple(emissions), total, "length", tells, spent)
 
 
-def plain_run(tokens: int, ms: float) -> Run:
+def plain_run(tokens: int, ms: float) -> BenchRun:
     """A run with a first token, then one token every ``ms`` milliseconds."""
     return made_run([(ms, 0, 0)] * tokens)
 
 
-def reply(*tokens: int) -> Run:
+def reply(*tokens: int) -> BenchRun:
     """A run of these tokens, one a millisecond."""
     emissions = tuple(Emission(1.0 + i, 1) for i in range(len(tokens)))
-    return Run(tokens, emissions, 2.0 + len(tokens), "stop", tells=True)
+    return BenchRun(tokens, emissions, 2.0 + len(tokens), "stop", tells=True)
 
 
-def peer_run(tokens: int, ms: float) -> Run:
+def peer_run(tokens: int, ms: float) -> BenchRun:
     """As `plain_run`, of an arm that doesn't report drafts."""
     return made_run([(ms, 0, 0)] * tokens, tells=False)
 
 
 def made_record(
     arm: str,
-    run: Run,
+    run: BenchRun,
     *,
     domain: str = "chat",
     prompt: str = "p1",

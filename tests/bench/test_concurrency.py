@@ -16,7 +16,7 @@ from specstream.bench.load.concurrency import (
     mix_domains,
 )
 from specstream.bench.prompts import Prompt
-from specstream.bench.records import Emission, Run
+from specstream.bench.records import BenchRun, Emission
 from specstream.types import Message, SamplingParams
 
 PARAMS = SamplingParams(max_tokens=9)
@@ -40,14 +40,14 @@ class SteppingArm:
         self._waiting: list[asyncio.Future[None]] = []
         self._next: asyncio.Task[None] | None = None
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         name, steps = messages[0]["content"].split()
         began, emissions = self.now, []
         self.served.append(name)
         for _ in range(int(steps)):
             await self._step()
             emissions.append(Emission((self.now - began) * 1e3, 1))
-        return Run((1,) * int(steps), tuple(emissions), (self.now - began) * 1e3, "stop")
+        return BenchRun((1,) * int(steps), tuple(emissions), (self.now - began) * 1e3, "stop")
 
     async def _step(self) -> None:
         loop = asyncio.get_running_loop()
@@ -144,9 +144,9 @@ async def test_how_far_it_is_is_told_before_every_round() -> None:
     assert told == [(0, 3), (1, 3), (2, 3)]  # the first is the warm-up
 
 
-def run(tokens: int, *at_ms: float) -> Run:
+def run(tokens: int, *at_ms: float) -> BenchRun:
     emissions = tuple(Emission(t, tokens // len(at_ms)) for t in at_ms)
-    return Run((1,) * tokens, emissions, at_ms[-1], "stop")
+    return BenchRun((1,) * tokens, emissions, at_ms[-1], "stop")
 
 
 def test_the_ratio_is_of_sums_and_each_rounds_own_is_told() -> None:
@@ -172,9 +172,9 @@ def test_domains_take_turns_and_a_grammars_text_is_left_out() -> None:
     assert [p.id for p in mix_domains(prompts[-2:])] == ["s0", "s1"]
 
 
-def made_up(tokens: int, predicted: float | None = None) -> Run:
+def made_up(tokens: int, predicted: float | None = None) -> BenchRun:
     emissions = (Emission(10.0, 1), Emission(30.0, tokens - 1))
-    return Run(tuple(range(tokens)), emissions, 40.0, "stop", predicted_speedup=predicted)
+    return BenchRun(tuple(range(tokens)), emissions, 40.0, "stop", predicted_speedup=predicted)
 
 
 def load(at_once: int, ratio: float, shape: Shape = "closed") -> LoadFigures:

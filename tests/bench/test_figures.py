@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from specstream.bench.records import Emission, Run, geometric_mean, percentile, rounded
+from specstream.bench.records import BenchRun, Emission, geometric_mean, percentile, rounded
 from specstream.bench.results import Figures
 from tests.bench.made import made_record, made_run, peer_run, plain_run
 
 
 def test_the_decode_phase_begins_after_the_first_emission() -> None:
-    run = Run((1, 2, 3, 4, 5), (Emission(50, 2), Emission(60, 1), Emission(80, 2)), 90, "stop")
+    run = BenchRun((1, 2, 3, 4, 5), (Emission(50, 2), Emission(60, 1), Emission(80, 2)), 90, "stop")
     assert (run.ttft_ms, run.decode_tokens, run.decode_ms) == (50, 3, 30)
     assert run.gaps_ms == [10, 20]
 
@@ -57,7 +57,7 @@ def test_a_peer_tells_no_drafts() -> None:
 
 
 def test_the_time_split_is_in_shares_of_the_whole() -> None:
-    run = Run((1,), (Emission(1, 1),), 4, "stop", True, {"verify": 3.0, "draft": 1.0})
+    run = BenchRun((1,), (Emission(1, 1),), 4, "stop", True, {"verify": 3.0, "draft": 1.0})
     assert Figures([made_record("auto", run)]).time_split == {"verify": 0.75, "draft": 0.25}
 
 

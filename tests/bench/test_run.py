@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from specstream.bench.prompts import Prompt, PromptSet
-from specstream.bench.records import Record, Run
+from specstream.bench.records import BenchRun, Record
 from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, turned, warm_up
 from specstream.errors import EngineFailed, PromptError
 from specstream.types import Message, SamplingParams
@@ -32,7 +32,7 @@ class FakeArm:
         self._seconds = seconds
         self.fail = fail
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         self.asked.append((messages, params))
         self._clock[0] += self._seconds
         if self.fail is not None:

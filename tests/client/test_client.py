@@ -20,7 +20,7 @@ from specstream.client.client import (
     Problem,
     PromptDelta,
     RealtimeClient,
-    Report,
+    RealtimeReport,
     TextDelta,
 )
 from specstream.errors import (
@@ -69,7 +69,7 @@ async def test_an_audio_reply_brings_everything_and_it_all_fits_together() -> No
     assert [cue.samples for cue in cues if cue.name == "aa"] == [word.samples for word in words]
     assert all(isinstance(e.shot, ScenePrompt) for e in events if isinstance(e, PromptDelta))
     report, done = events[-2:]
-    assert isinstance(report, Report)
+    assert isinstance(report, RealtimeReport)
     assert report.figures["text"] == SAID
     assert report.figures["audio_seconds"] == pytest.approx(at / 24000, abs=1e-3)
     assert isinstance(done, Done)

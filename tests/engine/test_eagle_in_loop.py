@@ -13,7 +13,7 @@ from specstream.drafting.optional import States
 from specstream.drafting.proposal import SpecRequest
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError
@@ -135,8 +135,8 @@ def test_limits_inside_a_block_end_it_there(most: int) -> None:
     assert inbox.token_ids == plain_greedy(PROMPTS[4], most)
 
 
-def parts(**heads: Any) -> Parts:
-    return Parts(ModelRunner(MODEL), frozenset({EOS}), TOKENIZER, heads=heads)
+def parts(**heads: Any) -> EngineParts:
+    return EngineParts(ModelRunner(MODEL), frozenset({EOS}), TOKENIZER, heads=heads)
 
 
 def test_auto_drafts_with_the_head_that_was_loaded() -> None:

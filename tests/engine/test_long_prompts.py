@@ -13,7 +13,7 @@ import pytest_asyncio  # noqa: F401 - the engine belongs to a test's own loop
 
 from specstream import Engine, SamplingParams
 from specstream.engine.core import admission as admissions
-from specstream.engine.core.prompt import Prompt, PromptEncoder
+from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder
 from specstream.errors import EngineBusy, EngineClosed, EngineFailed, PromptError
 from specstream.types import Message
 from tests.support.tiny import save_pair
@@ -38,7 +38,7 @@ class Watched:
 
         def encode(
             own: PromptEncoder, messages: list[Message], context: int, *options: Any
-        ) -> Prompt:
+        ) -> EncodedPrompt:
             self._note(messages)
             return real(own, messages, context, *options)
 
@@ -164,7 +164,7 @@ class Panic(BaseException):
 async def test_a_tokenizer_that_panics_costs_its_own_prompt_only(
     pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def panic(*args: Any) -> Prompt:
+    def panic(*args: Any) -> EncodedPrompt:
         raise Panic("index out of bounds")
 
     async with engine_of(pair) as engine:

@@ -11,7 +11,7 @@ import torch
 
 from specstream.config import EngineConfig
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.build import build_engine
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
@@ -135,7 +135,7 @@ def test_no_more_is_drafted_than_was_asked_for() -> None:
 
 def test_without_a_module_a_proposer_says_so() -> None:
     with pytest.raises(ConfigError, match="target's own folder"):
-        build_proposer(MtpProposerConfig(), Parts(RUNNER, frozenset({EOS}), TOKENIZER))
+        build_proposer(MtpProposerConfig(), EngineParts(RUNNER, frozenset({EOS}), TOKENIZER))
 
 
 def folder(path: Path, *, module: bool) -> str:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from specstream.config import DEFAULT_TARGET
 from specstream.engine.core.prompt import PromptEncoder
-from specstream.engine.core.reasoning import Tag
+from specstream.engine.core.reasoning import ReasoningTag
 from specstream.errors import PromptError
 from specstream.types import Message
 from tests.support.tiny import byte_tokenizer
@@ -147,7 +147,7 @@ def test_variables_reach_the_template_and_an_open_span_is_noticed() -> None:
     off = encoder.encode([user("a")], 100, {"enable_thinking": False})
     on = encoder.encode([user("a")], 100, {"enable_thinking": True})
     assert on.ids[: len(off.ids)] == off.ids
-    assert off.opened is None and on.opened == Tag("<think>", "</think>")
+    assert off.opened is None and on.opened == ReasoningTag("<think>", "</think>")
 
 
 def test_a_span_that_the_user_opens_is_not_the_templates() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import AddedToken
 
-from specstream.engine.core.reasoning import Reasoning, Tag, markers_of, opened_by
+from specstream.engine.core.reasoning import Reasoning, ReasoningTag, markers_of, opened_by
 from tests.support.tiny import byte_tokenizer
 
 CASES = [
@@ -36,7 +36,7 @@ def split(pieces: Sequence[str], reader: Reasoning) -> tuple[str, str]:
     return reader.text, reply
 
 
-def reading(opened: Tag | None = None, stops: Sequence[str] = ()) -> Reasoning:
+def reading(opened: ReasoningTag | None = None, stops: Sequence[str] = ()) -> Reasoning:
     return Reasoning({}, opened, stops)
 
 
@@ -45,8 +45,8 @@ def test_a_reply_is_split(written: str, thought: str, reply: str) -> None:
     assert split([written], reading()) == (thought, reply)
 
 
-@pytest.mark.parametrize("opened", [None, Tag("<think>", "</think>")])
-def test_any_chunking_gives_the_same_split(opened: Tag | None) -> None:
+@pytest.mark.parametrize("opened", [None, ReasoningTag("<think>", "</think>")])
+def test_any_chunking_gives_the_same_split(opened: ReasoningTag | None) -> None:
     rng = random.Random(5)
     bits = ["<think>", "</think>", "[THINK]", "[/THINK]", "<thi", "nk>", "</", "<", ">", "\n", " "]
     bits += ["ink>", "Hello", "é", "</think", "<thinking>", "</thinking>", "."]
@@ -60,7 +60,7 @@ def test_any_chunking_gives_the_same_split(opened: Tag | None) -> None:
 
 
 def test_a_template_that_opens_the_span_is_heard() -> None:
-    assert opened_by("<|Assistant|><think>\n") == Tag("<think>", "</think>")
+    assert opened_by("<|Assistant|><think>\n") == ReasoningTag("<think>", "</think>")
     assert opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n") is None
     assert opened_by("<|im_start|>assistant\n") is None
     reader = reading(opened_by("x<think>\n"))
@@ -90,7 +90,7 @@ def test_tokens_are_counted_once_it_is_known_what_they_are() -> None:
 
 def test_it_can_be_left_in_the_reply() -> None:
     written = "<think>a</think>b"
-    assert split([written], Reasoning(None, Tag("<think>", "</think>"))) == ("", written)
+    assert split([written], Reasoning(None, ReasoningTag("<think>", "</think>"))) == ("", written)
 
 
 def special(*names: str, hidden: bool = True) -> tuple[dict[int, str], dict[str, int]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from specstream.bench.exactness.enumeration import GTest, g_test
 from specstream.bench.exactness.harness import Varying, sample
 from specstream.drafting.checking import Explanation
-from specstream.drafting.policy.records import Outcome, Outlook, Plan, RoundTimes
+from specstream.drafting.policy.records import Outlook, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposal import Proposer
 from specstream.drafting.proposers.auto import AutoProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
@@ -47,13 +47,13 @@ class _Unsure:
     """In place of a policy: always the draft, which goes on while it is sure."""
 
     def __init__(self, tokens: int) -> None:
-        self._plan = Plan("draft", tokens, lambda q: q > SURE)
+        self._plan = RoundPlan("draft", tokens, lambda q: q > SURE)
 
-    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+    def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         """The same for each."""
         return [self._plan for _ in outlooks]
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         """Nothing to learn."""
 
     def forget(self, request_id: int) -> None:

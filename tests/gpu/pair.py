@@ -14,7 +14,7 @@ from specstream.bench.load.concurrency import mix_domains
 from specstream.bench.prompts import read_prompts
 from specstream.config import DEFAULT_TARGET, parse_config
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.build import end_ids
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore
@@ -85,7 +85,9 @@ class Pair:
         eos = end_ids(self.target.model, self.tokenizer) if self.ends else frozenset[int]()
         told = {"draft": told_acceptance(vars(self.draft.model.config))}
         heads = self.heads if method in self.heads else {}
-        parts = Parts(self.target, eos, self.tokenizer, self.draft, None, heads, acceptance=told)
+        parts = EngineParts(
+            self.target, eos, self.tokenizer, self.draft, None, heads, acceptance=told
+        )
         proposer = build_proposer(config.proposer, parts)
         return EngineCore(config, self.target, self.tokenizer, proposer, eos)
 

@@ -8,7 +8,7 @@ import pytest
 
 from specstream.errors import ConfigError
 from specstream.listening.events import ListenerSettings
-from specstream.listening.turns import Audio, Closed, Opened, Paused, Step, Turns
+from specstream.listening.turns import Closed, Opened, Paused, Step, TurnAudio, Turns
 from specstream.testing import ScriptedTurnDetector
 
 RATE = 16_000
@@ -35,11 +35,11 @@ def turns(settings: ListenerSettings = BY_SILENCE) -> Cut:
 
 
 def marks(steps: list[Step]) -> list[Step]:
-    return [step for step in steps if not isinstance(step, Audio)]
+    return [step for step in steps if not isinstance(step, TurnAudio)]
 
 
 def audio(steps: list[Step]) -> bytes:
-    return b"".join(step.pcm for step in steps if isinstance(step, Audio))
+    return b"".join(step.pcm for step in steps if isinstance(step, TurnAudio))
 
 
 def test_a_turn_has_its_prefix_and_ends_after_the_silence() -> None:

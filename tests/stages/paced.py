@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import anyio
 
-from specstream.stages.deadline import Bounds, Deadlines, PlayClock
+from specstream.stages.deadline import Bounds, Deadlines, PlayedEstimate
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.pipeline import Pipeline
 from specstream.stages.stages import SegmentStage, VoiceStage
@@ -132,7 +132,7 @@ async def play(setting: Setting, *, paced: bool, turns: int = 1) -> Played:
                 await anyio.sleep_until(began + chunk.t_ms)
                 yield chunk
 
-        clock, heard = PlayClock(), False
+        clock, heard = PlayedEstimate(), False
         async with line.run(chunks()) as run:
             if paced:
                 run.heard(lambda clock=clock: clock.heard_s)  # type: ignore[misc]

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from specstream.playback.playout import Playout
-from specstream.stages.deadline import MOMENT_S, START_S, Bounds, Deadlines, PlayClock
+from specstream.stages.deadline import MOMENT_S, START_S, Bounds, Deadlines, PlayedEstimate
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import SegmentStage, VoiceStage
 from specstream.testing import (
@@ -90,7 +90,7 @@ async def spoken(text: str, *, paced: bool) -> list[tuple[str, str]]:
     line = Pipeline(
         [[VoiceStage(ScriptedVoice(first_audio_ms=50, real_time_factor=0.2))]], head=SegmentStage()
     )
-    clock = PlayClock()
+    clock = PlayedEstimate()
     for _ in range(2):  # in the first turn the voice isn't known yet
         phrases: list[tuple[str, str]] = []
 
@@ -101,7 +101,7 @@ async def spoken(text: str, *, paced: bool) -> list[tuple[str, str]]:
 
         async with line.run(chunks()) as run:
             if paced:
-                clock = PlayClock()
+                clock = PlayedEstimate()
                 run.heard(lambda: clock.heard_s)  # noqa: B023
             async for event in run:
                 if isinstance(event.item, Phrase):

@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from specstream.stages.deadline import Spoken, VoicePace
+from specstream.stages.deadline import ReleasedPhrase, VoicePace
 
 BUFFER_S = 0.06
 
 
 def phrase(
     *sentences: float, first_s: float, factor: float, whole: bool, jitter_s: float = 0.0
-) -> Spoken:
+) -> ReleasedPhrase:
     """Speak a phrase of sentences of these lengths, by a voice that gives whole sentences or streams."""
-    rng, made = random.Random(1), Spoken(10, 0, 10, 0.0)
+    rng, made = random.Random(1), ReleasedPhrase(10, 0, 10, 0.0)
     for sentence in sentences:
         count = round(sentence / BUFFER_S)
         for at in range(count):
@@ -23,7 +23,7 @@ def phrase(
     return made
 
 
-def learned(*phrases: Spoken) -> VoicePace:
+def learned(*phrases: ReleasedPhrase) -> VoicePace:
     pace = VoicePace()
     for one in phrases:
         pace.learn(one)

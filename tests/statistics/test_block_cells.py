@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor
 
 from specstream.drafting.proposers import block
-from specstream.drafting.proposers.candidate import Drafted, Task
+from specstream.drafting.proposers.candidate import Task, TaskProposal
 from specstream.drafting.proposers.rows import take_chain
 from tests.exactness.cells import Cell, run_cell
 from tests.support.blocks import block_proposer
@@ -33,7 +33,7 @@ def test_a_block_cell_has_the_exact_distribution(cell: Cell) -> None:
     assert result.p_value > ALPHA / len(CELLS), result
 
 
-def dishonest(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:
+def dishonest(task: Task, logits: Tensor, *, looks: bool, source: str) -> TaskProposal:
     """Tells other probabilities than those that it drew from."""
     made = take_chain(task, logits, looks=looks, source=source)
     if made.proposal.probs is not None:

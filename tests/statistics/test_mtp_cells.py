@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.mtp import build
@@ -36,7 +36,7 @@ CELLS = [
 def mtp(cell: Cell) -> EagleProposer:
     runner = cell.runner()
     head = mtp_head(random_module(runner.model, scale=2.0), runner)
-    parts = Parts(runner, frozenset({0}), byte_tokenizer(), heads={"mtp": head})
+    parts = EngineParts(runner, frozenset({0}), byte_tokenizer(), heads={"mtp": head})
     return build(MtpProposerConfig(num_tokens=3), parts)
 
 

@@ -11,7 +11,13 @@ from specstream.config import EngineConfig
 from specstream.drafting.checking import Explanation
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
-from specstream.drafting.policy.records import Candidate, Outcome, Outlook, Plan, RoundTimes
+from specstream.drafting.policy.records import (
+    Candidate,
+    Outlook,
+    RoundOutcome,
+    RoundPlan,
+    RoundTimes,
+)
 from specstream.drafting.proposers.auto import AutoProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, SuffixProposer
@@ -54,8 +60,8 @@ class Dice:
         self.rare: set[str] = set()
         self.stops: Callable[[], Callable[[float], bool] | None] = self._stop
         self.outlooks: list[Outlook] = []
-        self.plans: list[Plan] = []
-        self.told: list[tuple[RoundTimes, list[Outcome]]] = []
+        self.plans: list[RoundPlan] = []
+        self.told: list[tuple[RoundTimes, list[RoundOutcome]]] = []
         self.aside: list[RoundTimes] = []
         self.known: set[int] = set()
         self.forgotten: list[int] = []
@@ -73,20 +79,20 @@ class Dice:
         ]
         return rng.choice(rules)
 
-    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+    def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         self.outlooks = list(outlooks)
         self.known.update(outlook.id for outlook in outlooks)
         self.plans = [self._plan(outlook) for outlook in outlooks]
         return self.plans
 
-    def _plan(self, outlook: Outlook) -> Plan:
+    def _plan(self, outlook: Outlook) -> RoundPlan:
         kind = self.rng.choice(self.kinds)
         count = min(self.rng.randint(0, self.most), outlook.budget)
         if kind == "off" or count < 1:
-            return Plan("off", 0)
-        return Plan(kind, count, self.stops() if kind == "draft" else None)
+            return RoundPlan("off", 0)
+        return RoundPlan(kind, count, self.stops() if kind == "draft" else None)
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         if outcomes:
             self.told.append((times, list(outcomes)))
         else:
@@ -103,13 +109,15 @@ class Dice:
 class Script(Dice):
     """Gives out written plans, one round after another, then nothing."""
 
-    def __init__(self, *rounds: Sequence[Plan]) -> None:
+    def __init__(self, *rounds: Sequence[RoundPlan]) -> None:
         super().__init__()
         self.rounds = list(rounds)
 
-    def plan(self, outlooks: Sequence[Any]) -> list[Plan]:
+    def plan(self, outlooks: Sequence[Any]) -> list[RoundPlan]:
         self.outlooks = list(outlooks)
-        self.plans = list(self.rounds.pop(0)) if self.rounds else [Plan("off", 0)] * len(outlooks)
+        self.plans = (
+            list(self.rounds.pop(0)) if self.rounds else [RoundPlan("off", 0)] * len(outlooks)
+        )
         return self.plans
 
 
@@ -122,7 +130,7 @@ class Steady(Policy):
         draft = Candidate("draft", "the draft model", stops=True)
         super().__init__([SUFFIX_LOOKUP, draft], costs, max_tokens=4)
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         """Says what the pass would have taken there, whatever the test's machine was doing."""
         if not outcomes:
             return  # nothing to learn: the pace is constant

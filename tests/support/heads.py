@@ -17,7 +17,7 @@ from specstream.model.heads.eagle import EagleHead
 from specstream.model.heads.tensors import Tensors
 from specstream.model.runner import ModelRunner
 from specstream.training.eagle import EagleTrainee
-from specstream.training.trainee import Batch
+from specstream.training.trainee import TrainingBatch
 
 _TRAINED: dict[int, EagleTrainee] = {}  # by model; each test module has a model or two
 
@@ -37,7 +37,9 @@ def greedy_replies(runner: ModelRunner, prompts: list[list[int]], length: int) -
     return torch.stack(rows)
 
 
-def batch_of(runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, ...]) -> Batch:
+def batch_of(
+    runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, ...]
+) -> TrainingBatch:
     """Sequences with the target's states, of which the first ``prompt`` tokens are the prompt."""
     norm, last = runner.model.model.norm, runner.model.config.num_hidden_layers
     with torch.inference_mode():
@@ -45,7 +47,9 @@ def batch_of(runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, .
         states = torch.stack(runner.forward(inputs, Extras((*depths, last))).states)
         final = norm(states[:, :, -1])
     replies = torch.arange(ids.shape[1]).expand(ids.shape) >= prompt
-    return Batch(ids, replies.clone(), ids.numel(), states[:, :, :-1].clone(), final.clone())
+    return TrainingBatch(
+        ids, replies.clone(), ids.numel(), states[:, :, :-1].clone(), final.clone()
+    )
 
 
 def trained_eagle(model: PreTrainedModel, steps: int = 20) -> EagleTrainee:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.mtp import build
 from specstream.methods import MtpProposerConfig
@@ -108,5 +108,7 @@ def mtp_proposer(model: PreTrainedModel, head: MtpHead | None = None, **more: An
     """A proposer over a trained module."""
     runner = ModelRunner(model)
     head = head or mtp_head(trained_module(model), runner)
-    parts = Parts(runner, frozenset({1}), byte_tokenizer(), heads={"mtp": head}, prefill_chunk=7)
+    parts = EngineParts(
+        runner, frozenset({1}), byte_tokenizer(), heads={"mtp": head}, prefill_chunk=7
+    )
     return build(MtpProposerConfig.model_validate({"num_tokens": 3} | more), parts)

@@ -7,7 +7,7 @@ import pytest
 
 from specstream.text import segmenter as segment_module
 from specstream.text import stops as segment_stops
-from specstream.text.marks import LOOK_BACK, Decision, Stop, Undecided
+from specstream.text.marks import LOOK_BACK, Decision, StopReading, Undecided
 from specstream.text.segmenter import Segmenter
 from specstream.text.window import Stretch
 from specstream.types import Chunk, Phrase, Span
@@ -75,7 +75,7 @@ def test_boundaries_are_found_in_the_corpus() -> None:
 def test_the_corpus_notices_a_segmenter_without_abbreviations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(segment_stops, "stop_after", lambda *_, **__: Stop.PLAIN)
+    monkeypatch.setattr(segment_stops, "stop_after", lambda *_, **__: StopReading.PLAIN)
     assert f1() < 0.9
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specstream.text.marks import SPOKEN, WORDS, Stop, stop_after
+from specstream.text.marks import SPOKEN, WORDS, StopReading, stop_after
 from specstream.text.segmenter import Segmenter
 from specstream.types import Chunk, Span
 
@@ -37,7 +37,7 @@ def test_what_is_said_for_an_abbreviation_is_known_where_sentences_end(language:
         for short in said:
             joined = short.replace(" ", "")
             opener = joined.lower() in WORDS["sentence_openers"]  # "So." is rarely a Sunday
-            assert opener or stop_after(joined) is not Stop.PLAIN, (kind, short)
+            assert opener or stop_after(joined) is not StopReading.PLAIN, (kind, short)
 
 
 @pytest.mark.parametrize("language", ["en", "de"])

@@ -15,7 +15,7 @@ from specstream.model.heads.eagle import EagleHead, load
 from specstream.model.runner import ModelRunner
 from specstream.training.batches import frequent_tokens
 from specstream.training.eagle import EagleTrainee
-from specstream.training.trainee import Batch
+from specstream.training.trainee import TrainingBatch
 from tests.model.families import build
 from tests.support.heads import batch_of, eagle_head, random_eagle
 from tests.support.tiny import tiny_model
@@ -35,7 +35,7 @@ def ids(rows: int = 3) -> torch.Tensor:
     return torch.randint(0, V, (rows, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def batch(trainee: EagleTrainee, rows: int = 3) -> Batch:
+def batch(trainee: EagleTrainee, rows: int = 3) -> TrainingBatch:
     return batch_of(RUNNER, ids(rows), PROMPT, trainee.depths)
 
 
@@ -125,13 +125,13 @@ def test_losses_are_taken_in_replies_only() -> None:
     pad = [torch.nn.functional.pad(one, (0, 3)) for one in (whole.token_ids, whole.replies)]
     states = torch.nn.functional.pad(whole.states, (0, 0, 0, 0, 0, 3))
     final = torch.nn.functional.pad(whole.final, (0, 0, 0, 3))
-    padded = Batch(pad[0], pad[1], whole.tokens, states, final)
+    padded = TrainingBatch(pad[0], pad[1], whole.tokens, states, final)
     with torch.no_grad():
         one, other = (trainee.losses(b, acceptance=0.5) for b in (whole, padded))
     assert list(one.counted) == [3 * (LENGTH - PROMPT), 3 * (LENGTH - PROMPT - 1)]
     assert list(one.counted) == list(other.counted)
     assert list(one.accepted) == pytest.approx(list(other.accepted), rel=1e-5)
-    nothing = Batch(
+    nothing = TrainingBatch(
         whole.token_ids,
         torch.zeros_like(whole.replies),
         whole.tokens,

@@ -11,14 +11,14 @@ from specstream.errors import ModelUnsupported
 from specstream.model.runner import ModelRunner
 from specstream.training.options import TrainOptions
 from specstream.training.research.early_exit import EarlyExitTrainee, trainee
-from specstream.training.trainee import Batch
+from specstream.training.trainee import TrainingBatch
 from tests.support.heads import batch_of
 from tests.support.tiny import byte_tokenizer, tiny_model
 
 VOCAB = 30
 
 
-def some_batch(runner: ModelRunner) -> Batch:
+def some_batch(runner: ModelRunner) -> TrainingBatch:
     """Two sequences, the second one shorter; the first tokens are no reply."""
     torch.manual_seed(0)
     batch = batch_of(runner, torch.randint(VOCAB, (2, 24)), 5, (1,))

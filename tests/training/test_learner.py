@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specstream.config import LearningConfig, parse_config
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.runner import ModelRunner
@@ -101,15 +101,15 @@ def test_a_draft_that_cannot_learn_is_refused_by_name(tmp_path: Any) -> None:
     config = parse_config({"learning": {"consent": True, "out": str(tmp_path)}})
     target, other = ModelRunner(TARGET), ModelRunner(tiny_model(300))
     with pytest.raises(ConfigError, match="exists"):
-        build_learner(config, Parts(target, frozenset(), TOKENIZER, target), ())
+        build_learner(config, EngineParts(target, frozenset(), TOKENIZER, target), ())
     config = parse_config({"learning": {"consent": True}})
     with pytest.raises(ModelUnsupported, match="300 output rows and the target 258"):
-        build_learner(config, Parts(target, frozenset(), TOKENIZER, other), ())
+        build_learner(config, EngineParts(target, frozenset(), TOKENIZER, other), ())
     translated: Any = object()
     with pytest.raises(ModelUnsupported, match="another tokenizer"):
-        build_learner(config, Parts(target, frozenset(), TOKENIZER, other, translated), ())
+        build_learner(config, EngineParts(target, frozenset(), TOKENIZER, other, translated), ())
     with pytest.raises(ConfigError, match="needs a draft model or an EAGLE head"):
-        build_learner(config, Parts(target, frozenset(), TOKENIZER), ())
+        build_learner(config, EngineParts(target, frozenset(), TOKENIZER), ())
 
 
 def test_the_buffer_is_bounded_and_cuts_replies_into_windows() -> None:

@@ -13,7 +13,7 @@ from specstream.model.heads.research.medusa import load
 from specstream.model.runner import ModelRunner
 from specstream.training.options import TrainOptions
 from specstream.training.research.medusa import MedusaTrainee, trainee
-from specstream.training.trainee import Batch
+from specstream.training.trainee import TrainingBatch
 from tests.support.heads import batch_of, greedy_replies
 from tests.support.medusas import medusa_head, random_medusa
 from tests.support.tiny import byte_tokenizer, tiny_model
@@ -21,7 +21,7 @@ from tests.support.tiny import byte_tokenizer, tiny_model
 VOCAB = 30
 
 
-def replies(runner: ModelRunner) -> Batch:
+def replies(runner: ModelRunner) -> TrainingBatch:
     torch.manual_seed(0)
     prompts = torch.randint(2, VOCAB, (3, 5)).tolist()
     return batch_of(runner, greedy_replies(runner, prompts, 15), 5, ())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from specstream.bench.records import Run
+from specstream.bench.records import BenchRun
 from specstream.errors import ConfigError
 from specstream.methods import PROPOSERS
 from specstream.types import Message, SamplingParams
@@ -70,7 +70,7 @@ class Arm(Protocol):
     name: str
     setting: str
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         """Generate one reply and record when its tokens were emitted.
 
         Of ``params``, only those in `COMPARABLE` count: they mean the same to every arm.

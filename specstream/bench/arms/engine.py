@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from specstream.bench.arms.base import BenchThread
-from specstream.bench.records import Emission, Run
+from specstream.bench.records import BenchRun, Emission
 from specstream.drafting.proposers.candidate import DraftWeights
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore
@@ -39,7 +39,7 @@ class CoreArm:
         self._proposer = proposer
         self.weights = core.draft_weights if proposer != "off" else DraftWeights()
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         """Write one reply; the times are those of the engine's own clock."""
         arrived: list[Chunk | Preview | SpecstreamError] = []
         handover = ThreadBridge(asyncio.get_running_loop())
@@ -74,14 +74,14 @@ class EngineArm:
     def __init__(self, engine: Engine, *, speculate: bool = True) -> None:
         self._engine, self._speculate = engine, speculate
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         """Write one reply."""
         async with self._engine.generate(messages, params, speculate=self._speculate) as generation:
             chunks = [chunk async for chunk in generation]
             return run_of(chunks, generation.report)
 
 
-def run_of(chunks: list[Chunk], report: Report) -> Run:
+def run_of(chunks: list[Chunk], report: Report) -> BenchRun:
     """The record of a finished generation.
 
     In ``spent_ms``, ``prefill`` is the time to the first token, and ``other`` the rest of the total.
@@ -97,7 +97,7 @@ def run_of(chunks: list[Chunk], report: Report) -> Run:
         spent["draft"] -= emissions[0].draft_ms
         spent["verify"] -= emissions[0].verify_ms
     spent["other"] = max(0.0, report.total_ms - sum(spent.values()))
-    return Run(
+    return BenchRun(
         token_ids=report.token_ids,
         emissions=emissions,
         total_ms=report.total_ms,

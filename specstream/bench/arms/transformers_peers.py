@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from specstream.bench.arms.base import BenchThread
-from specstream.bench.records import Emission, Run
+from specstream.bench.records import BenchRun, Emission
 from specstream.config import EngineConfig
 from specstream.engine.build import end_ids
 from specstream.engine.core.prompt import PromptEncoder
@@ -110,11 +110,11 @@ class PeerModels:
 
     def run_of(
         self, token_ids: Sequence[int], emissions: Sequence[Emission], started: float
-    ) -> Run:
+    ) -> BenchRun:
         """The record of a reply that began at ``started`` (seconds) and has just ended."""
         total_ms = (time.perf_counter() - started) * 1e3
         ended = bool(token_ids) and token_ids[-1] in self.eos_ids
-        return Run(tuple(token_ids), tuple(emissions), total_ms, "stop" if ended else "length")
+        return BenchRun(tuple(token_ids), tuple(emissions), total_ms, "stop" if ended else "length")
 
 
 class PeerArm:
@@ -134,12 +134,12 @@ class PeerArm:
             for key, value in options.items():
                 setattr(self._draft_config, key, value)
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         """Write one reply."""
         return await self._models.thread.call(lambda: self._run(messages, params))
 
     @torch.inference_mode()
-    def _run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    def _run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         models = self._models
         options = dict(self._options)
         if self._draft_config is not None:
@@ -204,11 +204,11 @@ class GgufArm:
         self.setting = Path(file).stem
         self._models = models
 
-    async def run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    async def run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         """Write one reply."""
         return await self._models.thread.call(lambda: self._run(messages, params))
 
-    def _run(self, messages: Sequence[Message], params: SamplingParams) -> Run:
+    def _run(self, messages: Sequence[Message], params: SamplingParams) -> BenchRun:
         models, llama = self._models, self._llama
         llama.reset()  # otherwise it would reuse the last prompt's KV cache for a common prefix
         if params.seed is not None:

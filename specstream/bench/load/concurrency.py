@@ -14,7 +14,7 @@ from specstream.bench.arms.base import Arm
 from specstream.bench.arms.engine import EngineArm
 from specstream.bench.document import LOSS, WORTH
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
-from specstream.bench.records import Run, grouped, percentile, rounded
+from specstream.bench.records import BenchRun, grouped, percentile, rounded
 from specstream.checks import counted
 from specstream.engine.engine import Engine
 from specstream.types import SamplingParams
@@ -39,7 +39,7 @@ class Way:
     """Seconds and replies of each round, served in one way: concurrently, or one at a time."""
 
     seconds: list[float] = field(default_factory=list)
-    runs: list[list[Run]] = field(default_factory=list)
+    runs: list[list[BenchRun]] = field(default_factory=list)
 
     async def timed(
         self,
@@ -165,10 +165,10 @@ def mix_domains(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 async def _serve(
     arm: Arm, prompts: Sequence[Prompt], params: SamplingParams, places: int
-) -> list[Run]:
+) -> list[BenchRun]:
     """Serve requests in order, at most ``places`` at a time."""
     waiting = iter(prompts)
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
 
     async def place() -> None:
         for prompt in waiting:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from specstream.drafting.policy.records import Candidate, Offer, Outcome
-from specstream.model.tokens.spelling import Stop
+from specstream.drafting.policy.records import Candidate, Offer, RoundOutcome
+from specstream.model.tokens.spelling import StopRule
 
-__all__ = ["Acceptance", "Average", "Chain", "Lockstep", "RequestAcceptance", "stop_of"]
+__all__ = [
+    "Average",
+    "CandidateAcceptance",
+    "ChainStop",
+    "Lockstep",
+    "RequestAcceptance",
+    "stop_of",
+]
 
 _FIRM = 10.0  # expected hits by which a request's first trials are damped
 _FORGETS = 0.05  # share of a request's trials that is forgotten with each new one
@@ -48,7 +55,7 @@ class Average:
         self.value += (value - self.value) / self._weight
 
 
-class Acceptance:
+class CandidateAcceptance:
     """Acceptance of one candidate over all greedy requests, or over all sampled ones.
 
     A token counts as a trial only if all tokens before it were accepted.
@@ -89,7 +96,7 @@ class RequestAcceptance:
 
     __slots__ = ("_expected", "_hits", "_run", "_silent", "common", "factor", "idle", "interval")
 
-    def __init__(self, common: Acceptance) -> None:
+    def __init__(self, common: CandidateAcceptance) -> None:
         self.common = common
         self._hits = self._expected = _FIRM
         self._run = _FRESH  # likelihood of the latest misses in a row if the candidate is of use
@@ -170,7 +177,7 @@ class RequestAcceptance:
             if accepted:
                 common.more.learn(accepted - 1.0)
 
-    def judge(self, outcome: Outcome, offer: Offer, probing: bool, longest: int) -> None:
+    def judge(self, outcome: RoundOutcome, offer: Offer, probing: bool, longest: int) -> None:
         """Learn from a round planned for the candidate.
 
         Args:
@@ -223,7 +230,7 @@ class Lockstep:
         return ms
 
 
-class Chain:
+class ChainStop:
     """The stopping rule of one request's chain, called with the draft's probability of each token.
 
     The probability that the next token is accepted falls from token to token, so looking one token
@@ -258,15 +265,15 @@ class Chain:
         lockstep.tokens += 1
         return True
 
-    def stop(self) -> Stop | None:
+    def stop(self) -> StopRule | None:
         """Return the rule as data; None where the answers depend on other chains."""
         lockstep, room = self._lockstep, self._room - self._depth
         if lockstep.active != 1:
             return None
         prices = [lockstep.price(lockstep.depth + 1, ahead) for ahead in range(room)]
-        return Stop((), self._edges, self._chances, self._survival, self._ceiling, prices)
+        return StopRule((), self._edges, self._chances, self._survival, self._ceiling, prices)
 
 
-def stop_of(go_on: Callable[[float], bool]) -> Stop | None:
+def stop_of(go_on: Callable[[float], bool]) -> StopRule | None:
     """Return the stopping rule as data; None if it has to be called token by token."""
-    return go_on.stop() if isinstance(go_on, Chain) else None
+    return go_on.stop() if isinstance(go_on, ChainStop) else None

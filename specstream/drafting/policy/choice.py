@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from specstream.drafting.policy.acceptance import Chain, Lockstep, RequestAcceptance
+from specstream.drafting.policy.acceptance import ChainStop, Lockstep, RequestAcceptance
 from specstream.drafting.policy.costs import Costs
-from specstream.drafting.policy.records import Candidate, Outlook, Plan
+from specstream.drafting.policy.records import Candidate, Outlook, RoundPlan
 
-__all__ = ["Place", "Step", "Tries"]
+__all__ = ["ChosenPlan", "Step", "Tries"]
 
 _SHARE = 0.025  # share of the time that tries may take
 _FIRST, _MOST = 1.5, 3.0  # the budget of tries at first, and at most, in plain rounds
@@ -45,7 +45,7 @@ class Tries:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class ChosenPlan:
     """One request in a step, and the proposal chosen for it.
 
     Attributes:
@@ -100,7 +100,11 @@ class Step:
     """
 
     def __init__(
-        self, places: Sequence[Place], candidates: Collection[Candidate], costs: Costs, worth: float
+        self,
+        places: Sequence[ChosenPlan],
+        candidates: Collection[Candidate],
+        costs: Costs,
+        worth: float,
     ) -> None:
         self._places, self._candidates = places, candidates
         self._costs, self._worth = costs, worth
@@ -125,7 +129,7 @@ class Step:
                 group = better  # fewer requests share the draft passes now: compute again
 
     def best(
-        self, candidate: Candidate, group: Sequence[Place]
+        self, candidate: Candidate, group: Sequence[ChosenPlan]
     ) -> tuple[float, list[tuple[float, float]]]:
         """Find the number of draft passes at which a group of requests gains most.
 
@@ -151,7 +155,7 @@ class Step:
         return total(best), best
 
     def _curve(
-        self, candidate: Candidate, place: Place, width: int, count: int
+        self, candidate: Candidate, place: ChosenPlan, width: int, count: int
     ) -> list[tuple[float, float]]:
         """Return (gain, draft passes) for each length that a request may propose, ascending.
 
@@ -175,7 +179,7 @@ class Step:
             for (accepted, drafted), ms in zip(lengths, wider, strict=True)
         ]
 
-    def _width(self, group: Sequence[Place]) -> int:
+    def _width(self, group: Sequence[ChosenPlan]) -> int:
         """Return the tokens of the target pass without the proposals of the group."""
         return len(self._places) + sum(p.nodes for p in self._places if p not in group)
 
@@ -197,9 +201,9 @@ class Step:
                     place.probing = True
                     ms = draft.row  # requests that are tried together share the draft pass
 
-    def plans(self) -> list[Plan]:
-        """Return the chosen plans. A draft that can be stopped goes on as long as `Chain` says."""
-        plans, locksteps = list[Plan](), dict[str, Lockstep]()
+    def plans(self) -> list[RoundPlan]:
+        """Return the chosen plans. A draft that can be stopped goes on as long as `ChainStop` says."""
+        plans, locksteps = list[RoundPlan](), dict[str, Lockstep]()
         stops = {candidate.name: candidate for candidate in self._candidates if candidate.stops}
         for place in self._places:
             name, tokens, go_on = place.candidate, place.tokens, None
@@ -207,8 +211,8 @@ class Step:
                 if name not in locksteps:
                     locksteps[name] = self._lockstep(stops[name])
                 tokens = place.room(name)
-                go_on = Chain(place.tracks[name], locksteps[name], tokens)
-            plans.append(Plan(name, tokens, go_on, self._least(place)))
+                go_on = ChainStop(place.tracks[name], locksteps[name], tokens)
+            plans.append(RoundPlan(name, tokens, go_on, self._least(place)))
         return plans
 
     def _lockstep(self, candidate: Candidate) -> Lockstep:
@@ -225,7 +229,7 @@ class Step:
         again = self._worth if candidate.passes == "each" else 0.0
         return Lockstep(again * draft.step, again * draft.row, wider, len(group))
 
-    def _least(self, place: Place) -> float:
+    def _least(self, place: ChosenPlan) -> float:
         """Return the cost of one tree node in the target pass, in tokens; 0 for a chain."""
         if place.nodes == place.tokens:
             return 0.0

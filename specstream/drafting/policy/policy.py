@@ -11,10 +11,16 @@ from statistics import fmean
 from typing import NamedTuple
 
 from specstream.drafting.checking import Explanation
-from specstream.drafting.policy.acceptance import Acceptance, Average, RequestAcceptance
-from specstream.drafting.policy.choice import Place, Step, Tries
+from specstream.drafting.policy.acceptance import Average, CandidateAcceptance, RequestAcceptance
+from specstream.drafting.policy.choice import ChosenPlan, Step, Tries
 from specstream.drafting.policy.costs import Costs, DraftCosts, Load
-from specstream.drafting.policy.records import Candidate, Outcome, Outlook, Plan, RoundTimes
+from specstream.drafting.policy.records import (
+    Candidate,
+    Outlook,
+    RoundOutcome,
+    RoundPlan,
+    RoundTimes,
+)
 
 __all__ = ["Policy", "Round", "explain", "share"]
 
@@ -122,7 +128,7 @@ def _reason(costs: Costs, rows: int, title: str, step: float, first: float) -> s
     return "proposals seldom pay"
 
 
-_OFF = Plan("off", 0)
+_OFF = RoundPlan("off", 0)
 _STALL = 2.0  # times its estimate: a step that took longer is counted as this long
 _MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
 
@@ -139,12 +145,12 @@ class _Request:
         place: Its part in the step under way.
     """
 
-    def __init__(self, common: Sequence[Acceptance], tokens: float, cost: float) -> None:
+    def __init__(self, common: Sequence[CandidateAcceptance], tokens: float, cost: float) -> None:
         self.tracks = {one.candidate.name: RequestAcceptance(one) for one in common}
         self.tokens, self.cost = Average(tokens, 4.0, 16.0), Average(cost, 4.0, 16.0)
         self.rounds = deque[Round](maxlen=64)
         self.committed = 0
-        self.place: Place
+        self.place: ChosenPlan
 
 
 class Policy:
@@ -168,7 +174,9 @@ class Policy:
         self._drafts = {c.name for c in candidates if c.passes != "none"}
         # A lookup costs nothing.
         costs.drafts |= {c.name: DraftCosts(0.0) for c in candidates if c.passes == "none"}
-        self._common = {greedy: [Acceptance(c) for c in candidates] for greedy in (True, False)}
+        self._common = {
+            greedy: [CandidateAcceptance(c) for c in candidates] for greedy in (True, False)
+        }
         self._requests: dict[int, _Request] = {}
         self._tries = Tries()
         self._load = Load()
@@ -184,7 +192,7 @@ class Policy:
             return set()
         return {name for name in self._candidates if share(self._rounds, name) < _RARE}
 
-    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+    def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         """Return one plan for each request of the next step."""
         if not outlooks:
             return []
@@ -214,12 +222,12 @@ class Policy:
             most = min(most, outlook.phrase_left - 1)
             ahead = min(ahead, outlook.phrase_left)
         rounds = max(1.0, ahead / request.tokens.value)
-        request.place = Place(outlook, most, request.tracks, rounds)
+        request.place = ChosenPlan(outlook, most, request.tracks, rounds)
         for track in request.tracks.values():
             track.idle += most > 0
         return request
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         """Learn from the step that followed the latest plans.
 
         ``outcomes`` is empty after a step of requests that don't speculate: only costs are learned.
@@ -255,7 +263,7 @@ class Policy:
             self._observe_one(one, ms / plain_ms, told / plain_ms, rows)
         self._tries.enter()
 
-    def _observe_one(self, outcome: Outcome, cost: float, told: float, rows: int) -> None:
+    def _observe_one(self, outcome: RoundOutcome, cost: float, told: float, rows: int) -> None:
         """Learn from one request's round; ``cost`` and ``told`` (for reports) are in plain rounds."""
         request = self._requests.get(outcome.id)
         if request is None:

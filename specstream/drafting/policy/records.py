@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Candidate", "Offer", "Outcome", "Outlook", "Plan", "RoundTimes"]
+__all__ = ["Candidate", "Offer", "Outlook", "RoundOutcome", "RoundPlan", "RoundTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Candidate:
         title: Its name in explanations.
         passes: Draft passes of a proposal: "none" (lookup in the text), "one" (heads on the target's
             hidden states) or "each" (one per token, or per level of a tree).
-        stops: Whether drafting can be stopped after any token (level) by its confidence (`Plan.go_on`)
-            without extra cost.
+        stops: Whether drafting can be stopped after any token (level) by its confidence
+            (`RoundPlan.go_on`) without extra cost.
         priors: Prior acceptance probability of each evidence class (see `Offer.evidence`). Empty: the
             priors of a draft model, by position.
         acceptance: Acceptance that its trainer measured, by position, each given acceptance of all
@@ -79,7 +79,7 @@ class Outlook(NamedTuple):
     phrase_left: int | None = None
 
 
-class Plan(NamedTuple):
+class RoundPlan(NamedTuple):
     """The plan for one request in one round.
 
     Attributes:
@@ -100,7 +100,7 @@ class Plan(NamedTuple):
     least: float = 0.0
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """One request after a round.
 
     Attributes:
@@ -116,7 +116,7 @@ class Outcome(NamedTuple):
     """
 
     id: int
-    plan: Plan
+    plan: RoundPlan
     drafted: int
     accepted: int
     confidences: Sequence[float] = ()

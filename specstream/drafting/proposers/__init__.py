@@ -13,7 +13,7 @@ from specstream.methods import ProposerConfig
 
 if TYPE_CHECKING:
     from specstream.drafting.proposal import Proposer
-    from specstream.drafting.proposers.candidate import Parts
+    from specstream.drafting.proposers.candidate import EngineParts
 
 __all__ = ["KINDS", "build_proposer"]
 
@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-def build_proposer(config: ProposerConfig, parts: Parts) -> Proposer:
+def build_proposer(config: ProposerConfig, parts: EngineParts) -> Proposer:
     """Build the proposer that ``config`` describes.
 
     Raises:

@@ -15,13 +15,13 @@ from specstream.drafting.policy.policy import Policy
 from specstream.drafting.policy.records import (
     Candidate,
     Offer,
-    Outcome,
     Outlook,
-    Plan,
+    RoundOutcome,
+    RoundPlan,
     RoundTimes,
 )
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import CandidateProposer, Drafted, Task
+from specstream.drafting.proposers.candidate import CandidateProposer, Task, TaskProposal
 from specstream.model.kv.base import common_prefix
 from specstream.model.tree import Tree
 
@@ -33,11 +33,11 @@ _STATES_EVERY = 4  # while no reader of hidden states pays, one of so many reque
 class _Round(NamedTuple):
     """The plan, the offers and the proposal of one request in one round."""
 
-    plan: Plan
+    plan: RoundPlan
     offers: Mapping[str, Offer]
-    drafted: Drafted
+    drafted: TaskProposal
 
-    def outcome(self, request_id: int, verdict: Verdict) -> Outcome:
+    def outcome(self, request_id: int, verdict: Verdict) -> RoundOutcome:
         """Combine the round with its verdict, and compare offered tokens with the committed ones."""
         tokens = verdict.tokens
         compared = {
@@ -47,7 +47,7 @@ class _Round(NamedTuple):
         }
         proposal = self.drafted.proposal
         tree = Tree(proposal.parents) if proposal.parents else None
-        return Outcome(
+        return RoundOutcome(
             request_id,
             self.plan,
             proposal.length,
@@ -103,7 +103,7 @@ class AutoProposer:
         self._rounds: dict[int, _Round] = {}
         self._used: set[str] = set()  # candidates that drafted in this step
         self._asked = False  # whether `propose` was called since the last step's times
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[RoundOutcome] = []
         self._passes = self._read = 0
         self._over: list[int] = []  # requests that ended before their last round was learned from
 
@@ -131,14 +131,14 @@ class AutoProposer:
                 count, offer = min(plan.num_tokens, most), outlook.offers[name]
                 task = Task(request, count, offer, plan.go_on, plan.least)
                 tasks.setdefault(name, []).append(task)
-        drafted: dict[int, Drafted] = {}
+        drafted: dict[int, TaskProposal] = {}
         for name, each in tasks.items():
             self._used.add(name)
             made = self._candidates[name].draft(each)
             drafted.update(zip((task.request.id for task in each), made, strict=True))
             self._passes += max(one.passes for one in made)
             self._read += sum(one.read for one in made)
-        nothing = Drafted(Proposal.empty())
+        nothing = TaskProposal(Proposal.empty())
         for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
             found = drafted.get(request.id, nothing)
             self._rounds[request.id] = _Round(plan, outlook.offers, found)

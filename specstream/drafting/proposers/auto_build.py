@@ -12,7 +12,7 @@ from specstream.drafting.calibration import calibrate
 from specstream.drafting.policy.policy import Policy
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import CandidateProposer, Parts, Rehearsed
+from specstream.drafting.proposers.candidate import CandidateProposer, EngineParts, Rehearsed
 from specstream.errors import ModelUnsupported
 from specstream.methods import (
     AutoProposerConfig,
@@ -36,7 +36,7 @@ _log = logging.getLogger("specstream.engine")
 _MAX_DEPTH = 8  # levels of an EAGLE draft: deeper ones are seldom accepted
 
 
-def build(config: AutoProposerConfig, parts: Parts) -> AutoProposer:
+def build(config: AutoProposerConfig, parts: EngineParts) -> AutoProposer:
     """Build the adaptive proposer over lookup, the draft model if there is one, and every head."""
     every = [cast(CandidateProposer, build_proposer(one, parts)) for one in _configs(config, parts)]
     made = [one for one in every if _runs(one, parts.target)]
@@ -62,7 +62,7 @@ def _runs(proposer: CandidateProposer, target: ModelRunner) -> bool:
     return True
 
 
-def _configs(config: AutoProposerConfig, parts: Parts) -> Iterator[ProposerConfig]:
+def _configs(config: AutoProposerConfig, parts: EngineParts) -> Iterator[ProposerConfig]:
     yield SuffixProposerConfig(
         num_tokens=config.max_tokens,
         min_match=config.min_match,

@@ -10,7 +10,7 @@ import torch
 from specstream.drafting.calibration import CONTEXT
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal
 from specstream.drafting.proposers.rows import RowProposer, StateRows, draft_ready, take_chain
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.base import Context
@@ -48,18 +48,18 @@ class BlockProposer(RowProposer):
             return Offer(0)
         return Offer(min(budget, self.most), behind=self.behind(found.unread))
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the blocks of all tasks in one pass of the head."""
         return draft_ready(tasks, self.known, self._blocks, self._head.device)
 
-    def _blocks(self, known: Sequence[tuple[Task, StateRows]]) -> list[Drafted]:
+    def _blocks(self, known: Sequence[tuple[Task, StateRows]]) -> list[TaskProposal]:
         keeps = [min(task.count, self.most) for task, _ in known]
         anchors = [task.request.token_ids[-1] for task, _ in known]
         behind = [self.behind(one.unread) for _, one in known]
         slots = [one for _, one in known]
         self._enter(slots)
         each = self._head.block(slots, anchors, keeps).split_with_sizes(keeps)
-        made = list[Drafted]()
+        made = list[TaskProposal]()
         for (task, _), rows, read in zip(known, each, behind, strict=True):
             chain = take_chain(task, rows, looks=self._looks, source=self.name)
             made.append(chain._replace(read=read))
@@ -86,7 +86,7 @@ class BlockProposer(RowProposer):
         head.block([context], [head.shape.mask_token_id], [self.most])[0, 0].item()
 
 
-def build(config: BlockProposerConfig, parts: Parts) -> BlockProposer:
+def build(config: BlockProposerConfig, parts: EngineParts) -> BlockProposer:
     """Build the proposer of the block head that was loaded.
 
     Raises:

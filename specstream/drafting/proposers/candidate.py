@@ -20,10 +20,10 @@ from specstream.model.tokens.vocabulary import Translation
 __all__ = [
     "CandidateProposer",
     "DraftWeights",
-    "Drafted",
-    "Parts",
+    "EngineParts",
     "Rehearsed",
     "Task",
+    "TaskProposal",
     "TaskProposer",
     "stop_below",
 ]
@@ -38,7 +38,7 @@ class DraftWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EngineParts:
     """The models that an engine has loaded, as a method's ``build`` gets them.
 
     Attributes:
@@ -116,7 +116,7 @@ class Task:
     least: float = 0.0
 
 
-class Drafted(NamedTuple):
+class TaskProposal(NamedTuple):
     """A task's proposal.
 
     Attributes:
@@ -150,7 +150,7 @@ class CandidateProposer(Proposer, Protocol):
         """Return what it could propose now, at most ``budget`` tokens (levels), without a draft pass."""
         ...
 
-    def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> Sequence[TaskProposal]:
         """Draft for all tasks of one step, several of them in lockstep."""
         ...
 
@@ -171,7 +171,7 @@ class TaskProposer(Protocol):
         return Offer(budget)
 
     @abstractmethod
-    def draft(self, tasks: Sequence[Task]) -> Sequence[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> Sequence[TaskProposal]:
         """See `CandidateProposer.draft`."""
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specstream.drafting.proposers.candidate import CandidateProposer, Parts
+from specstream.drafting.proposers.candidate import CandidateProposer, EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.foreign import ForeignDraftProposer
 from specstream.methods import DraftProposerConfig
@@ -10,7 +10,7 @@ from specstream.methods import DraftProposerConfig
 __all__ = ["build"]
 
 
-def build(config: DraftProposerConfig, parts: Parts) -> CandidateProposer:
+def build(config: DraftProposerConfig, parts: EngineParts) -> CandidateProposer:
     """Build the proposer that fits the draft's vocabulary.
 
     Raises:

@@ -11,7 +11,7 @@ from specstream.drafting.noise import draws_of
 from specstream.drafting.policy.acceptance import stop_of
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.drafting import (
     Drafting,
     DraftSequence,
@@ -24,7 +24,7 @@ from specstream.model.forward import ForwardInput
 from specstream.model.kv.base import common_prefix
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
-from specstream.model.tokens.spelling import Stop
+from specstream.model.tokens.spelling import StopRule
 
 __all__ = ["DraftModelProposer"]
 
@@ -87,12 +87,12 @@ class DraftModelProposer(TaskProposer):
             return Offer(0)
         return Offer(budget, behind=max(0, unread - 2))
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the tasks' chains in lockstep."""
         chains = [Drafting(task.request, task.count, task.go_on) for task in tasks]
         passes = self.write(chains)
         each = zip(chains, proposals(chains, self._runner.device), strict=True)
-        return [Drafted(made, chain.confidences, passes, chain.read) for chain, made in each]
+        return [TaskProposal(made, chain.confidences, passes, chain.read) for chain, made in each]
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains in lockstep; return the number of draft passes."""
@@ -190,7 +190,7 @@ class DraftModelProposer(TaskProposer):
         if room < 2 or not (params.greedy and params.plain_logits):
             return 0
         assert chain.unread is not None and chain.state is not None
-        stop = Stop() if chain.go_on is None else stop_of(chain.go_on)
+        stop = StopRule() if chain.go_on is None else stop_of(chain.go_on)
         if stop is not None:
             stop = stop._replace(ends=tuple(self._eos_ids))
         found = self._runner.chain(chain.unread, chain.state.cache, room, stop)

@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.drafting.calibration import CONTEXT
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal
 from specstream.drafting.proposers.eagle_drawn import DrawnTree
 from specstream.drafting.proposers.eagle_growth import Chain, Told, TreeGrowth
 from specstream.drafting.proposers.rows import RowProposer, StateRows
@@ -78,12 +78,12 @@ class EagleProposer(RowProposer):
             levels, behind=self.behind(min(found.unread, self._config.window)), nodes=nodes
         )
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Grow the tasks' chains or trees in lockstep."""
         growths = [self._growth(task) for task in tasks]
         passes, device = self.grow(growths), self._head.device
         made = [
-            Drafted(one.proposal(device, self.name), one.confidences, passes, one.read)
+            TaskProposal(one.proposal(device, self.name), one.confidences, passes, one.read)
             for one in growths
         ]
         for one in made:
@@ -216,7 +216,7 @@ def _read(
     return [(numbers, [list(map(int, row)) for row in ids]) for numbers, ids in pairs]
 
 
-def build(config: EagleProposerConfig, parts: Parts) -> EagleProposer:
+def build(config: EagleProposerConfig, parts: EngineParts) -> EagleProposer:
     """Build the proposer of the EAGLE head that was loaded.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.proposers.vocabularies import IntersectionRunner, Rendered
@@ -288,9 +288,9 @@ class ForeignDraftProposer(TaskProposer):
         view = self._view(request, way)
         return Offer(0) if view is None else self._writers[way].offer(view, budget)
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the tasks' chains; those drafted in the same way run in lockstep."""
-        results: list[Drafted] = [Drafted(Proposal.empty(self._device)) for _ in tasks]
+        results: list[TaskProposal] = [TaskProposal(Proposal.empty(self._device)) for _ in tasks]
         chains: dict[Way, dict[int, Drafting]] = {way: {} for way in self._writers}
         for number, task in enumerate(tasks):
             way = self.way(task.request.params)
@@ -302,7 +302,7 @@ class ForeignDraftProposer(TaskProposer):
             for number, chain in each.items():
                 proposal = self._proposal(tasks[number], chain, way)
                 told = chain.confidences if way == "intersection" else ()
-                results[number] = Drafted(proposal, told, passes, chain.read)
+                results[number] = TaskProposal(proposal, told, passes, chain.read)
         return results
 
     def _proposal(self, task: Task, chain: Drafting, way: Way) -> Proposal:

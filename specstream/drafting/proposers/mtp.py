@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.errors import ConfigError
 from specstream.methods import EagleProposerConfig, MtpProposerConfig
@@ -13,7 +13,7 @@ from specstream.model.heads.mtp import MtpHead
 __all__ = ["build"]
 
 
-def build(config: MtpProposerConfig, parts: Parts) -> EagleProposer:
+def build(config: MtpProposerConfig, parts: EngineParts) -> EagleProposer:
     """Build an `EagleProposer` of chains: like an EAGLE head, the module reads states and tokens.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.methods import OffProposerConfig
 
 __all__ = ["OffProposer", "build"]
@@ -28,6 +28,6 @@ class OffProposer:
         """Do nothing."""
 
 
-def build(config: OffProposerConfig, parts: Parts) -> OffProposer:
+def build(config: OffProposerConfig, parts: EngineParts) -> OffProposer:
     """Build the proposer, which needs neither settings nor models."""
     return OffProposer()

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.checks import first_line, meant
 from specstream.drafting.proposal import Capabilities, Proposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.methods import OwnProposerConfig, installed_proposers, lacking
 from specstream.model.runner import ModelRunner
@@ -43,7 +43,7 @@ class ProposerContext:
     target: ModelRunner
 
 
-def build(config: OwnProposerConfig, parts: Parts) -> Proposer:
+def build(config: OwnProposerConfig, parts: EngineParts) -> Proposer:
     """Return the proposer that was given, or make it.
 
     Raises:
@@ -70,7 +70,7 @@ def _loaded(name: str) -> Callable[..., object]:
 
 
 def _made(
-    make: Callable[..., object], called: str, config: OwnProposerConfig, parts: Parts
+    make: Callable[..., object], called: str, config: OwnProposerConfig, parts: EngineParts
 ) -> object:
     target = parts.target
     context = ProposerContext(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specstream.drafting.optional import States
 from specstream.drafting.proposal import Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Task, TaskProposer
+from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.model.heads.base import Context, FeatureHead
 from specstream.model.heads.block import BlockHead
@@ -114,9 +114,9 @@ _Ready = TypeVar("_Ready")
 def draft_ready(
     tasks: Sequence[Task],
     ready: Callable[[SpecRequest], _Ready | None],
-    draft: Callable[[Sequence[tuple[Task, _Ready]]], Sequence[Drafted]],
+    draft: Callable[[Sequence[tuple[Task, _Ready]]], Sequence[TaskProposal]],
     device: torch.device,
-) -> list[Drafted]:
+) -> list[TaskProposal]:
     """Draft in one pass for all tasks whose request is ready, and nothing for the others.
 
     Args:
@@ -129,10 +129,10 @@ def draft_ready(
     known = [(task, found) for task, found in asked if found is not None]
     made = draft(known) if known else ()
     drafted = {task.request.id: one for (task, _), one in zip(known, made, strict=True)}
-    return [drafted.get(task.request.id, Drafted(Proposal.empty(device))) for task in tasks]
+    return [drafted.get(task.request.id, TaskProposal(Proposal.empty(device))) for task in tasks]
 
 
-def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Drafted:
+def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> TaskProposal:
     """Make a chain with one token from each row: the likeliest if greedy, else drawn from the row.
 
     Whether the chain ends is decided after a token, which is kept, and before the next is drawn.
@@ -152,4 +152,4 @@ def take_chain(task: Task, logits: Tensor, *, looks: bool, source: str) -> Draft
         for row in logits:
             if not chain.choose(row.unsqueeze(0), looks=looks):
                 break
-    return Drafted(chain.proposal(logits.device, source), chain.confidences, 1)
+    return TaskProposal(chain.proposal(logits.device, source), chain.confidences, 1)

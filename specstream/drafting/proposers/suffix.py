@@ -18,7 +18,7 @@ import torch
 
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task, TaskProposer
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.suffix_index import FOLLOWED, Lookup, ReplyStore, RequestText
 from specstream.methods import SuffixProposerConfig
 from specstream.model.numerics import to_device
@@ -125,10 +125,10 @@ class SuffixProposer(TaskProposer):
         """Return what was found for the next position."""
         return lookup_offer(*self.look_up(request, budget))
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Propose the offered tokens, none where no ``min_match`` tokens match."""
         return [
-            Drafted(Proposal(to_device(_likely(task), self.device), source="suffix"))
+            TaskProposal(Proposal(to_device(_likely(task), self.device), source="suffix"))
             for task in tasks
         ]
 
@@ -151,6 +151,6 @@ def _likely(task: Task) -> Sequence[int]:
     return task.offer.ids[: task.count]
 
 
-def build(config: SuffixProposerConfig, parts: Parts) -> SuffixProposer:
+def build(config: SuffixProposerConfig, parts: EngineParts) -> SuffixProposer:
     """Build a lookup whose proposals are on the target's device."""
     return SuffixProposer(config, parts.target.device)

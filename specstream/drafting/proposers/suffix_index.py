@@ -13,10 +13,10 @@ __all__ = [
     "LONGEST",
     "STORED",
     "Lookup",
-    "Place",
     "ReplyStore",
     "RequestText",
     "SuffixIndex",
+    "SuffixMatch",
 ]
 
 BORDER = -1
@@ -28,7 +28,7 @@ LONGEST = 16
 _PAIRS, _SINGLES = 16, 8  # number of places compared, the latest first, by pair and by single token
 
 
-class Place(NamedTuple):
+class SuffixMatch(NamedTuple):
     """A match of the end of a text: its last ``match`` tokens also stand right before ``text[end]``."""
 
     match: int
@@ -76,7 +76,7 @@ class SuffixIndex:
             earlier, latest = latest, token
             end += 1
 
-    def places(self, ids: Sequence[int], shortest: int = 1) -> list[Place]:
+    def places(self, ids: Sequence[int], shortest: int = 1) -> list[SuffixMatch]:
         """Return the places that match the end of ``ids``, the latest first."""
         size = len(ids)
         if not size:
@@ -94,7 +94,7 @@ class SuffixIndex:
             while same < most and text[end - 1 - same] == tail[same]:
                 same += 1
             if same >= shortest:
-                found.append(Place(same, end, text))
+                found.append(SuffixMatch(same, end, text))
             end = chain[end]
             left -= 1
         return found
@@ -116,7 +116,7 @@ class ReplyStore:
             self._halves = [SuffixIndex(), self._halves[0]]
         self._halves[0].extend(reply)
 
-    def places(self, ids: Sequence[int], shortest: int = 1) -> list[Place]:
+    def places(self, ids: Sequence[int], shortest: int = 1) -> list[SuffixMatch]:
         """Return the places that match the end of ``ids``, the latest first."""
         new, old = self._halves
         return new.places(ids, shortest) + old.places(ids, shortest)
@@ -213,7 +213,7 @@ class RequestText:
                 else:
                     self._lost += 1
 
-    def _synchronise(self, own: Sequence[Place]) -> None:
+    def _synchronise(self, own: Sequence[SuffixMatch]) -> None:
         """After an edit, set the reply's position in the reference to the nearest matching place."""
         if self._lost:
             near = [p.end for p in own if p.match > 1 and self._is_near(p.end)]
@@ -223,7 +223,7 @@ class RequestText:
     def _is_near(self, end: int) -> bool:
         return self._at <= end < min(self._at + _NEAR, self._end)
 
-    def _vote(self, own: Sequence[Place], past: Sequence[Place], count: int) -> Lookup:
+    def _vote(self, own: Sequence[SuffixMatch], past: Sequence[SuffixMatch], count: int) -> Lookup:
         """Return the continuation of the longest match whose next token got the most votes.
 
         A place's vote weighs four times as much with each further token of its match.
@@ -250,7 +250,7 @@ class RequestText:
         return Lookup(tokens, best.match, support, _agreed(tokens, best, alike))
 
 
-def _agreed(tokens: Sequence[int], best: Place, alike: Sequence[Place]) -> int:
+def _agreed(tokens: Sequence[int], best: SuffixMatch, alike: Sequence[SuffixMatch]) -> int:
     """Return for how many tokens the second-longest match goes on like the best one."""
     rest = [place for place in alike if place is not best]
     if not rest:

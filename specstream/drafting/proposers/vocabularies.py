@@ -15,7 +15,7 @@ from specstream.model.graphs import Draws
 from specstream.model.heads.base import spread
 from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
-from specstream.model.tokens.spelling import Stop
+from specstream.model.tokens.spelling import StopRule
 from specstream.model.tokens.vocabulary import Translation
 from specstream.types import SamplingParams
 
@@ -58,7 +58,7 @@ class IntersectionRunner:
         return ForwardOutput([self._common(one) for one in self._runner.forward(own).logits])
 
     def chain(
-        self, token_ids: Tensor, cache: KVCache, most: int, stop: Stop | None = None
+        self, token_ids: Tensor, cache: KVCache, most: int, stop: StopRule | None = None
     ) -> tuple[Tensor, Tensor] | None:
         """None: a chain in one call would choose among all of the draft's tokens."""
         return None

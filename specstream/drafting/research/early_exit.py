@@ -13,7 +13,7 @@ from specstream.drafting.calibration import CONTEXT
 from specstream.drafting.optional import CachedRequest
 from specstream.drafting.policy.records import Candidate
 from specstream.drafting.proposal import Capabilities, Proposal
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task, TaskProposer
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
@@ -69,11 +69,11 @@ class EarlyExitProposer(TaskProposer):
             self.name, f"the target's first {leave.layers} layers", stops=self._looks
         )
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the tasks' chains in lockstep."""
         chains = [_Chain(one.request, one.count, one.go_on, self._eos_ids) for one in tasks]
         passes = self._write(chains)
-        return [Drafted(self._proposal(c), c.confidences, passes) for c in chains]
+        return [TaskProposal(self._proposal(c), c.confidences, passes) for c in chains]
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -125,7 +125,7 @@ class EarlyExitProposer(TaskProposer):
         """Do nothing: nothing is kept between rounds."""
 
 
-def exit_of(parts: Parts, layers: int | None, *, share: float) -> EarlyExit:
+def exit_of(parts: EngineParts, layers: int | None, *, share: float) -> EarlyExit:
     """The trained exit that was loaded, or an untrained one: the target's own norm and output head.
 
     Args:
@@ -151,7 +151,7 @@ def exit_of(parts: Parts, layers: int | None, *, share: float) -> EarlyExit:
     return EarlyExit(parts.target, layers)
 
 
-def build(config: EarlyExitProposerConfig, parts: Parts) -> EarlyExitProposer:
+def build(config: EarlyExitProposerConfig, parts: EngineParts) -> EarlyExitProposer:
     """Build the proposer that drafts with the target's first layers.
 
     Raises:

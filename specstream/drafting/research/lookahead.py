@@ -18,7 +18,7 @@ import torch
 
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task, TaskProposer
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.methods import LookaheadProposerConfig
 from specstream.model.numerics import to_device
 
@@ -169,9 +169,9 @@ class LookaheadProposer(TaskProposer):
             return Offer(0)
         return Offer(levels, nodes=[guessed + tried * level for level in range(1, levels + 1)])
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the n-grams up to the planned depth, and the whole window, as one tree."""
-        return [Drafted(self._tree(task.request, task.count)) for task in tasks]
+        return [TaskProposal(self._tree(task.request, task.count)) for task in tasks]
 
     def _tree(self, request: SpecRequest, levels: int) -> Proposal:
         """A tree of n-grams of at most ``levels`` tokens, and the window cut to its room."""
@@ -217,6 +217,6 @@ class LookaheadProposer(TaskProposer):
         self._windows.pop(slot, None)
 
 
-def build(config: LookaheadProposerConfig, parts: Parts) -> LookaheadProposer:
+def build(config: LookaheadProposerConfig, parts: EngineParts) -> LookaheadProposer:
     """Build the proposer; the target must be able to verify trees."""
     return LookaheadProposer(config, parts.target.device)

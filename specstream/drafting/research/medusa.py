@@ -15,7 +15,7 @@ from torch import Tensor
 from specstream.drafting.optional import States
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task, TaskProposer
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.rows import draft_ready, take_chain
 from specstream.methods import MedusaProposerConfig
 from specstream.model.heads.base import likeliest
@@ -182,11 +182,11 @@ class MedusaProposer(TaskProposer):
         return Offer(levels, nodes=nodes)
 
     @torch.inference_mode()
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Run the heads once for all tasks, then make each one's chain or tree."""
         return draft_ready(tasks, self._state, self._chains_or_trees, self._head.device)
 
-    def _chains_or_trees(self, known: Sequence[tuple[Task, Tensor]]) -> list[Drafted]:
+    def _chains_or_trees(self, known: Sequence[tuple[Task, Tensor]]) -> list[TaskProposal]:
         deepest = min(self.most, max(task.count for task, _ in known))
         normed = self._head.normed(torch.stack([state for _, state in known]))
         each = [
@@ -200,7 +200,7 @@ class MedusaProposer(TaskProposer):
             ]
         shape = TreeShape(self._config.top_k, self._size, self._eos_ids)
         requests = [(task.request, rows) for task, rows in each]
-        return [Drafted(tree, (), 1) for tree in grow_all(requests, self._head, shape)]
+        return [TaskProposal(tree, (), 1) for tree in grow_all(requests, self._head, shape)]
 
     def _state(self, request: SpecRequest) -> Tensor | None:
         state, end = self._lasts.get(request.slot, (None, 0))
@@ -229,7 +229,7 @@ class MedusaProposer(TaskProposer):
         self._lasts.pop(slot, None)
 
 
-def build(config: MedusaProposerConfig, parts: Parts) -> MedusaProposer:
+def build(config: MedusaProposerConfig, parts: EngineParts) -> MedusaProposer:
     """Build the proposer of the Medusa heads that were loaded.
 
     Raises:

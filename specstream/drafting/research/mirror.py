@@ -14,11 +14,11 @@ from specstream.drafting.checking import Explanation
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.policy.costs import Costs
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.research.early_exit import exit_of
-from specstream.drafting.research.mirroring import Ahead, MirrorCounts, Round, likely
+from specstream.drafting.research.mirroring import Ahead, MirrorCounts, MirrorRound, likely
 from specstream.errors import ConfigError, VocabularyMismatch
 from specstream.methods import DraftProposerConfig, MirrorProposerConfig
 from specstream.model.heads.research.early_exit import EarlyExit
@@ -64,7 +64,7 @@ class MirrorProposer:
         self._pool, self._costs = pool, costs
         self.midway_depth = leave.layers
         self.counts = MirrorCounts()
-        self._rounds: dict[int, Round] = {}  # by slot, from the proposal to the verdict
+        self._rounds: dict[int, MirrorRound] = {}  # by slot, from the proposal to the verdict
         self._ready: dict[int, Drafting] = {}  # by slot: the chains behind outcomes that came true
         self._stop = threading.Event()
         self._work: Future[None] | None = None
@@ -84,10 +84,10 @@ class MirrorProposer:
             self._rounds[one.request.slot] = one
         return [one.proposal(torch.device("cpu"), self.name) for one in rounds]
 
-    def _begun(self, request: SpecRequest, budget: int) -> Round:
+    def _begun(self, request: SpecRequest, budget: int) -> MirrorRound:
         """A new round, which begins with the tokens that were drafted during the last pass, if any."""
         most = min(budget, self._config.num_tokens)
-        found, chain = Round(request, most), self._ready.pop(request.slot, None)
+        found, chain = MirrorRound(request, most), self._ready.pop(request.slot, None)
         if chain is None or chain.request.id != request.id:
             return found
         if len(chain.request.token_ids) == len(request.token_ids):
@@ -99,7 +99,7 @@ class MirrorProposer:
     def midway(self, requests: Sequence[SpecRequest], states: Sequence[Tensor]) -> None:
         """Start drafting on the second thread; see `MidwayProposer.midway`."""
         self._finish()
-        told = list[tuple[Round, Tensor]]()
+        told = list[tuple[MirrorRound, Tensor]]()
         for request, rows in zip(requests, states, strict=True):
             one = self._rounds.get(request.slot)
             if one is not None and one.request is request and request.params.plain_logits:
@@ -109,16 +109,16 @@ class MirrorProposer:
             self._work = self._pool.submit(self._look_ahead, told)
 
     @torch.inference_mode()
-    def _look_ahead(self, told: Sequence[tuple[Round, Tensor]]) -> None:
+    def _look_ahead(self, told: Sequence[tuple[MirrorRound, Tensor]]) -> None:
         """Draft behind the likeliest outcomes, one of each request at a time, until told to stop."""
         logits = self._exit.logits(torch.cat([rows for _, rows in told])).float()
         sizes = [rows.shape[0] for _, rows in told]
-        outcomes = list[tuple[Round, list[tuple[int, ...]]]]()
+        outcomes = list[tuple[MirrorRound, list[tuple[int, ...]]]]()
         for (one, _), rows in zip(told, logits.split_with_sizes(sizes), strict=True):
             probs = self._weighed(one, rows.log_softmax(-1))
             outcomes.append((one, likely(probs, one.drafted, self._config.branches)))
         for rank in range(self._config.branches):
-            branches = list[tuple[Round, tuple[int, ...], Drafting]]()
+            branches = list[tuple[MirrorRound, tuple[int, ...], Drafting]]()
             for one, found in outcomes:
                 if self._stop.is_set():
                     return
@@ -129,7 +129,7 @@ class MirrorProposer:
                 one.written = chain.drafted
                 one.branches[outcome] = chain
 
-    def _weighed(self, one: Round, exit_log_p: Tensor) -> Tensor:
+    def _weighed(self, one: MirrorRound, exit_log_p: Tensor) -> Tensor:
         """Predicted target distributions ``[K + 1, V]``: the normalised product of exit and draft.
 
         The draft model knows things that an exit from a middle layer doesn't, and it has to read its
@@ -141,7 +141,7 @@ class MirrorProposer:
             return exit_log_p.exp()
         return (exit_log_p + own.float().log_softmax(-1)).softmax(-1)
 
-    def _branch(self, one: Round, outcome: tuple[int, ...]) -> Drafting:
+    def _branch(self, one: MirrorRound, outcome: tuple[int, ...]) -> Drafting:
         """An empty chain behind an outcome, to which the draft's cache is rolled back."""
         ahead = Ahead(one.request, outcome)
         before = len(one.request.token_ids)
@@ -232,7 +232,7 @@ def _compute_alone() -> None:
     torch.set_num_threads(1)
 
 
-def build(config: MirrorProposerConfig, parts: Parts) -> MirrorProposer:
+def build(config: MirrorProposerConfig, parts: EngineParts) -> MirrorProposer:
     """Build the proposer from the draft model and an exit of the target.
 
     Raises:

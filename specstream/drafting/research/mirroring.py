@@ -13,7 +13,7 @@ from specstream.drafting.proposal import SpecRequest, Verdict
 from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.proposers.vocabularies import RequestView
 
-__all__ = ["Ahead", "MirrorCounts", "Round", "likely"]
+__all__ = ["Ahead", "MirrorCounts", "MirrorRound", "likely"]
 
 
 class Ahead(RequestView):
@@ -35,7 +35,7 @@ class Ahead(RequestView):
 
 
 @dataclass(slots=True)
-class Round(Drafting):
+class MirrorRound(Drafting):
     """One request's proposal, put together from up to two chains, and its branches.
 
     Attributes:
@@ -117,7 +117,7 @@ class MirrorCounts:
     total_ms: float = 0.0
     plain_ms: float = 0.0
 
-    def add(self, one: Round, verdict: Verdict) -> None:
+    def add(self, one: MirrorRound, verdict: Verdict) -> None:
         """Count a round with its verdict."""
         self.rounds += 1
         self.foretold += verdict.tokens in one.branches

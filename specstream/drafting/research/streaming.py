@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Drafted, Parts, Task, TaskProposer
+from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.rows import draft_ready, take_chain
 from specstream.methods import StreamingProposerConfig
 from specstream.model.heads.research.streaming import StreamingHead, Streams
@@ -51,7 +51,7 @@ class StreamingProposer(TaskProposer):
         self._pass: Streams | None = None
         self._on_board: list[int] = []  # slots of the requests that have streams in that pass
 
-    def draft(self, tasks: Sequence[Task]) -> list[Drafted]:
+    def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft for each task at most as many tokens as there are streams."""
         return draft_ready(tasks, self._streams, self._chains, self._head.device)
 
@@ -62,7 +62,7 @@ class StreamingProposer(TaskProposer):
             return None
         return found.states
 
-    def _chains(self, known: Sequence[tuple[Task, Tensor]]) -> list[Drafted]:
+    def _chains(self, known: Sequence[tuple[Task, Tensor]]) -> list[TaskProposal]:
         rows = self._head.logits(torch.cat([states[: task.count] for task, states in known]))
         each = rows.split_with_sizes([task.count for task, _ in known])
         return [
@@ -98,7 +98,7 @@ class StreamingProposer(TaskProposer):
         self._next.pop(slot, None)
 
 
-def build(config: StreamingProposerConfig, parts: Parts) -> StreamingProposer:
+def build(config: StreamingProposerConfig, parts: EngineParts) -> StreamingProposer:
     """Build the proposer of the streaming head that was loaded.
 
     Raises:

@@ -16,7 +16,7 @@ from specstream.drafting.noise import Noise
 from specstream.engine.core.detokenizer import Repeats, decoder_of
 from specstream.engine.core.output import Output
 from specstream.engine.core.phrase import FirstPhrase, PhraseLengths
-from specstream.engine.core.prompt import Prompt, PromptEncoder, texts_of
+from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder, texts_of
 from specstream.engine.core.reasoning import Reasoning, markers_of
 from specstream.engine.core.request import Request, TokenSequence
 from specstream.engine.core.slots import Slots
@@ -135,7 +135,7 @@ class Admission:
             request.reference_ids = [i for i in ids if i < self._target.vocab_size][:context]
         request.prompt = prompt
 
-    def _shortened(self, request: Request, prompts: PromptEncoder) -> Prompt:
+    def _shortened(self, request: Request, prompts: PromptEncoder) -> EncodedPrompt:
         """Encode the prompt, without the oldest turns if the request allows that and it must be."""
         context, messages = self._target.context_length, request.messages
         options = {**self._template_kwargs, **request.template_kwargs}
@@ -170,7 +170,7 @@ class Admission:
 
     def encode(
         self, messages: list[Message], template_kwargs: Mapping[str, Any] | None = None
-    ) -> Prompt:
+    ) -> EncodedPrompt:
         """Encode ``messages`` as the prompt of a reply, without a request.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Decoder", "Detokenizer", "Repeats", "StopMatcher", "decoder_of", "held_back"]
+__all__ = ["Detokenizer", "Repeats", "StopMatcher", "TextDecoder", "decoder_of", "held_back"]
 
 _REPLACEMENT = "\ufffd"
 _LONGEST_CONTEXT = 4  # tokens decoded again before a new one; shortening them costs a decoding
@@ -18,7 +18,7 @@ _LONGEST_WINDOW = 8  # bound of these tokens where some have no text (skipped sp
 _LONGEST_CHARACTER = 4  # bytes of a UTF-8 character, so at most as many byte-level tokens
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """The part of a tokenizer that the detokenizer uses."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any:
@@ -26,7 +26,7 @@ class Decoder(Protocol):
         ...
 
 
-def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
+def decoder_of(tokenizer: PreTrainedTokenizerBase) -> TextDecoder:
     """Return the tokenizer's Rust core (three times as fast) unless its Python class changes texts."""
     from transformers import PreTrainedTokenizerFast
 
@@ -37,7 +37,7 @@ def decoder_of(tokenizer: PreTrainedTokenizerBase) -> Decoder:
     changed = changed or not vars(tokenizer).keys().isdisjoint({"decode", "_decode"})
     if changed or tokenizer.clean_up_tokenization_spaces:
         return tokenizer
-    core: Decoder = tokenizer.backend_tokenizer
+    core: TextDecoder = tokenizer.backend_tokenizer
     return core
 
 
@@ -52,7 +52,7 @@ class Detokenizer:
     border, since half a character would decode to U+FFFD.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: TextDecoder) -> None:
         self._decoder = decoder
         self._context: list[int] = []  # given out already; decoded again as left neighbours
         self._before = ""  # the text of the context, decoded on its own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from specstream.engine.core.detokenizer import Decoder, Detokenizer, Repeats, StopMatcher
+from specstream.engine.core.detokenizer import Detokenizer, Repeats, StopMatcher, TextDecoder
 from specstream.engine.core.phrase import FirstPhrase
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.tools.calls import Calls
@@ -27,7 +27,7 @@ class Output:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: TextDecoder,
         stops: Sequence[str],
         reasoning: Reasoning,
         phrase: FirstPhrase | None = None,

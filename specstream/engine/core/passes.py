@@ -13,10 +13,10 @@ from specstream.drafting.proposal import Proposal
 from specstream.engine.core.request import Request, TokenSequence
 from specstream.types import Preview, Span
 
-__all__ = ["Part", "Pass", "plan_step", "preview", "previews"]
+__all__ = ["PassPart", "TargetPass", "plan_step", "preview", "previews"]
 
 
-class Part(NamedTuple):
+class PassPart(NamedTuple):
     """One request's part of a target pass."""
 
     request: Request  # admitted
@@ -34,11 +34,11 @@ class Part(NamedTuple):
         return 0 if self.proposal is None else self.proposal.length
 
 
-class Pass:
+class TargetPass:
     """The results of a target pass. Parts that take a round come first, as in `plan_step`."""
 
     def __init__(
-        self, parts: list[Part], starts: list[int], logits: list[Tensor], states: list[Tensor]
+        self, parts: list[PassPart], starts: list[int], logits: list[Tensor], states: list[Tensor]
     ) -> None:
         self.parts = parts
         self.starts = starts  # the position of each part's first token
@@ -51,7 +51,7 @@ class Pass:
 
 def plan_step(
     ready: list[Request], proposals: list[Proposal], *, chunk: int, budget: int, empty: Proposal
-) -> list[Part]:
+) -> list[PassPart]:
     """Divide a step's pass among requests: first the parts that take a round, then pure prefill.
 
     A prompt that is read to its end takes its first round in the same pass, without a proposal, so that
@@ -66,7 +66,7 @@ def plan_step(
     """
     decoding = [request for request in ready if request.stats.rounds]
     rounds = [
-        Part(request, request.sequence.unread, proposal)
+        PassPart(request, request.sequence.unread, proposal)
         for request, proposal in zip(decoding, proposals, strict=True)
     ]
     reading = []
@@ -75,9 +75,9 @@ def plan_step(
             continue
         unread, share = request.sequence.unread, min(chunk, budget)
         if unread <= share:
-            rounds.append(Part(request, unread, empty))
+            rounds.append(PassPart(request, unread, empty))
         elif share > 0:
-            reading.append(Part(request, share, None))
+            reading.append(PassPart(request, share, None))
         budget -= min(unread, share)
     return rounds + reading
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from specstream.checks import meant
 from specstream.engine.core.controls import ControlTokens
-from specstream.engine.core.reasoning import Tag, opened_by
+from specstream.engine.core.reasoning import ReasoningTag, opened_by
 from specstream.errors import ModelBroken, PromptError, PromptTooLong
 from specstream.tools import CallMessage, Tools, json_copy
 from specstream.types import Message
 
 __all__ = [
-    "Prompt",
+    "EncodedPrompt",
     "PromptEncoder",
     "check_messages",
     "checked_calls",
@@ -184,7 +184,7 @@ def check_template(name: str, tokenizer: Any) -> None:
         _log.debug("%s: its chat template refuses a message of the user: %s", name, error)
 
 
-class Prompt(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """An encoded prompt.
 
     Attributes:
@@ -194,7 +194,7 @@ class Prompt(NamedTuple):
     """
 
     ids: list[int]
-    opened: Tag | None = None
+    opened: ReasoningTag | None = None
 
 
 class PromptEncoder:
@@ -210,7 +210,7 @@ class PromptEncoder:
         context_length: int,
         options: Mapping[str, Any] | None = None,
         tools: Tools | None = None,
-    ) -> Prompt:
+    ) -> EncodedPrompt:
         """Encode the prompt for a reply to ``messages``; ``options`` are the template's variables.
 
         Control tokens that a message or an option spells are encoded as text. Without a chat template
@@ -249,7 +249,7 @@ class PromptEncoder:
                 f"the prompt has {len(ids)} tokens and the model's context {context_length}; "
                 "shorten it"
             )
-        return Prompt([int(i) for i in ids], opened_by(text) if templated else None)
+        return EncodedPrompt([int(i) for i in ids], opened_by(text) if templated else None)
 
     def count(self, text: str) -> int:
         """The number of tokens of a text on its own."""

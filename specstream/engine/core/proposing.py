@@ -21,7 +21,7 @@ from specstream.drafting.optional import (
     StepTimes,
 )
 from specstream.drafting.proposal import Proposal, Proposer, Verdict
-from specstream.engine.core.passes import Part, Pass
+from specstream.engine.core.passes import PassPart, TargetPass
 from specstream.engine.core.request import TokenSequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway
@@ -106,7 +106,7 @@ class Proposing:
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
         return made
 
-    def extras(self, parts: list[Part]) -> Extras:
+    def extras(self, parts: list[PassPart]) -> Extras:
         """Return what the pass over these parts must do for the proposer, beyond giving logits."""
         rounds = [part for part in parts if part.proposal is not None]
         midway = None
@@ -122,7 +122,7 @@ class Proposing:
             return PLAIN
         return Extras(depths, midway=midway, rider=rider)
 
-    def _wanted(self, parts: list[Part]) -> bool:
+    def _wanted(self, parts: list[PassPart]) -> bool:
         """Whether the proposer wants the hidden states of at least one of these parts."""
         selective = self._selective
         if selective is None or not self.depths:
@@ -130,14 +130,14 @@ class Proposing:
         wanted = self._spared(lambda: any(selective.wants_states(part.sequence) for part in parts))
         return wanted is not False
 
-    def _tell_midway(self, parts: list[Part], states: Iterable[Tensor]) -> None:
+    def _tell_midway(self, parts: list[PassPart], states: Iterable[Tensor]) -> None:
         """Hand states of last committed and proposed tokens to the proposer during the pass."""
         told = [(part, rows) for part, rows in zip(parts, states, strict=True) if part.proposed]
         if self._midway is not None:
             last = [rows[-1 - part.proposed :] for part, rows in told]
             self._spared(self._midway.midway, [part.sequence for part, _ in told], last)
 
-    def observe(self, done: Pass, verdicts: list[Verdict]) -> None:
+    def observe(self, done: TargetPass, verdicts: list[Verdict]) -> None:
         """Tell the proposer the verdicts and the hidden states of the tokens that stay in the cache.
 
         Called before the tokens are committed.
@@ -190,7 +190,7 @@ class Proposing:
         log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
 
 
-def _kept(done: Pass, verdicts: list[Verdict]) -> list[States]:
+def _kept(done: TargetPass, verdicts: list[Verdict]) -> list[States]:
     """Return the hidden states of all committed tokens read in the pass and of accepted ones."""
     kept = [States(start, rows) for start, rows in zip(done.starts, done.states, strict=True)]
     for index, (proposal, verdict) in enumerate(zip(done.proposals, verdicts, strict=True)):

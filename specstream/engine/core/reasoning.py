@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 from specstream.engine.core.detokenizer import held_back
 
-__all__ = ["Reasoning", "Tag", "markers_of", "opened_by"]
+__all__ = ["Reasoning", "ReasoningTag", "markers_of", "opened_by"]
 
 
-class Tag(NamedTuple):
+class ReasoningTag(NamedTuple):
     """How a reasoning span begins and ends."""
 
     open: str
@@ -23,14 +23,14 @@ class Tag(NamedTuple):
 
 
 _TAGS = (
-    Tag("<think>", "</think>"),  # DeepSeek-R1, Qwen3, GLM and most others
-    Tag("<thinking>", "</thinking>"),
-    Tag("<thought>", "</thought>"),
-    Tag("<reasoning>", "</reasoning>"),
-    Tag("<seed:think>", "</seed:think>"),  # Seed-OSS
-    Tag("[THINK]", "[/THINK]"),  # Magistral
-    Tag("<|START_THINKING|>", "<|END_THINKING|>"),  # Command-A
-    Tag("<|channel>", "<channel|>"),  # Gemma 4
+    ReasoningTag("<think>", "</think>"),  # DeepSeek-R1, Qwen3, GLM and most others
+    ReasoningTag("<thinking>", "</thinking>"),
+    ReasoningTag("<thought>", "</thought>"),
+    ReasoningTag("<reasoning>", "</reasoning>"),
+    ReasoningTag("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ReasoningTag("[THINK]", "[/THINK]"),  # Magistral
+    ReasoningTag("<|START_THINKING|>", "<|END_THINKING|>"),  # Command-A
+    ReasoningTag("<|channel>", "<channel|>"),  # Gemma 4
 )
 # gpt-oss: channels, of which only "final" is for the user.
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
@@ -39,7 +39,7 @@ _LONGEST_HEADER = 256  # characters kept of a gpt-oss channel header
 _GAP = "\n\n"  # put between the texts of two reasoning spans
 
 
-def opened_by(prompt: str) -> Tag | None:
+def opened_by(prompt: str) -> ReasoningTag | None:
     """Return the tag that a rendered prompt ends with, so that the reply begins inside its span."""
     end = prompt.rstrip()
     return next((tag for tag in _TAGS if end.endswith(tag.open)), None)
@@ -77,7 +77,7 @@ class Reasoning:
     def __init__(
         self,
         markers: Mapping[int, str] | None,
-        opened: Tag | None = None,
+        opened: ReasoningTag | None = None,
         stops: Sequence[str] = (),
     ) -> None:
         self._markers = markers or {}

@@ -17,7 +17,7 @@ from specstream.drafting.noise import Noise
 from specstream.drafting.proposal import Proposal
 from specstream.engine.core.output import Output
 from specstream.engine.core.phrase import FirstPhrase
-from specstream.engine.core.prompt import Prompt
+from specstream.engine.core.prompt import EncodedPrompt
 from specstream.engine.core.slots import Slot
 from specstream.errors import SpecstreamError
 from specstream.metrics import Report, SpecStats
@@ -156,7 +156,7 @@ class Request:
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.
     encoding: bool = False  # the prompt is being encoded on another thread; not ready for admission
-    prompt: Prompt | None = None
+    prompt: EncodedPrompt | None = None
     truncated: int = 0  # messages that were left out of the prompt
     reference_ids: list[int] = field(default_factory=list)
     admitted: tuple[TokenSequence, Output] | None = None

@@ -12,7 +12,7 @@ from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.drafting.verify import Case, verify_batch
 from specstream.engine.core.commit import commit
 from specstream.engine.core.lifecycle import Lifecycle
-from specstream.engine.core.passes import Part, Pass, plan_step, previews
+from specstream.engine.core.passes import PassPart, TargetPass, plan_step, previews
 from specstream.engine.core.proposing import Proposing
 from specstream.engine.core.request import Request
 from specstream.errors import EngineBusy, SpecstreamError
@@ -107,7 +107,7 @@ class EngineCore(Lifecycle):
         """
         return self.learner is not None and not self.scheduler.waiting and self.learner.step()
 
-    def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[Part]:
+    def _plan(self, ready: list[Request], proposals: list[Proposal]) -> list[PassPart]:
         """Decide which requests take a round, and how many prompt tokens the others read."""
         # A fixed width is the width of every pass, prefill included.
         chunk = self.target.fixed_width or self.config.prefill_chunk
@@ -119,7 +119,7 @@ class EngineCore(Lifecycle):
         empty = Proposal.empty(self.target.device)
         return plan_step(ready, proposals, chunk=chunk, budget=budget, empty=empty)
 
-    def _show(self, parts: list[Part]) -> None:
+    def _show(self, parts: list[PassPart]) -> None:
         """Send previews of the proposals, before verification, to consumers that asked for them."""
         shown = [
             (part.request, part.proposal)
@@ -130,7 +130,7 @@ class EngineCore(Lifecycle):
             if drafted is not None:
                 request.delivery.put(drafted)
 
-    def _forward(self, parts: list[Part]) -> Pass:
+    def _forward(self, parts: list[PassPart]) -> TargetPass:
         """Run one target pass; if memory runs out, end the youngest request and repeat the pass."""
         while True:
             starts = [part.sequence.cache.length for part in parts]
@@ -144,13 +144,13 @@ class EngineCore(Lifecycle):
                 # Raised without a cause, whose traceback would keep the pass's tensors alive.
                 error = EngineBusy(_NO_MEMORY.format(len(parts)))
             else:
-                return Pass(parts, starts, made.logits, made.states)
+                return TargetPass(parts, starts, made.logits, made.states)
             self.fail(youngest.request, error)
             parts = [part for part in parts if part is not youngest]
             if not parts:
-                return Pass([], [], [], [])
+                return TargetPass([], [], [], [])
 
-    def _inputs(self, parts: list[Part]) -> list[ForwardInput]:
+    def _inputs(self, parts: list[PassPart]) -> list[ForwardInput]:
         """The inputs of a pass; its committed tokens are uploaded at once."""
         starts = [part.sequence.cache.length for part in parts]
         unread = [
@@ -168,7 +168,7 @@ class EngineCore(Lifecycle):
         each = zip(parts, starts, joint.split_with_sizes(counts), strict=True)
         return [_input(*one) for one in each]
 
-    def _verify(self, done: Pass) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
+    def _verify(self, done: TargetPass) -> tuple[list[Verdict], list[dict[int, SpecstreamError]]]:
         """Apply each request's logits processors, then its acceptance rule; exact match for keyed noise.
 
         Returns the verdict on each round of a pass and, for each round, the errors of broken rows of
@@ -191,7 +191,7 @@ class EngineCore(Lifecycle):
             faults.append({row: rows.fault(row) for row in reached})
         return verdicts, faults
 
-    def _learn(self, done: Pass, spans_ms: list[float], began: float) -> None:
+    def _learn(self, done: TargetPass, spans_ms: list[float], began: float) -> None:
         """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""
         for part in done.parts[len(done.rounds) :]:
             part.request.stats.prefill_forwards += 1
@@ -217,7 +217,7 @@ class EngineCore(Lifecycle):
         self.proposing = Proposing(proposer, self.target)
 
 
-def _input(part: Part, start: int, tokens: torch.Tensor) -> ForwardInput:
+def _input(part: PassPart, start: int, tokens: torch.Tensor) -> ForwardInput:
     """One sequence's input: its unread tokens from ``start`` on, then the proposed ones."""
     sequence, proposal = part.sequence, part.proposal
     if proposal is None or not proposal.length:

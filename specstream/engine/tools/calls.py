@@ -7,8 +7,8 @@ from collections.abc import Callable
 from specstream.engine.tools.formats import CallFormat, CallLog, new_call_id
 from specstream.engine.tools.readers import (
     CutOff,
-    Inlet,
     Malformed,
+    PendingText,
     Step,
     first_of,
     read_calls,
@@ -41,7 +41,7 @@ class Calls:
         self.markers = form.markers
         self.end = 0
         self._form = form
-        self._inlet = Inlet()
+        self._inlet = PendingText()
         self._said: list[str] = []
         self._speaking = False  # while False, white space is held back until text follows
         self._space = ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specstream.engine.core.prompt import template_variables
-from specstream.engine.core.reasoning import Tag
+from specstream.engine.core.reasoning import ReasoningTag
 from specstream.errors import PromptError, SamplingError
 from specstream.model.tokens.grammar import COMPACT, check_grammar
 from specstream.params import Grammar, SamplingParams
@@ -214,7 +214,7 @@ def closed(schema: Any) -> Any:
 
 
 def with_choice(
-    params: SamplingParams, tools: Tools, form: CallFormat, opened: Tag | None
+    params: SamplingParams, tools: Tools, form: CallFormat, opened: ReasoningTag | None
 ) -> SamplingParams:
     """Return the parameters with a grammar if a call is required, or with openers banned if none may be.
 

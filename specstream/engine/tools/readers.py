@@ -11,8 +11,8 @@ from specstream.engine.tools.formats import CallLog
 
 __all__ = [
     "CutOff",
-    "Inlet",
     "Malformed",
+    "PendingText",
     "Step",
     "first_of",
     "read_calls",
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Step: TypeAlias = Generator[None, None, T]
 
 
-class Inlet:
+class PendingText:
     """Text that was fed and not read yet. At the end of the reply, reads return ``""``.
 
     Attributes:
@@ -136,7 +136,7 @@ class CutOff(Exception):
     """The reply has ended inside a call."""
 
 
-def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[None]:
+def read_calls(inlet: PendingText, log: CallLog, *, expected: bool = True) -> Step[None]:
     """Parse one object, several with or without separators, or a list of objects.
 
     White space after the last call is left to the reply. If an object fails, the inlet stays marked
@@ -181,7 +181,7 @@ def read_calls(inlet: Inlet, log: CallLog, *, expected: bool = True) -> Step[Non
             return
 
 
-def _object(inlet: Inlet, log: CallLog, expected: bool, depth: int = 0) -> Step[None]:
+def _object(inlet: PendingText, log: CallLog, expected: bool, depth: int = 0) -> Step[None]:
     """Parse the rest of an object, after its opening brace."""
     early: str | None = None  # arguments that came before the name
     given = False
@@ -219,7 +219,7 @@ def _object(inlet: Inlet, log: CallLog, expected: bool, depth: int = 0) -> Step[
     inlet.skip(1)
 
 
-def _arguments(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+def _arguments(inlet: PendingText, write: Callable[[str], None]) -> Step[None]:
     """Parse arguments: an object, which some models write as a string, or as null if it is empty."""
     char = yield from inlet.peek()
     if char == '"':
@@ -230,7 +230,7 @@ def _arguments(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
         yield from read_value(inlet, write)
 
 
-def read_value(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+def read_value(inlet: PendingText, write: Callable[[str], None]) -> Step[None]:
     """Read any JSON value and pass it to ``write`` piece by piece.
 
     Raises:
@@ -257,7 +257,7 @@ def read_value(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
             return
 
 
-def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
+def _raw_string(inlet: PendingText, write: Callable[[str], None]) -> Step[None]:
     """Read a string and pass it to ``write`` verbatim, with quotes and escapes."""
     inside = escaped = False
     while True:
@@ -271,7 +271,7 @@ def _raw_string(inlet: Inlet, write: Callable[[str], None]) -> Step[None]:
         inside, escaped = True, char == "\\" and not escaped
 
 
-def _string(inlet: Inlet) -> Step[str]:
+def _string(inlet: PendingText) -> Step[str]:
     """Read a string and return the text that it denotes."""
     char = yield from inlet.peek()
     if char != '"':
@@ -284,7 +284,7 @@ def _string(inlet: Inlet) -> Step[str]:
         raise Malformed from None
 
 
-def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
+def read_function(inlet: PendingText, log: CallLog) -> Step[None]:
     """Parse Qwen3-Coder's ``NAME>``, ``<parameter=KEY>value</parameter>`` … ``</function>``.
 
     Raises:
@@ -298,7 +298,7 @@ def read_function(inlet: Inlet, log: CallLog) -> Step[None]:
     values.close()
 
 
-def read_keys_and_values(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
+def read_keys_and_values(inlet: PendingText, log: CallLog, closer: str) -> Step[None]:
     """Parse GLM's ``NAME``, then ``<arg_key>KEY</arg_key><arg_value>value</arg_value>`` pairs.
 
     ``closer``, which ends the call, is not read.
@@ -320,7 +320,7 @@ def read_keys_and_values(inlet: Inlet, log: CallLog, closer: str) -> Step[None]:
     values.close()
 
 
-def _before(inlet: Inlet, mark: str) -> Step[str]:
+def _before(inlet: PendingText, mark: str) -> Step[str]:
     """Read up to ``mark`` and past it; return the text before it."""
     text, found = yield from inlet.until(mark)
     if not found:
@@ -328,7 +328,7 @@ def _before(inlet: Inlet, mark: str) -> Step[str]:
     return text
 
 
-def _ends(inlet: Inlet, end: str, more: str) -> Step[bool]:
+def _ends(inlet: PendingText, end: str, more: str) -> Step[bool]:
     """Read white space, then ``end`` or ``more``; return whether it was ``end``."""
     yield from inlet.space()
     if (yield from inlet.takes(end)):
@@ -337,7 +337,7 @@ def _ends(inlet: Inlet, end: str, more: str) -> Step[bool]:
     return False
 
 
-def _expected(inlet: Inlet, mark: str) -> Step[None]:
+def _expected(inlet: PendingText, mark: str) -> Step[None]:
     """Read white space, then ``mark``."""
     yield from inlet.space()
     if not (yield from inlet.takes(mark)):

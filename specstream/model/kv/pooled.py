@@ -13,7 +13,7 @@ from specstream.model.kv.base import FIRST_CAPACITY, RowCache
 from specstream.model.numerics import to_device
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["KVPool", "PooledCache", "Slot", "rows_in_free_memory"]
+__all__ = ["KVPool", "PoolSlot", "PooledCache", "rows_in_free_memory"]
 
 _MOST_ROWS = 2**20  # of a pool, however much memory is free
 _FIRST_ROWS = FIRST_CAPACITY  # of a sequence's first slot; then slots double if memory allows
@@ -31,7 +31,7 @@ def rows_in_free_memory(weights: DecoderWeights, share: float) -> int:
 
 
 @dataclass(slots=True)
-class Slot:
+class PoolSlot:
     """Adjacent rows of the pool that belong to one sequence."""
 
     start: int = 0
@@ -55,10 +55,12 @@ class KVPool:
             )
             # Views of each layer: keys and values together, keys, values.
             self.layers = [(both, both[0], both[1]) for both in self.kv]
-        self._free = [Slot(0, rows)] if rows else []
-        self._returned: deque[Slot] = deque()  # released slots: finalizers may run on any thread
+        self._free = [PoolSlot(0, rows)] if rows else []
+        self._returned: deque[PoolSlot] = (
+            deque()
+        )  # released slots: finalizers may run on any thread
 
-    def take(self, wanted: int, least: int) -> Slot:
+    def take(self, wanted: int, least: int) -> PoolSlot:
         """Return a slot of ``wanted`` adjacent rows, or of ``least`` if no free range has as many.
 
         Raises:
@@ -68,16 +70,16 @@ class KVPool:
         for rows in (wanted, least):
             for free in self._free:
                 if free.rows >= rows:
-                    taken = Slot(free.start, rows)
+                    taken = PoolSlot(free.start, rows)
                     free.start, free.rows = free.start + rows, free.rows - rows
                     return taken
         raise torch.OutOfMemoryError(
             f"the key-value pool of {self.rows} rows has no {least} adjacent free rows"
         )
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: PoolSlot) -> None:
         """Give a slot's rows back. May be called from any thread."""
-        self._returned.append(Slot(slot.start, slot.rows))
+        self._returned.append(PoolSlot(slot.start, slot.rows))
 
     @property
     def free_rows(self) -> int:
@@ -89,7 +91,7 @@ class KVPool:
         while self._returned:
             self._free.append(self._returned.popleft())
         self._free.sort(key=lambda slot: slot.start)
-        merged: list[Slot] = []
+        merged: list[PoolSlot] = []
         for slot in self._free:
             if merged and merged[-1].start + merged[-1].rows == slot.start:
                 merged[-1].rows += slot.rows
@@ -103,7 +105,7 @@ class PooledCache(RowCache):
 
     def __init__(self, pool: KVPool) -> None:
         super().__init__()
-        self._pool, self.slot = pool, Slot()
+        self._pool, self.slot = pool, PoolSlot()
         weakref.finalize(self, pool.release, self.slot)
 
     @property

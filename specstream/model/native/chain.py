@@ -13,7 +13,7 @@ from specstream.model.kv.base import RowCache
 from specstream.model.native import structs
 from specstream.model.native.layers import NativeLayers
 from specstream.model.native.matrix import NativeMatrix
-from specstream.model.tokens.spelling import NEVER, Stop
+from specstream.model.tokens.spelling import NEVER, StopRule
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 __all__ = ["MOST_BYTES", "NativeChain", "NativeLevel"]
@@ -77,7 +77,7 @@ class NativeLevel:
         choices = torch.empty(len(kept), most, dtype=torch.int64)
         self._layers.run_level(
             ready,
-            structs.Level(
+            structs.LevelStruct(
                 self._output.struct,
                 *self._norms,
                 self._embedding,
@@ -128,7 +128,7 @@ class NativeChain:
         self._logits = torch.empty(head.shape[0])
 
     def __call__(
-        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: Stop = NEVER
+        self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: StopRule = NEVER
     ) -> tuple[Tensor, Tensor]:
         """Append ``tokens [n]``, then decode; return the tokens ``[made]`` and their probabilities.
 
@@ -137,8 +137,8 @@ class NativeChain:
         Args:
             tokens: ``[n]`` int64.
             cache: A contiguous cache.
-            steps: The most tokens to decode, at least 1; with `Stop.prices` at most one more than there
-                are prices.
+            steps: The most tokens to decode, at least 1; with `StopRule.prices` at most one more than
+                there are prices.
             choices: Only the first ``choices`` ids of the vocabulary can be chosen.
             stop: A rule to end earlier.
         """
@@ -153,7 +153,7 @@ class NativeChain:
             structs.array(ctypes.c_double, one) for one in (stop.edges, stop.chances, stop.prices)
         )
         chosen, confidences = torch.empty(steps, dtype=torch.int64), torch.empty(steps)
-        chain = structs.Chain(
+        chain = structs.ChainStruct(
             self._head.struct,
             self._norm,
             self._embedding,

@@ -38,7 +38,7 @@ class NativeLayers:
         w = weights
         self._library, self._depth = library, len(w.layers)
         each = [_layer(*both) for both in zip(w.layers, layers, strict=True)]
-        self._layers = structs.array(structs.Layer, each)
+        self._layers = structs.array(structs.LayerStruct, each)
         self._sizes = structs.Sizes(
             w.hidden,
             w.heads,
@@ -87,18 +87,24 @@ class NativeLayers:
         """
         self.run_on(self.prepared(x, rotary, batch, entry), 0, self._depth)
 
-    def run_on(self, ready: structs.Pass, first: int, end: int) -> None:
+    def run_on(self, ready: structs.PassStruct, first: int, end: int) -> None:
         """Run layers ``first`` to ``end`` of a prepared pass, for a pass that is run in parts."""
         if first == end:
             return
         ready.first = first
-        start = ctypes.cast(ctypes.byref(self._layers[first]), ctypes.POINTER(structs.Layer))
+        start = ctypes.cast(ctypes.byref(self._layers[first]), ctypes.POINTER(structs.LayerStruct))
         given, threads = ctypes.byref(ready), torch.get_num_threads()
         self._library.run_layers(ctypes.byref(self._sizes), start, end - first, given, threads)
         ready.entry = None  # only the pass's first layer reads it
 
     def run_tapped(
-        self, ready: structs.Pass, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
+        self,
+        ready: structs.PassStruct,
+        x: Tensor,
+        first: int,
+        end: int,
+        taps: Taps,
+        dtype: torch.dtype,
     ) -> None:
         """As `run_on`, and give ``taps`` the states ``[n, hidden]`` at its depths, in ``dtype``."""
         wanted = [depth for depth in sorted(taps.depths) if first <= depth <= end]
@@ -116,12 +122,12 @@ class NativeLayers:
                 taps.take(until, x.to(dtype, copy=True))
             first, wanted = until, [depth for depth in wanted if depth > until]
 
-    def run_level(self, ready: structs.Pass, level: structs.Level) -> None:
+    def run_level(self, ready: structs.PassStruct, level: structs.LevelStruct) -> None:
         """Run one level of an EAGLE head: the first layer and the steps around it; see ``level.h``."""
         sizes, given, around = map(ctypes.byref, (self._sizes, ready, level))
         self._library.run_level(sizes, self._layers, given, around, torch.get_num_threads())
 
-    def run_chain(self, ready: structs.Pass, chain: structs.Chain) -> None:
+    def run_chain(self, ready: structs.PassStruct, chain: structs.ChainStruct) -> None:
         """Run a prepared pass over one sequence, then greedy steps; see ``chain.h``."""
         sizes, given, steps = map(ctypes.byref, (self._sizes, ready, chain))
         threads = torch.get_num_threads()
@@ -134,7 +140,7 @@ class NativeLayers:
         batch: Batch,
         entry: Tensor | None = None,
         upto: int = 0,
-    ) -> structs.Pass:
+    ) -> structs.PassStruct:
         """Prepare a pass; for arguments see `run`. Later steps may reach positions below ``upto``."""
         count = x.shape[0]
         wide = None if entry is None else entry.float().contiguous()
@@ -147,13 +153,13 @@ class NativeLayers:
             for cache, count, tree in zip(batch.caches, batch.counts, trees, strict=True)
         ]
         rows, sequences = structs.array(ctypes.c_int64, at), structs.array(structs.Sequence, each)
-        return structs.Pass(x, wide, cos, sin, rows, sequences, scratch, count, len(each))
+        return structs.PassStruct(x, wide, cos, sin, rows, sequences, scratch, count, len(each))
 
 
-def _layer(weights: LayerWeights, layer: Layer) -> structs.Layer:
+def _layer(weights: LayerWeights, layer: Layer) -> structs.LayerStruct:
     norms = (weights.norm, weights.query_norm, weights.key_norm, weights.mlp_norm)
     products = (layer.qkv, layer.out, layer.gate_up, layer.down)
-    return structs.Layer(
+    return structs.LayerStruct(
         *(None if norm is None else norm.float().contiguous() for norm in norms),
         *(cast(NativeMatrix, product).struct for product in products),
     )

@@ -24,7 +24,14 @@ from typing import Any, cast
 from specstream.checks import cache_folder, first_line
 from specstream.errors import ConfigError
 from specstream.model.native.builds import FLAGS, WRONG, Build, fitting
-from specstream.model.native.structs import Chain, Layer, Level, Matrix, Pass, Sizes
+from specstream.model.native.structs import (
+    ChainStruct,
+    LayerStruct,
+    LevelStruct,
+    Matrix,
+    PassStruct,
+    Sizes,
+)
 
 __all__ = ["CodeStore", "Library", "library", "loaded_library", "machine_facts", "native_library"]
 
@@ -123,9 +130,9 @@ class Library:
         code, brief = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         address, size = ctypes.c_void_p, ctypes.c_int64
         count, real = ctypes.c_int32, ctypes.c_float
-        layers = ctypes.POINTER(Sizes), ctypes.POINTER(Layer)
-        given, matrix = ctypes.POINTER(Pass), ctypes.POINTER(Matrix)
-        chain, level = ctypes.POINTER(Chain), ctypes.POINTER(Level)
+        layers = ctypes.POINTER(Sizes), ctypes.POINTER(LayerStruct)
+        given, matrix = ctypes.POINTER(PassStruct), ctypes.POINTER(Matrix)
+        chain, level = ctypes.POINTER(ChainStruct), ctypes.POINTER(LevelStruct)
         self.run_layers = _typed(code.run_layers, None, *layers, size, given, count)
         self.run_chain = _typed(code.run_chain, None, *layers, size, given, chain, count)
         self.run_level = _typed(code.run_level, None, *layers, given, level, count)

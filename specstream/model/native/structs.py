@@ -13,11 +13,11 @@ __all__ = [
     "FLOAT32",
     "INT4",
     "INT8",
-    "Chain",
-    "Layer",
-    "Level",
+    "ChainStruct",
+    "LayerStruct",
+    "LevelStruct",
     "Matrix",
-    "Pass",
+    "PassStruct",
     "Sequence",
     "Sizes",
     "array",
@@ -73,7 +73,7 @@ class Sequence(_Struct):
     )
 
 
-class Layer(_Struct):
+class LayerStruct(_Struct):
     """See ``layers.h``."""
 
     _fields_ = _fields(
@@ -91,7 +91,7 @@ class Sizes(_Struct):
     )
 
 
-class Pass(_Struct):
+class PassStruct(_Struct):
     """See ``layers.h``."""
 
     _fields_ = _fields(
@@ -101,7 +101,7 @@ class Pass(_Struct):
     )
 
 
-class Chain(_Struct):
+class ChainStruct(_Struct):
     """See ``chain.h``."""
 
     _fields_ = _fields(
@@ -115,7 +115,7 @@ class Chain(_Struct):
     )
 
 
-class Level(_Struct):
+class LevelStruct(_Struct):
     """See ``level.h``."""
 
     _fields_ = _fields(

@@ -21,7 +21,14 @@ from specstream.model.tokens.grammar import GrammarState
 from specstream.model.tokens.sampling import free_to_look
 from specstream.params import SamplingParams
 
-__all__ = ["PROCESSORS", "Context", "LogitsPipeline", "ModelFacts", "Processed", "Processor"]
+__all__ = [
+    "PROCESSORS",
+    "LogitsPipeline",
+    "ModelFacts",
+    "Processed",
+    "Processor",
+    "ProcessorContext",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class ModelFacts:
 
 
 @dataclass
-class Context:
+class ProcessorContext:
     """The tokens before each of n rows: row j follows ``token_ids`` and ``tokens[i] for i in paths[j]``.
 
     Attributes:
@@ -91,17 +98,18 @@ class Processor:
     Attributes:
         name: The processor's name in error messages.
         apply: Changes ``rows [n, V]`` float32 in place. A row must not depend on the other rows, to the
-            last bit. Should stay on the device: `Context.host_tokens` costs a synchronisation per round.
+            last bit. Should stay on the device: `ProcessorContext.host_tokens` costs a
+            synchronisation per round.
     """
 
     name: str
-    apply: Callable[[Tensor, Context], None]
+    apply: Callable[[Tensor, ProcessorContext], None]
 
 
 def _repetition(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     factor = params.repetition_penalty
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         index = context.ids()
         index = index.where(index >= 0, context.token_ids[-1])  # padding: any id of the context
         scores = rows.gather(1, index)
@@ -111,7 +119,7 @@ def _repetition(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _frequency(params: SamplingParams, model: ModelFacts) -> list[Processor]:
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         ids = context.ids(len(model.prompt_ids))
         index = ids.where(ids >= 0, context.token_ids[-1])
         counts = torch.zeros_like(rows).scatter_add_(1, index, (ids >= 0).float()).gather(1, index)
@@ -131,7 +139,7 @@ def _bias(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         0, to_device(list(bias), model.device), values
     )
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         rows += row
 
     return [Processor("logit_bias", apply)]
@@ -148,7 +156,7 @@ def _bad_words(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     wanted = to_device(before, model.device)
     last = to_device([ids[-1] for ids in found], model.device)
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         near = context.last(count).unsqueeze(1)
         complete = ((near == wanted) | (wanted < 0)).all(-1)
         rows.index_add_(1, last, torch.where(complete, -torch.inf, 0.0))
@@ -171,7 +179,7 @@ def _min_tokens(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     least = len(model.prompt_ids) + params.min_tokens
     ends = to_device(sorted(model.end_ids | set(params.stop_token_ids)), model.device)
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         for row, path in zip(rows, context.paths, strict=True):
             if len(context.token_ids) + len(path) < least:
                 row.index_fill_(0, ends, -torch.inf)
@@ -190,7 +198,7 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         )
     read = len(model.prompt_ids)  # tokens of the context that the grammar has seen or skips
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         nonlocal read
         forbidden = np.zeros(rows.shape, dtype=np.bool_)
         for row, path in enumerate(context.paths):
@@ -217,7 +225,7 @@ def _custom(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 def _called(name: str, function: Callable[..., Any]) -> Processor:
     """Make a processor of a function that the request brings; it is called row by row."""
 
-    def apply(rows: Tensor, context: Context) -> None:
+    def apply(rows: Tensor, context: ProcessorContext) -> None:
         ids = context.ids()
         for row, path in enumerate(context.paths):
             if row not in context.faults:
@@ -335,14 +343,16 @@ class LogitsPipeline:
         if new := token_ids[len(self._committed) :]:
             self._committed = torch.cat([self._committed, to_device(new, logits.device)])
         rows = logits.to(torch.float32, copy=True)
-        context = Context(token_ids, self._committed, proposed, paths, free_to_look(logits))
+        context = ProcessorContext(
+            token_ids, self._committed, proposed, paths, free_to_look(logits)
+        )
         for processor in self._processors:
             processor.apply(rows, context)
         for row in context.faults:
             rows[row] = torch.nan
         return Processed(rows, partial(self._fault, logits, context))
 
-    def _fault(self, logits: Tensor, context: Context, row: int) -> SpecstreamError:
+    def _fault(self, logits: Tensor, context: ProcessorContext, row: int) -> SpecstreamError:
         """Find why a row has no token to choose, by applying the processors again one by one."""
         if row in context.faults:
             return context.faults[row]

@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specstream.errors import VocabularyMismatch
 
-__all__ = ["NEVER", "Spelling", "Stop", "whole"]
+__all__ = ["NEVER", "Spelling", "StopRule", "whole"]
 
 # GPT-2's characters and the bytes that they stand for.
 _ALPHABET = {char: byte for byte, char in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ def _decoded(
     return found
 
 
-class Stop(NamedTuple):
+class StopRule(NamedTuple):
     """A stopping rule that depends only on the chain's tokens and their draft probabilities.
 
     The rule tracks *survival*, the estimated probability that all tokens so far are accepted. After step
@@ -169,5 +169,5 @@ class Stop(NamedTuple):
     prices: Sequence[float] = ()
 
 
-NEVER = Stop()
+NEVER = StopRule()
 """The rule that never ends a chain early."""

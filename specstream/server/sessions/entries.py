@@ -27,8 +27,8 @@ from specstream.realtime.wire import SAMPLE_RATE, Refused, new_id
 from specstream.types import Message, Phrase, Span, ToolCall
 
 __all__ = [
-    "Conversation",
-    "Entry",
+    "ConversationItems",
+    "ItemEntry",
     "SpokenText",
     "SpokenTrack",
     "entry_of",
@@ -134,7 +134,7 @@ class SpokenTrack(HeardTrack):
 
 
 @dataclass(slots=True)
-class Entry:
+class ItemEntry:
     """One item. ``text`` is what the model reads; clients see a spoken item's transcript.
 
     With ``call_id`` the item is a function call (``text``: its arguments) or, without ``name``, the
@@ -178,18 +178,18 @@ class Entry:
             self.spoken.sent = min(self.spoken.sent, samples)
 
 
-def entry_of(item: AnyItemInput, id: str, status: ItemStatus = "completed") -> Entry:
+def entry_of(item: AnyItemInput, id: str, status: ItemStatus = "completed") -> ItemEntry:
     """Make an entry of a client's item."""
     match item:
         case FunctionCallInput(call_id=call_id, name=name, arguments=text):
-            return Entry(id, "assistant", text, status, call_id=call_id, name=name)
+            return ItemEntry(id, "assistant", text, status, call_id=call_id, name=name)
         case FunctionOutputInput(call_id=call_id, output=text):
-            return Entry(id, "user", text, status, call_id=call_id)
+            return ItemEntry(id, "user", text, status, call_id=call_id)
     text = "".join(part.text or "" for part in item.content)
-    return Entry(id, item.role, text, status)
+    return ItemEntry(id, item.role, text, status)
 
 
-def history_of(entries: Sequence[Entry]) -> list[Message]:
+def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
     """Convert entries to prompt messages: those that have text, and calls with their outputs.
 
     Text and calls that follow one another become one message of the assistant. Calls that are not
@@ -230,11 +230,11 @@ _MISSING: dict[Action, tuple[str, str]] = {  # clients match on these codes
 
 
 @dataclass(slots=True)
-class Conversation:
+class ConversationItems:
     """At most `MAX_ITEMS` items; a client may add up to `MAX_CHARS` characters of text."""
 
     id: str = field(default_factory=lambda: new_id("conv"))
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ItemEntry] = field(default_factory=list)
 
     def _find(self, item_id: str) -> int | None:
         return next((i for i, entry in enumerate(self.entries) if entry.id == item_id), None)
@@ -244,7 +244,7 @@ class Conversation:
             raise Refused("item_not_found", f"There is no item with id '{item_id}'.", param=param)
         return index
 
-    def get(self, item_id: str, action: Action = "retrieve") -> Entry:
+    def get(self, item_id: str, action: Action = "retrieve") -> ItemEntry:
         """Find the item that ``action`` is for.
 
         Raises:
@@ -256,7 +256,7 @@ class Conversation:
             raise Refused(code, message, param="item_id")
         return self.entries[index]
 
-    def create(self, item: AnyItemInput, after: str | None) -> tuple[Entry, str | None]:
+    def create(self, item: AnyItemInput, after: str | None) -> tuple[ItemEntry, str | None]:
         """Add a client's item behind item ``after`` (None: last; ``"root"``: first).
 
         Returns the entry and the id of the item before it.
@@ -279,7 +279,7 @@ class Conversation:
             at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
         return entry, self.insert(entry, at)
 
-    def _check_call(self, entry: Entry) -> None:
+    def _check_call(self, entry: ItemEntry) -> None:
         """Refuse an output whose call isn't in the conversation."""
         if entry.call_id is None or entry.name is not None:
             return
@@ -287,7 +287,7 @@ class Conversation:
             message = f"Tool call ID '{entry.call_id}' not found in conversation."
             raise Refused("invalid_tool_call_id", message, param="item.call_id")
 
-    def insert(self, entry: Entry, at: int | None = None) -> str | None:
+    def insert(self, entry: ItemEntry, at: int | None = None) -> str | None:
         """Put an entry at a position (None: last); returns the id of the one before it.
 
         Raises:
@@ -299,7 +299,7 @@ class Conversation:
         self.entries.insert(len(self.entries) if at is None else at, entry)
         return self.before(entry)
 
-    def before(self, entry: Entry) -> str | None:
+    def before(self, entry: ItemEntry) -> str | None:
         """Return the id of the item before ``entry``; None if it is first or has been deleted."""
         at = next((i for i, other in enumerate(self.entries) if other is entry), 0)
         return self.entries[at - 1].id if at > 0 else None
@@ -321,7 +321,7 @@ class Conversation:
         entry = self.check_truncation(item_id, content_index, audio_end_ms)
         entry.cut_to(audio_end_ms * SAMPLE_RATE // 1000)
 
-    def check_truncation(self, item_id: str, content_index: int, audio_end_ms: int) -> Entry:
+    def check_truncation(self, item_id: str, content_index: int, audio_end_ms: int) -> ItemEntry:
         """Return the item that `truncate` would cut.
 
         Raises:

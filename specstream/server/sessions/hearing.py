@@ -20,15 +20,15 @@ from specstream.listening.listener import Listener
 from specstream.realtime import events as ev
 from specstream.realtime.resources import Extra, Failure
 from specstream.realtime.wire import new_id
-from specstream.server.sessions.entries import Entry
+from specstream.server.sessions.entries import ItemEntry
 from specstream.server.sessions.session import RealtimeSession
 
-__all__ = ["Hearing"]
+__all__ = ["SessionHearing"]
 
 
 @dataclass(slots=True)
 class _Turn:
-    entry: Entry
+    entry: ItemEntry
     over: bool = False
     announced: bool = False
     start_ms: float = 0.0
@@ -38,7 +38,7 @@ class _Turn:
 
 
 @dataclass(slots=True, eq=False)
-class Hearing:
+class SessionHearing:
     """A listener of a session, and the items that its turns become.
 
     Attributes:
@@ -85,7 +85,7 @@ class Hearing:
             case TurnStarted(turn, _, start_ms):
                 # Turns that were cleared get no more events.
                 self._turns = {n: old for n, old in self._turns.items() if old.over}
-                entry = Entry(new_id("item"), "user", "", heard=True)
+                entry = ItemEntry(new_id("item"), "user", "", heard=True)
                 made = self._turns[turn] = _Turn(entry, start_ms=start_ms)
                 if not self.by_words or self.listener.settings.manual:
                     await self._announce(made)

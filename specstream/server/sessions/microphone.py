@@ -21,7 +21,7 @@ from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
 from specstream.server.limits import RateLimit
 from specstream.server.sessions.audio import Format, decoded, sample_rate
-from specstream.server.sessions.hearing import Hearing
+from specstream.server.sessions.hearing import SessionHearing
 from specstream.server.sessions.session import RealtimeSession
 
 __all__ = ["Microphone", "Responder", "listener_settings"]
@@ -60,7 +60,7 @@ def listener_settings(heard: AudioInput, *, by_words: bool = False) -> ListenerS
     """Translate a session's ``audio.input`` into the settings of a listener.
 
     ``server_vad`` ends a turn by silence alone, as OpenAI documents it. ``semantic_vad`` also considers
-    the words; its ``eagerness`` sets ``patience``. ``by_words``: see `Hearing`; it needs partial
+    the words; its ``eagerness`` sets ``patience``. ``by_words``: see `SessionHearing`; it needs partial
     transcripts.
     """
     turns, transcription = heard.turn_detection, heard.transcription
@@ -106,8 +106,8 @@ class Microphone:
     group: TaskGroup
     rate: RateLimit
     _settings: tuple[AudioInput, bool] = field(init=False)
-    _hearing: Hearing | None = None
-    _all: list[Hearing] = field(default_factory=list)
+    _hearing: SessionHearing | None = None
+    _all: list[SessionHearing] = field(default_factory=list)
     _since_ms: float = 0.0  # audio of the session before the current listener's
     _refused: set[str] = field(default_factory=set)  # messages since the last commit or clear
     _deferred: tuple[ResponseSettings, str | None] | None = None
@@ -203,7 +203,7 @@ class Microphone:
 
     @property
     def _wanted(self) -> tuple[AudioInput, bool]:
-        """The session's settings now, and whether a turn is announced by its words (see `Hearing`)."""
+        """The settings now, and whether a turn is announced by its words (see `SessionHearing`)."""
         settings = self.session.settings
         return settings.audio.input, settings.specstream.interrupt == "words"
 
@@ -223,13 +223,13 @@ class Microphone:
             raise Refused("invalid_value", message, param="audio")
         return decoded(data, self._format)
 
-    def _listener(self) -> Hearing:
+    def _listener(self) -> SessionHearing:
         if self._hearing is None:
             heard, by_words = self._settings
             settings = listener_settings(heard, by_words=by_words)
             rate = sample_rate(self._format)
             listener = Listener(self.ears, sample_rate=rate, settings=settings)
-            self._hearing = Hearing(
+            self._hearing = SessionHearing(
                 listener,
                 self.session,
                 self.put,
@@ -242,7 +242,7 @@ class Microphone:
             self.group.start_soon(self._hear, self._hearing)
         return self._hearing
 
-    async def _hear(self, hearing: Hearing) -> None:
+    async def _hear(self, hearing: SessionHearing) -> None:
         try:
             async with hearing.listener:
                 async for event in hearing.listener:
@@ -259,7 +259,7 @@ class Microphone:
         if turns is not None and turns.interrupt_response:
             await self.responder.interrupt()
 
-    async def _follow(self, hearing: Hearing, event: object) -> None:
+    async def _follow(self, hearing: SessionHearing, event: object) -> None:
         if await hearing.take(event):
             self._owed = True
         await self.settle()

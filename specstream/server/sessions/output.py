@@ -13,7 +13,7 @@ from specstream.realtime.resources import EndStatus, ErrorDetail, Extra, Part, W
 from specstream.realtime.wire import new_id
 from specstream.server.sessions.audio import Piece, of_cue
 from specstream.server.sessions.boxes import Outbox
-from specstream.server.sessions.entries import Conversation, Entry, SpokenText, SpokenTrack
+from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenText, SpokenTrack
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.timings import Timings
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
@@ -30,8 +30,10 @@ class OutputItems:
         entries: The items that have begun; an item's index is the wire's ``output_index``.
     """
 
-    def __init__(self, response_id: str, conversation: Conversation | None, outbox: Outbox) -> None:
-        self.entries: list[Entry] = []
+    def __init__(
+        self, response_id: str, conversation: ConversationItems | None, outbox: Outbox
+    ) -> None:
+        self.entries: list[ItemEntry] = []
         self._places: list[int] = []  # index of each function call
         self._response_id = response_id
         self._conversation = conversation
@@ -51,7 +53,7 @@ class OutputItems:
         ids = {"response_id": self._response_id, "output_index": index}
         await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
 
-    async def begin(self, entry: Entry) -> None:
+    async def begin(self, entry: ItemEntry) -> None:
         """Append an item and announce it.
 
         Raises:
@@ -73,7 +75,7 @@ class OutputItems:
         if conversation is not None and entry in conversation.entries:
             await self._put_entered("conversation.item.done", entry, conversation.before(entry))
 
-    async def _put_entered(self, type: Any, entry: Entry, previous: str | None) -> None:
+    async def _put_entered(self, type: Any, entry: ItemEntry, previous: str | None) -> None:
         item = entry.wire()
         await self._outbox.put(ev.ItemEvent(type=type, item=item, previous_item_id=previous))
 
@@ -86,7 +88,7 @@ class OutputItems:
         for delta in chunk.tool_calls:
             if delta.index == len(self._places):
                 self._places.append(len(self.entries))
-                entry = Entry(new_id("item"), "assistant", "", "in_progress")
+                entry = ItemEntry(new_id("item"), "assistant", "", "in_progress")
                 entry.call_id, entry.name = delta.id, delta.name
                 await self.begin(entry)
             place = self._places[delta.index]
@@ -133,7 +135,7 @@ class ItemWriter:
         self, response_id: str, request: ResponseRequest, outbox: Outbox, timings: Timings
     ) -> None:
         self.id = new_id("item")
-        self.entry: Entry | None = None
+        self.entry: ItemEntry | None = None
         self.text = ""
         self.index = 0
         self.output = OutputItems(response_id, request.conversation, outbox)
@@ -161,7 +163,7 @@ class ItemWriter:
     async def _open(self) -> None:
         """Announce the item and its one content part; see `_due`."""
         self.index = len(self.output.entries)
-        self.entry = Entry(self.id, "assistant", "", "in_progress", self._track)
+        self.entry = ItemEntry(self.id, "assistant", "", "in_progress", self._track)
         await self.output.begin(self.entry)
         await self._put_part("response.content_part.added", "")
 

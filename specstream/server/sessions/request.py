@@ -13,14 +13,22 @@ from specstream.listening.ears import Ears
 from specstream.realtime.input_settings import AudioFormat
 from specstream.realtime.settings import OwnEvent, SessionSettings
 from specstream.server.counters import Counters
-from specstream.server.sessions.entries import Conversation
+from specstream.server.sessions.entries import ConversationItems
 from specstream.signals import Clock, LoopClock
 from specstream.stages.adapters import AdapterKind, stage_of
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Message, SamplingParams, Tools, Truncation
 
-__all__ = ["AdapterPool", "Engine", "Factories", "Factory", "Replies", "ResponseRequest", "Service"]
+__all__ = [
+    "AdapterPool",
+    "Factories",
+    "Factory",
+    "ResponseRequest",
+    "ServedEngine",
+    "ServedSession",
+    "Service",
+]
 
 Factory = Callable[[], Any]
 
@@ -96,7 +104,7 @@ class AdapterPool:
         self._used.clear()
 
 
-class Replies(Protocol):
+class ServedSession(Protocol):
     """The part of `specstream.Session` that a response uses."""
 
     def reply(
@@ -118,7 +126,7 @@ class Replies(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ServedEngine(Protocol):
     """The part of `specstream.Engine` that the server uses."""
 
     @property
@@ -126,7 +134,7 @@ class Engine(Protocol):
         """Why the model can't call tools; None if it can."""
         ...
 
-    def session(self) -> Replies:
+    def session(self) -> ServedSession:
         """Open a conversation with a cache of its own."""
         ...
 
@@ -142,7 +150,7 @@ class ResponseRequest:
     params: SamplingParams
     audio: bool
     wants: frozenset[OwnEvent]
-    conversation: Conversation | None
+    conversation: ConversationItems | None
     max_output_tokens: int | Literal["inf"] = "inf"
     voice: str | dict[str, str] = "default"
     format: AudioFormat = field(default_factory=AudioFormat)
@@ -162,7 +170,7 @@ class Service:
     readers; for ``lead_s``, ``buffer_s``, ``idle_s`` and ``names`` see `RealtimeServer`.
     """
 
-    engine: Engine
+    engine: ServedEngine
     settings: SessionSettings
     params: SamplingParams = field(default_factory=SamplingParams)
     factories: Factories = field(default_factory=Factories)

@@ -26,7 +26,7 @@ from specstream.realtime.wire import SAMPLE_RATE, new_id
 from specstream.server.sessions.audio import AudioPacer, Encoder, Piece
 from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.output import ItemWriter
-from specstream.server.sessions.request import Replies, ResponseRequest, Service
+from specstream.server.sessions.request import ResponseRequest, ServedSession, Service
 from specstream.server.sessions.timings import Timings
 from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
@@ -93,7 +93,7 @@ class ResponseTurn:
         self,
         request: ResponseRequest,
         service: Service,
-        replies: Replies,
+        replies: ServedSession,
         pipeline: Pipeline,
         outbox: Outbox,
         place: AbstractAsyncContextManager[object],

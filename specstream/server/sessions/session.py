@@ -19,7 +19,7 @@ from specstream.realtime.settings import (
     truncation_of,
 )
 from specstream.realtime.wire import Ignored, Refused, new_id
-from specstream.server.sessions.entries import Conversation
+from specstream.server.sessions.entries import ConversationItems
 from specstream.server.sessions.request import ResponseRequest
 from specstream.types import SamplingParams
 
@@ -51,7 +51,7 @@ class RealtimeSession:
     languages: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     id: str = field(default_factory=lambda: new_id("sess"))
-    conversation: Conversation = field(default_factory=Conversation)
+    conversation: ConversationItems = field(default_factory=ConversationItems)
     _audio_reported: bool = field(default=False, init=False)
 
     def created(self) -> ev.SessionEvent:

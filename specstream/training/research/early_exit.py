@@ -15,7 +15,7 @@ from specstream.model.runner import ModelRunner
 from specstream.training.files import read_written, write_head
 from specstream.training.loss import distance, joined, layers_of, settings_of, whole
 from specstream.training.options import TrainOptions
-from specstream.training.trainee import Batch, Losses
+from specstream.training.trainee import Losses, TrainingBatch
 
 __all__ = ["EarlyExitTrainee", "ExitModule", "trainee"]
 
@@ -98,7 +98,7 @@ class EarlyExitTrainee:
         made = ExitModule(sizes.hidden, width, norm, sizes.eps)
         self._dtype, self.module = sizes.dtype, made.to(sizes.device)
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`. All draft positions have the same acceptance, so one is counted."""
         counts = batch.replies[:, 1:]
         logits = F.linear(self.module(batch.states[:, :-1, 0][counts].float()), self._head)

@@ -16,7 +16,7 @@ from specstream.model.runner import ModelRunner
 from specstream.training.batches import DraftVocabulary, pruned_size
 from specstream.training.files import read_written, write_head
 from specstream.training.loss import distance, joined, settings_of, whole
-from specstream.training.trainee import Batch, Losses
+from specstream.training.trainee import Losses, TrainingBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -131,7 +131,7 @@ class MedusaTrainee:
         """See `ChoosesTokens.choose`."""
         self.vocabulary.choose(counts)
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each head.
 
         A state counts only if the token after it belongs to the reply, as in service. The target's

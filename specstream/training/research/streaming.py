@@ -22,7 +22,7 @@ from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 from specstream.training.files import read_written, write_head
 from specstream.training.loss import layers_of, losses_at, random_places, settings_of, whole
 from specstream.training.options import TrainOptions
-from specstream.training.trainee import Batch, Losses
+from specstream.training.trainee import Losses, TrainingBatch
 
 __all__ = ["StreamingModule", "StreamingTrainee", "trainee"]
 
@@ -233,7 +233,7 @@ class StreamingTrainee:
         self._rotary = RotaryTable.of(target.model, weights.head_dim)
         self.module: StreamingModule = StreamingModule(self.shape, weights).to(weights.device)
 
-    def losses(self, batch: Batch, *, acceptance: float) -> Losses:
+    def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
         """See `Trainee.losses`; ``accepted`` has one entry for each stream."""
         wanted, count = batch.replies, self.shape.streams
         length = wanted.shape[1]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specstream.drafting.policy.records import Offer, Outcome, Outlook, Plan, RoundTimes
+from specstream.drafting.policy.records import Offer, Outlook, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposers.suffix import lookup_offer
 
 __all__ = ["Chooser", "Fixed", "Machine", "Result", "Text", "Tried", "serve", "text"]
@@ -145,9 +145,9 @@ class Machine:
 class Chooser(Protocol):
     """What the simulator serves a text with: the policy, or something simpler."""
 
-    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]: ...
+    def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]: ...
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None: ...
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None: ...
 
     def forget(self, request_id: int) -> None: ...
 
@@ -158,16 +158,16 @@ class Fixed:
     def __init__(self, kind: str, num_tokens: int) -> None:
         self._kind, self._num = kind, num_tokens
 
-    def plan(self, outlooks: Sequence[Outlook]) -> list[Plan]:
+    def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         return [
-            Plan(
+            RoundPlan(
                 self._kind,
                 min(self._num, o.budget, o.offers[self._kind].tokens if self._num else 0),
             )
             for o in outlooks
         ]
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         pass
 
     def forget(self, request_id: int) -> None:
@@ -180,7 +180,7 @@ class Tried:
 
     request: int
     at: int
-    plan: Plan
+    plan: RoundPlan
     drafted: int
     accepted: int
     ms: float
@@ -271,7 +271,7 @@ def _outlook(request: _Running, phrase: int) -> Outlook:
     return Outlook(request.id, text.greedy, budget, offers, left)
 
 
-def _draft(asked: list[tuple[_Running, Plan]]) -> dict[int, list[float]]:
+def _draft(asked: list[tuple[_Running, RoundPlan]]) -> dict[int, list[float]]:
     """Drafts in lockstep: every request's token at one depth before any at the next.
 
     Off the text there is no truth: the draft is as sure there as it is elsewhere.
@@ -293,7 +293,7 @@ def _draft(asked: list[tuple[_Running, Plan]]) -> dict[int, list[float]]:
     return made
 
 
-def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome:
+def _outcome(request: _Running, plan: RoundPlan, confidences: list[float]) -> RoundOutcome:
     at, text = request.at, request.text
     _, offered, fit = text.offer[at]
     drafted = accepted = 0
@@ -307,4 +307,4 @@ def _outcome(request: _Running, plan: Plan, confidences: list[float]) -> Outcome
     judged = min(offered, len(text) - at - 1, accepted + 1)
     agreed = min(fit, judged)
     compared = {"suffix": (judged, agreed)}
-    return Outcome(request.id, plan, drafted, accepted, tuple(confidences), compared)
+    return RoundOutcome(request.id, plan, drafted, accepted, tuple(confidences), compared)

@@ -6,7 +6,12 @@ import random
 
 import pytest
 
-from specstream.drafting.policy.acceptance import Acceptance, Chain, Lockstep, RequestAcceptance
+from specstream.drafting.policy.acceptance import (
+    CandidateAcceptance,
+    ChainStop,
+    Lockstep,
+    RequestAcceptance,
+)
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 
@@ -24,7 +29,7 @@ def judge(rng: random.Random, chances: list[float]) -> int:
 def test_only_what_was_judged_is_counted() -> None:
     """After a rejection nothing is known of the tokens behind it: they'd drag the chances down."""
     rng = random.Random(5)
-    common = Acceptance(DRAFT)
+    common = CandidateAcceptance(DRAFT)
     for _ in range(300):
         habits = RequestAcceptance(common)
         accepted = judge(rng, [0.8] * 6)
@@ -36,7 +41,7 @@ def test_only_what_was_judged_is_counted() -> None:
 def test_confidence_is_calibrated() -> None:
     """A draft that overstates itself: what it says with 0.9 stands six times in ten."""
     rng = random.Random(6)
-    common = Acceptance(DRAFT)
+    common = CandidateAcceptance(DRAFT)
     for _ in range(400):
         habits = RequestAcceptance(common)
         for _ in range(3):
@@ -49,7 +54,7 @@ def test_confidence_is_calibrated() -> None:
 
 def test_a_request_is_told_apart_from_the_others() -> None:
     rng = random.Random(7)
-    common = Acceptance(DRAFT)
+    common = CandidateAcceptance(DRAFT)
     easy, hard = RequestAcceptance(common), RequestAcceptance(common)
     for _ in range(80):
         easy.observe(OFFER, judge(rng, [0.9] * 4), 4)
@@ -62,7 +67,7 @@ def test_a_request_is_told_apart_from_the_others() -> None:
 
 def test_a_broken_spell_is_noticed_and_ends_with_hits() -> None:
     rng = random.Random(8)
-    common = Acceptance(DRAFT)
+    common = CandidateAcceptance(DRAFT)
     habits = RequestAcceptance(common)
     for _ in range(100):
         habits.observe(OFFER, judge(rng, [0.85] * 4), 4)
@@ -77,17 +82,17 @@ def test_a_broken_spell_is_noticed_and_ends_with_hits() -> None:
 def test_second_tokens_are_drafted_again_after_three_misses() -> None:
     """A rate learned from few trials must not forbid what would correct it."""
     rng = random.Random(12)
-    common = Acceptance(DRAFT)
+    common = CandidateAcceptance(DRAFT)
     for _ in range(3):
         RequestAcceptance(common).observe(OFFER, 1, 2, (0.99, 0.99))
     for _ in range(100):
         RequestAcceptance(common).observe(OFFER, judge(rng, [0.95]), 1, (0.99,))
-    go_on = Chain(RequestAcceptance(common), Lockstep(0.4, 0.0, [0.0] * 9, 1), 5)
+    go_on = ChainStop(RequestAcceptance(common), Lockstep(0.4, 0.0, [0.0] * 9, 1), 5)
     assert go_on(0.99)
 
 
 def test_lengths_of_a_draft_that_is_free_to_stop_are_learned() -> None:
-    habits = RequestAcceptance(Acceptance(DRAFT))
+    habits = RequestAcceptance(CandidateAcceptance(DRAFT))
     for _ in range(60):
         habits.observe(OFFER, 4, 6, free=True)
     assert habits.free(OFFER, 60) == pytest.approx((4.0, 6.0), abs=0.4)
@@ -101,7 +106,7 @@ def test_lengths_of_a_draft_that_is_free_to_stop_are_learned() -> None:
 @pytest.mark.parametrize("support", [0, 1, 2])
 def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
     rng = random.Random(9)
-    common = Acceptance(SUFFIX_LOOKUP)
+    common = CandidateAcceptance(SUFFIX_LOOKUP)
     for _ in range(200):
         habits = RequestAcceptance(common)
         for match, first in ((1, 0.2), (3, 0.9)):
@@ -123,7 +128,7 @@ def test_lookup_learns_by_how_much_was_found_again(support: int) -> None:
 def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
     """The same match, once with a second place that agrees, once with one that does not."""
     rng = random.Random(10)
-    common = Acceptance(SUFFIX_LOOKUP)
+    common = CandidateAcceptance(SUFFIX_LOOKUP)
     for _ in range(200):
         habits = RequestAcceptance(common)
         habits.observe(lookup_offer(range(2), 2, 2), judge(rng, [0.9, 0.8]), 2)
@@ -137,14 +142,14 @@ def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
 
 
 def test_a_longer_offer_is_never_likelier_to_stand() -> None:
-    habits = RequestAcceptance(Acceptance(SUFFIX_LOOKUP))
+    habits = RequestAcceptance(CandidateAcceptance(SUFFIX_LOOKUP))
     for match in (1, 2, 5, 30, 100):
         survival = habits.survival(lookup_offer(range(40), match, 0), 40)
         assert survival == sorted(survival, reverse=True)
 
 
 def test_a_text_that_only_seems_to_repeat_itself() -> None:
-    common = Acceptance(SUFFIX_LOOKUP)
+    common = CandidateAcceptance(SUFFIX_LOOKUP)
     habits = RequestAcceptance(common)
     for _ in range(12):
         habits.observe(lookup_offer(range(1), 3, 0), 0, 1)

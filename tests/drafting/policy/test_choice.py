@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from specstream.drafting.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.drafting.policy.choice import Place, Step
+from specstream.drafting.policy.acceptance import CandidateAcceptance, RequestAcceptance
+from specstream.drafting.policy.choice import ChosenPlan, Step
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
-from specstream.drafting.policy.records import Candidate, Offer, Outcome, Outlook, RoundTimes
+from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundOutcome, RoundTimes
 
 BASE_MS, AROUND_MS = 3.0, 0.08
 DRAFT = Candidate("draft", "the draft model")
@@ -21,7 +21,7 @@ class Known(RequestAcceptance):
     """Chances that are given."""
 
     def __init__(self, candidate: Candidate, chances: Sequence[float]) -> None:
-        super().__init__(Acceptance(candidate))
+        super().__init__(CandidateAcceptance(candidate))
         self.chances = chances
 
     def survival(self, offer: Offer, count: int) -> list[float]:
@@ -30,20 +30,20 @@ class Known(RequestAcceptance):
 
 def place(
     candidate: Candidate, chances: Sequence[float], nodes: Sequence[int] = (), number: int = 1
-) -> Place:
+) -> ChosenPlan:
     offer = Offer(len(chances), nodes=nodes)
     outlook = Outlook(number, True, 50, {candidate.name: offer})
-    return Place(outlook, 50, {candidate.name: Known(candidate, chances)}, 1.0)
+    return ChosenPlan(outlook, 50, {candidate.name: Known(candidate, chances)}, 1.0)
 
 
 def best(
     candidate: Candidate,
     worth: float,
-    *places: Place,
+    *places: ChosenPlan,
     step: float = 0.3,
     token: float = 0.05,
     jump: float = 0.0,
-    others: Sequence[Place] = (),
+    others: Sequence[ChosenPlan] = (),
 ) -> tuple[float, list[int]]:
     """What the candidate gains with the places in `step_of`, and by how many tokens of each."""
     made = step_of(candidate, worth, *places, step=step, token=token, jump=jump, others=others)
@@ -54,11 +54,11 @@ def best(
 def step_of(
     candidate: Candidate,
     worth: float,
-    *places: Place,
+    *places: ChosenPlan,
     step: float = 0.3,
     token: float = 0.05,
     jump: float = 0.0,
-    others: Sequence[Place] = (),
+    others: Sequence[ChosenPlan] = (),
 ) -> Step:
     """On a machine where the k-th token beyond the first takes ``token``, the first ``jump`` more."""
     rows = len(places) + len(others)
@@ -157,7 +157,7 @@ def serve(policy: Policy, accepts: dict[str, int], rounds: int) -> list[str]:
         draft_ms, verify_ms = passes * costs_ms[name], 3.0 + 0.02 * nodes
         times = RoundTimes(draft_ms, passes, 0, verify_ms, 1, 1 + nodes, 0.4)
         tree = depth if name == "heads" else None
-        policy.observe(times, [Outcome(1, plan, nodes, accepted, depth=tree)])
+        policy.observe(times, [RoundOutcome(1, plan, nodes, accepted, depth=tree)])
     return chosen
 
 

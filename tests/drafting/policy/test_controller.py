@@ -10,7 +10,7 @@ import pytest
 
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
-from specstream.drafting.policy.records import Candidate, Offer, Outcome, Outlook, RoundTimes
+from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundOutcome, RoundTimes
 from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 from tests.drafting.policy.simulator import Fixed, Machine, Result, Text, serve, text
 
@@ -312,7 +312,7 @@ def test_a_draft_that_falls_silent_is_left_alone() -> None:
     for _ in range(40):
         plan = chooser.plan([Outlook(1, True, 50, {"draft": Offer(50), "suffix": Offer(0)})])[0]
         kinds.append(plan.proposer)
-        chooser.observe(machine.round(0, 0, 1, 1, False), [Outcome(1, plan, 0, 0)])
+        chooser.observe(machine.round(0, 0, 1, 1, False), [RoundOutcome(1, plan, 0, 0)])
     assert kinds.count("draft") == 3
 
 

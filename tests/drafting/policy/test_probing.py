@@ -1,25 +1,25 @@
 from __future__ import annotations
 
-from specstream.drafting.policy.acceptance import Acceptance, RequestAcceptance
-from specstream.drafting.policy.choice import Place, Tries
-from specstream.drafting.policy.records import Candidate, Offer, Outcome, Outlook, Plan
+from specstream.drafting.policy.acceptance import CandidateAcceptance, RequestAcceptance
+from specstream.drafting.policy.choice import ChosenPlan, Tries
+from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundOutcome, RoundPlan
 
 DRAFT = Candidate("draft", "the draft model")
 OFFER = Offer(9)
 
 
 def given_up(interval: int = 1, idle: int = 0) -> RequestAcceptance:
-    track = RequestAcceptance(Acceptance(DRAFT))
+    track = RequestAcceptance(CandidateAcceptance(DRAFT))
     track.interval, track.idle = interval, idle
     return track
 
 
 def tried(track: RequestAcceptance, accepted: int) -> None:
-    track.judge(Outcome(1, Plan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
+    track.judge(RoundOutcome(1, RoundPlan("draft", 1), 1, accepted), OFFER, probing=True, longest=9)
 
 
 def due(track: RequestAcceptance) -> bool:
-    place = Place(Outlook(1, True, 9, {"draft": OFFER}), 9, {"draft": track}, 1.0)
+    place = ChosenPlan(Outlook(1, True, 9, {"draft": OFFER}), 9, {"draft": track}, 1.0)
     return place.due("draft")
 
 
@@ -74,8 +74,8 @@ def test_a_try_that_succeeds_brings_the_next_one_soon() -> None:
 def test_a_candidate_that_is_silent_while_it_catches_up_is_not_mute() -> None:
     track = given_up()
     for _ in range(9):
-        track.judge(Outcome(1, Plan("draft", 1), 0, 0), Offer(9, behind=200), False, 9)
+        track.judge(RoundOutcome(1, RoundPlan("draft", 1), 0, 0), Offer(9, behind=200), False, 9)
     assert not track.mute
     for _ in range(3):
-        track.judge(Outcome(1, Plan("draft", 1), 0, 0), OFFER, False, 9)
+        track.judge(RoundOutcome(1, RoundPlan("draft", 1), 0, 0), OFFER, False, 9)
     assert track.mute

@@ -5,8 +5,8 @@ import random
 from itertools import accumulate
 
 from specstream.drafting.policy.acceptance import (
-    Acceptance,
-    Chain,
+    CandidateAcceptance,
+    ChainStop,
     Lockstep,
     RequestAcceptance,
     stop_of,
@@ -23,7 +23,7 @@ SHARE = 0.7  # of sure tokens
 
 def trained() -> RequestAcceptance:
     rng = random.Random(10)
-    common = Acceptance(Candidate("draft", "the draft model", stops=True))
+    common = CandidateAcceptance(Candidate("draft", "the draft model", stops=True))
     for _ in range(600):
         acceptance = RequestAcceptance(common)
         says = [SURE if rng.random() < SHARE else UNSURE for _ in range(6)]
@@ -58,7 +58,7 @@ def test_looking_one_token_ahead_is_as_good_as_looking_ten() -> None:
         optimal = best_value(1.0, 0, cost)
         reached = 0.0
         for says in itertools.product((SURE, UNSURE), repeat=10):
-            go_on = Chain(acceptance, lockstep(cost), 99)
+            go_on = ChainStop(acceptance, lockstep(cost), 99)
             weight, survival = 1.0, 1.0
             for q in says:
                 weight *= SHARE if q == SURE else 1.0 - SHARE
@@ -74,13 +74,13 @@ def test_stops_sooner_where_tokens_cost_more() -> None:
     acceptance = trained()
     lengths = []
     for cost in (0.05, 0.2, 0.5, 0.9):
-        go_on = Chain(acceptance, lockstep(cost), 99)
+        go_on = ChainStop(acceptance, lockstep(cost), 99)
         lengths.append(next((k for k in range(60) if not go_on(SURE)), 60))
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
 
 
 def test_a_token_it_was_unsure_of_ends_it() -> None:
-    go_on = Chain(trained(), lockstep(0.45), 99)
+    go_on = ChainStop(trained(), lockstep(0.45), 99)
     assert go_on(SURE)
     assert not go_on(UNSURE)
 
@@ -88,17 +88,17 @@ def test_a_token_it_was_unsure_of_ends_it() -> None:
 def test_a_pass_is_paid_for_by_all_who_draft() -> None:
     """One request alone wouldn't make another pass; four would, and so do."""
     acceptance = trained()
-    alone = Chain(acceptance, lockstep(1.5), 99)
+    alone = ChainStop(acceptance, lockstep(1.5), 99)
     assert not alone(SURE)
     shared = lockstep(1.5, chains=4)
-    together = [Chain(acceptance, shared, 99) for _ in range(4)]
+    together = [ChainStop(acceptance, shared, 99) for _ in range(4)]
     assert all(go_on(SURE) for go_on in together)
 
 
 def test_when_the_others_have_stopped_it_stops_too() -> None:
     acceptance = trained()
     shared = lockstep(1.2, chains=3)
-    steady, *others = [Chain(acceptance, shared, 99) for _ in range(3)]
+    steady, *others = [ChainStop(acceptance, shared, 99) for _ in range(3)]
     assert steady(SURE)
     for other in others:
         for _ in range(4):
@@ -110,7 +110,7 @@ def test_when_the_others_have_stopped_it_stops_too() -> None:
 def test_a_pass_that_others_make_is_no_reason_to_draft_what_cannot_stand() -> None:
     acceptance = trained()
     shared = lockstep(0.1, 0.3, chains=2)
-    sure, unsure = Chain(acceptance, shared, 99), Chain(acceptance, shared, 99)
+    sure, unsure = ChainStop(acceptance, shared, 99), ChainStop(acceptance, shared, 99)
     assert sure(SURE)
     assert not (unsure(UNSURE) and unsure(UNSURE))
 
@@ -119,7 +119,7 @@ def test_a_full_pass_makes_tokens_dear() -> None:
     """The target's pass is cheap up to a width, and dear beyond it."""
     acceptance = trained()
     shared = lockstep(0.0, 0.01, 0.01, 0.99, chains=5)
-    asked = [Chain(acceptance, shared, 99) for _ in range(5)]
+    asked = [ChainStop(acceptance, shared, 99) for _ in range(5)]
     assert [go_on(SURE) for go_on in asked] == [True, True, False, False, False]
 
 
@@ -127,7 +127,7 @@ def test_chains_at_their_longest_are_asked_once_more() -> None:
     """Two of three tokens each: four beyond the firsts are priced, and no chain asks for a fifth."""
     acceptance = trained()
     shared = Lockstep(0.0, 0.0, [0.0] * 6, 2)
-    chains = [Chain(acceptance, shared, 3) for _ in range(2)]
+    chains = [ChainStop(acceptance, shared, 3) for _ in range(2)]
     for more in (True, True, False):
         assert [go_on(SURE) for go_on in chains] == [more] * 2
     assert shared.tokens == 4
@@ -138,7 +138,7 @@ def test_a_lone_chain_tells_its_answers_beforehand() -> None:
     rng, acceptance, ended = random.Random(3), trained(), set[int]()
     for _ in range(600):
         room, costs = rng.randint(2, 9), [rng.uniform(0.0, 0.3) for _ in range(12)]
-        go_on = Chain(acceptance, lockstep(rng.uniform(0.0, 0.5), *costs), room)
+        go_on = ChainStop(acceptance, lockstep(rng.uniform(0.0, 0.5), *costs), room)
         says = [rng.choice((SURE, UNSURE, 0.999, rng.random())) for _ in range(room)]
         asked = rng.randint(0, min(2, room))
         if not all(go_on(q) for q in says[:asked]):
@@ -162,5 +162,5 @@ def test_a_lone_chain_tells_its_answers_beforehand() -> None:
 
 def test_what_other_chains_decide_is_no_rule() -> None:
     acceptance = trained()
-    assert stop_of(Chain(acceptance, lockstep(0.1, 0.1, chains=2), 5)) is None
+    assert stop_of(ChainStop(acceptance, lockstep(0.1, 0.1, chains=2), 5)) is None
     assert stop_of(lambda confidence: True) is None

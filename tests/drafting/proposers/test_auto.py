@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from specstream.drafting.optional import States
-from specstream.drafting.policy.records import Candidate, Offer, Plan
+from specstream.drafting.policy.records import Candidate, Offer, RoundPlan
 from specstream.drafting.proposal import Capabilities, Proposal
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import Drafted
+from specstream.drafting.proposers.candidate import TaskProposal
 from specstream.engine.core.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
@@ -52,11 +52,11 @@ def test_greedy_text_is_the_same_whatever_is_chosen(seed: int) -> None:
 def test_what_was_planned_is_proposed_all_kinds_in_one_step() -> None:
     script = Script()
     plans = [
-        Plan("draft", 3),
-        Plan("suffix", 2),
-        Plan("off", 0),
-        Plan("draft", 5),
-        Plan("suffix", 9),
+        RoundPlan("draft", 3),
+        RoundPlan("suffix", 2),
+        RoundPlan("off", 0),
+        RoundPlan("draft", 5),
+        RoundPlan("suffix", 9),
     ]
     script.rounds = [plans]
     core = core_under(script, max_running=5)
@@ -81,10 +81,10 @@ def test_a_round_without_a_proposal_is_nobodys() -> None:
 
 
 def test_a_plan_beyond_the_budget_is_cut() -> None:
-    script = Script(*[[Plan("draft", 50)]] * 50)
+    script = Script(*[[RoundPlan("draft", 50)]] * 50)
     core = core_under(script)
     for text, room in (("abab", 9), ("a" * 505, 7)):  # the reply's room, and the context's
-        script.rounds = [[Plan("draft", 50)]] * 50
+        script.rounds = [[RoundPlan("draft", 50)]] * 50
         request, inbox = answered(core, text, greedy(room))
         assert len(inbox.token_ids) == room
         assert inbox.token_ids == alone(text, room)
@@ -102,7 +102,7 @@ def test_the_last_tokens_are_proposed_for_only_as_far_as_they_count(most: int) -
 
 
 def test_without_a_draft_a_plan_for_one_is_a_plain_round() -> None:
-    script = Script(*[[Plan("draft", 4)]] * 50)
+    script = Script(*[[RoundPlan("draft", 4)]] * 50)
     core = make_core(MODEL, TOKENIZER, proposer_with(script, None, target=RUNNER), eos_ids=())
     request, inbox = answered(core, "abab", greedy(9))
     assert inbox.token_ids == alone("abab", 9)
@@ -146,7 +146,7 @@ def test_the_reproducible_mode_gives_the_same_tokens_whatever_is_chosen(temperat
 
 
 def test_a_fixed_width_bounds_the_proposals() -> None:
-    script = Script(*[[Plan("draft", 50)]] * 90)
+    script = Script(*[[RoundPlan("draft", 50)]] * 90)
     target = ModelRunner(tiny_model(len(TOKENIZER), seed=2, context=160), fixed_width=8)
     config = small_config().model_copy(update={"mode": "reproducible"})
     made = proposer_with(script, ModelRunner(DRAFT))
@@ -175,7 +175,7 @@ class Reading:
     def offer(self, request: object, budget: int) -> Offer:
         return Offer(budget)
 
-    def draft(self, tasks: object) -> list[Drafted]:
+    def draft(self, tasks: object) -> list[TaskProposal]:
         return []
 
     def observe(self, requests: object, verdicts: object) -> None:

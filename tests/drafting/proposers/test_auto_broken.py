@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specstream.drafting.policy.records import Outcome, Plan, RoundTimes
+from specstream.drafting.policy.records import RoundOutcome, RoundPlan, RoundTimes
 from tests.support.choosers import (
     PROMPTS,
     Dice,
@@ -32,7 +32,7 @@ class Broken(Dice):
             self.broken += 1
             raise ZeroDivisionError(where)
 
-    def plan(self, outlooks: Any) -> list[Plan]:
+    def plan(self, outlooks: Any) -> list[RoundPlan]:
         self._maybe("plan")
         if self.where == "go on":
             self.stops = lambda: self._go_on
@@ -43,7 +43,7 @@ class Broken(Dice):
         self._maybe("go on")
         return True
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         self._maybe("observe")
         super().observe(times, outcomes)
 

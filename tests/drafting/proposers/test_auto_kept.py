@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specstream.drafting.optional import StepTimes
-from specstream.drafting.policy.records import Plan
+from specstream.drafting.policy.records import RoundPlan
 from specstream.engine.core.step import EngineCore
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
@@ -161,11 +161,11 @@ def fail_once(runner: ScriptedRunner) -> None:
 
 def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() -> None:
     """Else the draft would know a few tokens only, of a prompt that has many."""
-    script = Script(*[[Plan("draft", 3)]] * 200)
+    script = Script(*[[RoundPlan("draft", 3)]] * 200)
     made: Any = proposer_with(script, ModelRunner(DRAFT), window=32)
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     answered(core, "abc" * 40, greedy(12), session="s")  # of 120 tokens the draft reads the last 32
-    script.rounds = [[Plan("draft", 3)]] * 20
+    script.rounds = [[RoundPlan("draft", 3)]] * 20
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()
     core.step()

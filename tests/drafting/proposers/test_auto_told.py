@@ -12,7 +12,7 @@ import pytest
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
-from specstream.drafting.policy.records import Candidate, Outcome, Plan, RoundTimes
+from specstream.drafting.policy.records import Candidate, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposal import Verdict
 from specstream.engine.core.lifecycle import PrefillBudget
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
@@ -89,11 +89,11 @@ class Order(Dice):
         super().__init__(kinds=["draft"])
         self.log: list[str] = []
 
-    def plan(self, outlooks: Any) -> list[Plan]:
+    def plan(self, outlooks: Any) -> list[RoundPlan]:
         self.log.append("plan")
         return super().plan(outlooks)
 
-    def observe(self, times: RoundTimes, outcomes: Sequence[Outcome]) -> None:
+    def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         self.log.append("observe")
         super().observe(times, outcomes)
 
@@ -214,7 +214,7 @@ def test_outcomes_without_times_teach_acceptance_and_no_prices() -> None:
 
 def test_a_step_that_only_catches_up_is_not_taken_for_overhead() -> None:
     """A draft that reads a long prompt in parts proposes nothing yet; that time is the draft's."""
-    script = Script(*[[Plan("draft", 4)]] * 90)
+    script = Script(*[[RoundPlan("draft", 4)]] * 90)
     made: Any = proposer_with(script, ModelRunner(DRAFT))
     made._candidates["draft"]._prefill_chunk = 16
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
@@ -243,7 +243,7 @@ def test_a_draft_that_reads_in_small_parts_is_not_taken_for_mute() -> None:
 
 
 def test_lookup_rounds_are_not_the_drafts_time() -> None:
-    script = Script(*[[Plan("suffix", 4)]] * 90)
+    script = Script(*[[RoundPlan("suffix", 4)]] * 90)
     core = core_under(script)
     answered(core, "abab", greedy(20))
     assert {(t.draft_ms, t.draft_forwards, t.draft_read) for t, _ in script.told} == {(0.0, 0, 0)}

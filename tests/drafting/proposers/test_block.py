@@ -11,7 +11,7 @@ from torch import Tensor
 from specstream.drafting.optional import States
 from specstream.drafting.proposers import block
 from specstream.drafting.proposers.block import BlockProposer, build
-from specstream.drafting.proposers.candidate import Parts, Task
+from specstream.drafting.proposers.candidate import EngineParts, Task
 from specstream.errors import ConfigError
 from specstream.methods import BlockProposerConfig
 from specstream.model.forward import Extras, ForwardInput
@@ -171,9 +171,9 @@ def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
 
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:
-    parts = Parts(RUNNER, frozenset(), TOKENIZER, heads={"block": block_head(RUNNER)})
+    parts = EngineParts(RUNNER, frozenset(), TOKENIZER, heads={"block": block_head(RUNNER)})
     made = build(BlockProposerConfig(), parts)
     made.rehearse()
     assert made.candidate.passes == "one"
     with pytest.raises(ConfigError, match="specstream train block"):
-        build(BlockProposerConfig(), Parts(RUNNER, frozenset(), TOKENIZER))
+        build(BlockProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER))

@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto_build import build as build_auto
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.early_exit import EarlyExitProposer
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported
@@ -20,7 +20,7 @@ from specstream.methods import AutoProposerConfig, EarlyExitProposerConfig
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.research.early_exit import EarlyExit, ExitWeights
 from specstream.model.native.layers import NativeLayers
-from specstream.model.native.structs import Pass
+from specstream.model.native.structs import PassStruct
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy
@@ -72,7 +72,7 @@ def test_the_drafted_tokens_enter_verification_behind_the_layers_that_drafted_th
     read: list[int] = []
     run = NativeLayers.run_on
 
-    def count(self: NativeLayers, ready: Pass, first: int, end: int) -> None:
+    def count(self: NativeLayers, ready: PassStruct, first: int, end: int) -> None:
         if first == 0 < end:
             read.append(ready.n)
         run(self, ready, first, end)
@@ -208,9 +208,9 @@ def test_a_seeded_reply_is_the_same_without_it() -> None:
     assert reply(core, "test") == reply(core, "off")
 
 
-def parts(runner: ModelRunner, **heads: EarlyExit) -> Parts:
+def parts(runner: ModelRunner, **heads: EarlyExit) -> EngineParts:
     named = {name.replace("_", "-"): head for name, head in heads.items()}
-    return Parts(runner, frozenset(), TOKENIZER, heads=named)
+    return EngineParts(runner, frozenset(), TOKENIZER, heads=named)
 
 
 def test_it_is_built_with_a_trained_exit_or_without() -> None:

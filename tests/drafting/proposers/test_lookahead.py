@@ -10,7 +10,7 @@ import torch
 from specstream.config import parse_config
 from specstream.drafting.proposal import MAX_NODES, Proposal, Verdict
 from specstream.drafting.proposers.auto_build import build as build_auto
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.lookahead import LookaheadProposer, NgramPool
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, LookaheadProposerConfig
@@ -214,7 +214,7 @@ def test_a_window_that_no_pass_can_take_is_refused() -> None:
 
 
 def test_auto_takes_it_only_if_it_is_named() -> None:
-    parts = Parts(ModelRunner(MODEL), frozenset({EOS}), TOKENIZER)
+    parts = EngineParts(ModelRunner(MODEL), frozenset({EOS}), TOKENIZER)
     assert not build_auto(AutoProposerConfig(), parts).capabilities.predictions
     proposer = build_auto(AutoProposerConfig(methods=("lookahead",)), parts)
     assert proposer.capabilities.predictions and proposer.capabilities.trees

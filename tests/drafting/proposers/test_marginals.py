@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.policy.records import Offer
-from specstream.drafting.proposers.candidate import Drafted, Task, stop_below
+from specstream.drafting.proposers.candidate import Task, TaskProposal, stop_below
 from specstream.drafting.proposers.rows import take_chain
 from specstream.model.tokens.sampling import probabilities
 from specstream.types import SamplingParams
@@ -23,7 +23,7 @@ def take(
     rows: Tensor = ROWS,
     go_on: Callable[[float], bool] | None = None,
     looks: bool = True,
-) -> Drafted:
+) -> TaskProposal:
     return take_chain(Task(text, 4, Offer(4), go_on), rows, looks=looks, source="marginals")
 
 

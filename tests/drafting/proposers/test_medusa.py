@@ -13,7 +13,7 @@ from torch import Tensor
 from specstream.drafting.proposal import Capabilities, Proposal
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto_build import build as build_auto
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.medusa import MedusaProposer, TreeShape, grow_all
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, MedusaProposerConfig
@@ -159,11 +159,11 @@ def test_a_tree_accepts_more_than_a_chain() -> None:
 def test_it_is_built_from_heads_that_were_loaded_and_auto_takes_them() -> None:
     runner = ModelRunner(MODEL)
     made = medusa_head(trained_medusa(MODEL), runner)
-    parts = Parts(runner, frozenset(), TOKENIZER, heads={"medusa": made})
+    parts = EngineParts(runner, frozenset(), TOKENIZER, heads={"medusa": made})
     proposer = build_proposer(MedusaProposerConfig(), parts)
     assert proposer.capabilities == Capabilities(made.depths, trees=True)
     with pytest.raises(ConfigError, match="--draft"):
-        build_proposer(MedusaProposerConfig(), Parts(runner, frozenset(), TOKENIZER))
+        build_proposer(MedusaProposerConfig(), EngineParts(runner, frozenset(), TOKENIZER))
     auto = build_auto(AutoProposerConfig(), parts)
     core = make_core(MODEL, TOKENIZER, auto, eos_ids=())
     check_greedy(core, 30, None)

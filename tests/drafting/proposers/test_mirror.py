@@ -16,7 +16,7 @@ from torch import Tensor
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.policy.costs import Costs
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.research.mirror import MirrorProposer, one_thread
 from specstream.drafting.research.mirroring import MirrorCounts, likely
@@ -262,7 +262,7 @@ def test_a_proposer_that_is_replaced_ends_its_thread() -> None:
 
 def test_what_it_needs_is_told() -> None:
     target, ends = ModelRunner(MODEL), frozenset({EOS})
-    parts = Parts(target, ends, TOKENIZER, ModelRunner(noisy_copy(MODEL, 0.1)))
+    parts = EngineParts(target, ends, TOKENIZER, ModelRunner(noisy_copy(MODEL, 0.1)))
     made = build_proposer(MirrorProposerConfig(), parts)
     assert isinstance(made, MirrorProposer) and made.midway_depth == 1
     made.close()

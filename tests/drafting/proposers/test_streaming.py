@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.drafting.proposers.candidate import Parts
+from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.streaming import StreamingProposer, build
 from specstream.errors import ConfigError
 from specstream.methods import StreamingProposerConfig
@@ -88,7 +88,9 @@ def test_streams_that_lie_cost_only_speed(answer: str) -> None:
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:
     heads = {"streaming": streaming_head(RUNNER)}
-    made = build(StreamingProposerConfig(), Parts(RUNNER, frozenset(), TOKENIZER, heads=heads))
+    made = build(
+        StreamingProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER, heads=heads)
+    )
     assert isinstance(made, StreamingProposer)
     with pytest.raises(ConfigError, match="specstream train streaming"):
-        build(StreamingProposerConfig(), Parts(RUNNER, frozenset(), TOKENIZER))
+        build(StreamingProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER))

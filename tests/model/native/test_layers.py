@@ -14,7 +14,7 @@ from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.kv.base import RowCache
 from specstream.model.native.chain import NativeChain
 from specstream.model.runner import ModelRunner
-from specstream.model.tokens.spelling import Stop
+from specstream.model.tokens.spelling import StopRule
 from specstream.model.tree import Tree
 from tests.model.families import FAMILY, VOCAB, build, text
 
@@ -157,7 +157,7 @@ def test_a_chain_writes_what_single_steps_write(dtype: torch.dtype) -> None:
 def test_a_chain_ends_where_its_rule_says() -> None:
     made, ids = runner("qwen3", torch.float32), text(9)
 
-    def written(stop: Stop, most: int = 8) -> list[int]:
+    def written(stop: StopRule, most: int = 8) -> list[int]:
         cache = made.new_cache()
         made.forward([ForwardInput(ids[:8], cache)])
         found = chain_of(made)(ids[8:], cast(RowCache, cache), most, VOCAB, stop)
@@ -166,17 +166,17 @@ def test_a_chain_ends_where_its_rule_says() -> None:
         tokens: list[int] = found[0].tolist()
         return tokens
 
-    whole = written(Stop())
+    whole = written(StopRule())
     assert len(whole) == 8
     for at in range(1, 8):
         first = whole.index(whole[at])
-        assert written(Stop(ends=(VOCAB + 1, whole[at]))) == whole[: first + 1]
-        free = Stop(prices=[0.0] * 7)
+        assert written(StopRule(ends=(VOCAB + 1, whole[at]))) == whole[: first + 1]
+        free = StopRule(prices=[0.0] * 7)
         assert written(free) == whole and written(free, 3) == whole[:3]
         assert written(free._replace(prices=[0.0] * at)) == whole[: at + 1]  # as far as it reaches
         dear = [0.0] * (at - 1) + [1.0] + [0.0] * 9
         assert written(free._replace(prices=dear)) == whole[:at]  # at most 1: not above
-        halved = Stop(chances=[0.5], prices=[0.5 ** (at + 2)] * 8)
+        halved = StopRule(chances=[0.5], prices=[0.5 ** (at + 2)] * 8)
         assert written(halved) == whole[: at + 1]
         assert written(halved._replace(ceiling=0.25)) == whole[:at]
 
@@ -185,15 +185,15 @@ def test_a_chain_ends_where_its_rule_says() -> None:
 def test_a_chain_looks_its_probabilities_up() -> None:
     made, ids = runner("qwen3", torch.float32), text(9)
 
-    def chain(stop: Stop) -> tuple[torch.Tensor, torch.Tensor]:
+    def chain(stop: StopRule) -> tuple[torch.Tensor, torch.Tensor]:
         return chain_of(made)(ids, cast(RowCache, made.new_cache()), 8, VOCAB, stop)
 
-    confidences = chain(Stop())[1].tolist()
+    confidences = chain(StopRule())[1].tolist()
     lowest = min(confidences)
     at = confidences.index(lowest)
     # On an edge means behind it: only what lies below the edge has no chance.
     for edge, count in ((lowest, 8), (math.nextafter(lowest, 2.0), at + 1)):
-        rule = Stop(edges=[edge], chances=[0.0, 1.0], prices=[0.0] * 7)
+        rule = StopRule(edges=[edge], chances=[0.0, 1.0], prices=[0.0] * 7)
         assert len(chain(rule)[0]) == count
 
 

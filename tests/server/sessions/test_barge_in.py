@@ -9,7 +9,12 @@ import pytest
 
 from specstream.realtime.resources import Word
 from specstream.realtime.wire import SAMPLE_RATE, Refused
-from specstream.server.sessions.entries import Conversation, Entry, SpokenTrack, spoken_text
+from specstream.server.sessions.entries import (
+    ConversationItems,
+    ItemEntry,
+    SpokenTrack,
+    spoken_text,
+)
 from specstream.testing import ScriptedEngine
 from specstream.types import Span, Speech
 from tests.server.doubles import WORDS, HandClock, Stand, wait_for
@@ -17,7 +22,7 @@ from tests.server.doubles import WORDS, HandClock, Stand, wait_for
 WORD_MS = 200  # a word of `WordVoice`
 
 
-def a_spoken_reply(random: Random) -> tuple[Entry, list[int]]:
+def a_spoken_reply(random: Random) -> tuple[ItemEntry, list[int]]:
     """Words, tags and punctuation at random; some phrases without word marks, some with gaps.
 
     Also the lengths that the text may be cut to: behind each word and what clings to it.
@@ -38,10 +43,10 @@ def a_spoken_reply(random: Random) -> tuple[Entry, list[int]]:
     track.add(marks if random.random() < 0.8 else [], whole, Span(0, at), text)
     track.sent = at
     ends = [0, *(found.end() for found in re.finditer(r"[a-f]+[^\s\[a-f]*", text))]
-    return Entry("item", "assistant", text, spoken=track), ends
+    return ItemEntry("item", "assistant", text, spoken=track), ends
 
 
-def barge_in(conversation: Conversation, samples: int, *, cancelled: bool) -> None:
+def barge_in(conversation: ConversationItems, samples: int, *, cancelled: bool) -> None:
     """What a cancel or a client's truncation does to the item."""
     if cancelled:
         conversation.get("item").cut_to(samples)
@@ -56,7 +61,7 @@ def test_a_cut_is_a_prefix_that_ends_at_a_word_and_never_grows(seed: int) -> Non
         entry, ends = a_spoken_reply(random)
         assert entry.spoken is not None
         written, said = entry.text, spoken_text(entry.text, entry.spoken.tags)
-        conversation = Conversation(entries=[entry])
+        conversation = ConversationItems(entries=[entry])
         for _ in range(random.randrange(2, 8)):
             before, sent = entry.text, entry.spoken.sent
             samples = random.randrange(sent + 1)
@@ -143,5 +148,5 @@ def test_a_refused_cut_changes_nothing() -> None:
     assert entry.spoken is not None
     before = entry.text
     with pytest.raises(Refused):
-        Conversation(entries=[entry]).truncate("item", 0, entry.spoken.sent)
+        ConversationItems(entries=[entry]).truncate("item", 0, entry.spoken.sent)
     assert entry.text == before

@@ -15,8 +15,8 @@ from specstream.realtime.resources import Item, Part, Word
 from specstream.realtime.wire import Refused
 from specstream.server.sessions.entries import (
     MAX_ITEMS,
-    Conversation,
-    Entry,
+    ConversationItems,
+    ItemEntry,
     SpokenText,
     SpokenTrack,
     spoken_text,
@@ -28,7 +28,9 @@ from specstream.types import Span, Speech
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
 
 
-def create(conversation: Conversation, text: str, after: str | None = None, **item: Any) -> str:
+def create(
+    conversation: ConversationItems, text: str, after: str | None = None, **item: Any
+) -> str:
     content = [{"type": "input_text", "text": text}]
     created = {"type": "conversation.item.create", "item": {**USER, "content": content, **item}}
     event = parse_client_event(json.dumps(created))
@@ -38,7 +40,7 @@ def create(conversation: Conversation, text: str, after: str | None = None, **it
 
 
 def test_items_stand_where_they_were_put() -> None:
-    conversation = Conversation()
+    conversation = ConversationItems()
     first = create(conversation, "one")
     create(conversation, "three")
     create(conversation, "two", after=first, id="my-item")
@@ -64,7 +66,9 @@ def test_items_stand_where_they_were_put() -> None:
 
 
 def test_a_conversation_is_bounded() -> None:
-    conversation = Conversation(entries=[Entry(str(i), "user", "x") for i in range(MAX_ITEMS)])
+    conversation = ConversationItems(
+        entries=[ItemEntry(str(i), "user", "x") for i in range(MAX_ITEMS)]
+    )
     with pytest.raises(Refused) as caught:
         create(conversation, "one too many")
     assert caught.value.code == "conversation_full"
@@ -73,11 +77,11 @@ def test_a_conversation_is_bounded() -> None:
 TEXT = 'He said: "Hello, world!" [smile] And left... at 5.'
 
 
-def spoken_entry(*, words: bool) -> Entry:
+def spoken_entry(*, words: bool) -> ItemEntry:
     """Each word takes 1000 samples; two phrases, the tag belongs to the second."""
     tags = [Span(25, 32)]
     track = SpokenTrack(tags)
-    entry = Entry("item", "assistant", TEXT, spoken=track)
+    entry = ItemEntry("item", "assistant", TEXT, spoken=track)
     at = 0
     for chars in (Span(0, 25), Span(25, len(TEXT))):
         start = at
@@ -133,7 +137,7 @@ def test_without_word_marks_a_cut_is_estimated_and_never_grows() -> None:
 
 def test_truncation_is_refused_where_it_makes_no_sense() -> None:
     entry = spoken_entry(words=True)
-    conversation = Conversation(entries=[entry, Entry("typed", "assistant", "Hi")])
+    conversation = ConversationItems(entries=[entry, ItemEntry("typed", "assistant", "Hi")])
     cases = {
         ("nowhere", 0, 10): "item_truncate_invalid_item_id",
         ("typed", 0, 10): "unsupported_content_type",

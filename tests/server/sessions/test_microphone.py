@@ -20,7 +20,7 @@ from specstream.listening.listener import MAX_WAITING
 from specstream.realtime.input_settings import AudioInput, TurnDetection
 from specstream.server.sessions import audio as g711
 from specstream.server.sessions import microphone
-from specstream.server.sessions.hearing import Hearing, _agreed
+from specstream.server.sessions.hearing import SessionHearing, _agreed
 from specstream.server.sessions.microphone import Microphone, listener_settings
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
 from tests.server.doubles import WORD_S, Gate, Stand, Wire, WordVoice, wait_for
@@ -195,10 +195,10 @@ async def test_a_commit_of_nothing_is_refused_as_openai_does() -> None:
 
 async def test_cleared_turns_leave_nothing_behind() -> None:
     ear = Ear()
-    held: list[Hearing] = []
+    held: list[SessionHearing] = []
     opened = Microphone._listener
 
-    def listener(self: Microphone) -> Hearing:
+    def listener(self: Microphone) -> SessionHearing:
         held.append(opened(self))
         return held[-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.client.client import ReasoningDelta, Report, TextDelta
+from specstream.client.client import ReasoningDelta, RealtimeReport, TextDelta
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Span
@@ -29,7 +29,7 @@ async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(
     texts = [event for event in events if isinstance(event, TextDelta)]
     assert text_of(events) == "Yes it is."
     assert texts[0].tokens == (3, 4)  # the reasoning's tokens are not the reply's
-    (report,) = [event for event in events if isinstance(event, Report)]
+    (report,) = [event for event in events if isinstance(event, RealtimeReport)]
     assert report.figures["reasoning"] == "Hm, so."
     assert end_of(events).text == "Yes it is."
 
