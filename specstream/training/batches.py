@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specstream.training.store import ReplyStore, StoredReply
+from specstream.training.store import ReplyFolder, StoredReply
 from specstream.training.trainee import TrainingBatch
 
 __all__ = ["Batches", "DraftVocabulary", "Position", "collate", "frequent_tokens", "pruned_size"]
@@ -125,7 +125,7 @@ class Batches:
         seed: Seed of the order.
     """
 
-    replies: ReplyStore
+    replies: ReplyFolder
     depths: Sequence[int]
     norm: Callable[[Tensor], Tensor]
     tokens: int

@@ -18,7 +18,7 @@ from specstream.model.forward import Extras, ForwardInput
 from specstream.model.kv.base import KVCache
 from specstream.model.runner import ModelRunner
 from specstream.training.inputs import LEAST_PROMPTS, TEXT_TOKENS, Line, check_count, read_file
-from specstream.training.store import ReplyStore, StoredReply
+from specstream.training.store import ReplyFolder, StoredReply
 
 __all__ = ["ON_POLICY", "Prompts", "Writing", "hold_out", "read_data", "write_replies"]
 
@@ -160,7 +160,7 @@ class _Slot:
 @torch.inference_mode()
 def write_replies(
     target: ModelRunner,
-    replies: ReplyStore,
+    replies: ReplyFolder,
     wanted: Writing,
     *,
     tell: Callable[[int, float], None],

@@ -31,7 +31,7 @@ from specstream.training.replies import (
     read_data,
     write_replies,
 )
-from specstream.training.store import ReplyStore
+from specstream.training.store import ReplyFolder
 from specstream.training.trainee import ChoosesTokens, Trainee, TrainingBatch
 
 __all__ = ["Tell", "train"]
@@ -130,7 +130,7 @@ class _Training:
             speed = predict(folder, options.kind, found.positions, self._engine)
         return replace(result, speed=speed)
 
-    def _choose_tokens(self, replies: ReplyStore, skip: int) -> None:
+    def _choose_tokens(self, replies: ReplyFolder, skip: int) -> None:
         """Let the trainee choose its vocabulary by token frequency; a resumed one keeps its choice."""
         if not isinstance(self._trainee, ChoosesTokens) or not self._trainee.chooses:
             return
@@ -155,29 +155,29 @@ class _Training:
 
     def _data(
         self, prompts: Prompts | None, held_prompts: Prompts | None
-    ) -> tuple[ReplyStore, ReplyStore, int]:
+    ) -> tuple[ReplyFolder, ReplyFolder, int]:
         """Write or open the replies.
 
         Returns the replies to train on, the held-out replies, and how many sequences of the last shard
         are held out (0 if there are held-out replies).
         """
         options, depths = self._options, self._depths
-        held = ReplyStore.create(options.work / "held", depths, self._hidden)
+        held = ReplyFolder.create(options.work / "held", depths, self._hidden)
         if held_prompts is not None:
             self._write("held-out replies", held, held_prompts, (1.0,), _FOR_HELD, None)
         if options.replies is not None:
-            replies = ReplyStore.open(options.replies, depths, self._hidden)
+            replies = ReplyFolder.open(options.replies, depths, self._hidden)
             count = len(replies.read(replies.names[-1]))
             return replies, held, 0 if held.names else max(1, min(_HELD, count // 2))
         assert prompts is not None, "checked by the options"
-        replies = ReplyStore.create(options.work / "replies", depths, self._hidden)
+        replies = ReplyFolder.create(options.work / "replies", depths, self._hidden)
         self._write("replies", replies, prompts, ON_POLICY, _FOR_REPLIES, options.tokens)
         return replies, held, 0
 
     def _write(
         self,
         what: str,
-        replies: ReplyStore,
+        replies: ReplyFolder,
         prompts: Prompts,
         temperatures: tuple[float, ...],
         share: float,
@@ -216,7 +216,7 @@ class _Training:
                 f"no time for a single reply: raise --minutes ({options.minutes:g})"
             )
 
-    def _batches(self, replies: ReplyStore, *, prompts: bool, skip: int = 0) -> Batches:
+    def _batches(self, replies: ReplyFolder, *, prompts: bool, skip: int = 0) -> Batches:
         options, vocabulary = self._options, self._target.model_vocab_size
         by_logits = max(_LEAST_TOKENS, min(_MOST_TOKENS, _BATCH_LOGITS // vocabulary))
         model: Any = self._target.model
@@ -233,7 +233,7 @@ class _Training:
             seed=options.seed,
         )
 
-    def _held(self, replies: ReplyStore, skip: int) -> Iterator[TrainingBatch]:
+    def _held(self, replies: ReplyFolder, skip: int) -> Iterator[TrainingBatch]:
         if self._options.steps is None:
             skip = min(skip, math.ceil(_HELD_A_MINUTE * self._options.minutes))
         return self._batches(replies, prompts=False).held_out(skip or None)

@@ -28,7 +28,7 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.training.files import read_json, read_tensors, write_json, write_tensors
 
-__all__ = ["ReplyStore", "StoredReply"]
+__all__ = ["ReplyFolder", "StoredReply"]
 
 _INDEX = "replies.json"
 
@@ -57,7 +57,7 @@ class StoredReply:
 
 
 @dataclass
-class ReplyStore:
+class ReplyFolder:
     """A folder of replies. Use `create` or `open`.
 
     Attributes:
@@ -75,7 +75,7 @@ class ReplyStore:
     seconds: float = 0.0
 
     @classmethod
-    def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyStore:
+    def create(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyFolder:
         """Make an empty folder to write to, or open the one of an earlier run of the trainer.
 
         Raises:
@@ -92,7 +92,7 @@ class ReplyStore:
         return cls(folder, tuple(depths), hidden, found["shards"], float(found["seconds"]))
 
     @classmethod
-    def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyStore:
+    def open(cls, folder: Path, depths: Sequence[int], hidden: int) -> ReplyFolder:
         """Open a folder that was written before, which must have states of these depths and size.
 
         Raises:

@@ -14,7 +14,7 @@ from specstream.training.batches import Batches
 from specstream.training.draft import DraftTrainee
 from specstream.training.loop import measure
 from specstream.training.replies import Prompts, Writing, write_replies
-from specstream.training.store import ReplyStore
+from specstream.training.store import ReplyFolder
 from specstream.types import SamplingParams
 from tests.support.tiny import (
     ask,
@@ -34,7 +34,7 @@ DRAFT = noisy_copy(TARGET, 0.3)
 def reported(folder: Path) -> tuple[float, ...]:
     """By the trainer, over REPLIES replies sampled at temperature 1."""
     target = ModelRunner(TARGET)
-    replies = ReplyStore.create(folder, (2,), 32)
+    replies = ReplyFolder.create(folder, (2,), 32)
     prompts = Prompts([f"number {i}" for i in range(REPLIES)], TOKENIZER.encode, 64)
     wanted = Writing(prompts, frozenset(), TOKENS, (1.0,))
     assert write_replies(target, replies, wanted, tell=lambda *_: None, stop=lambda: False)

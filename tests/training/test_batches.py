@@ -11,12 +11,12 @@ import torch
 from specstream.errors import ConfigError, OutputError
 from specstream.training import batches as module
 from specstream.training.batches import Batches, Position
-from specstream.training.store import ReplyStore, StoredReply
+from specstream.training.store import ReplyFolder, StoredReply
 
 
-def made(folder: Path, shards: int = 3, each: int = 10) -> ReplyStore:
+def made(folder: Path, shards: int = 3, each: int = 10) -> ReplyFolder:
     """Sequences of 6 to 25 tokens whose first token is their number."""
-    replies, drawn = ReplyStore.create(folder, (1, 2), 4), torch.Generator().manual_seed(0)
+    replies, drawn = ReplyFolder.create(folder, (1, 2), 4), torch.Generator().manual_seed(0)
     for shard in range(shards):
         found = []
         for i in range(each):
@@ -29,7 +29,7 @@ def made(folder: Path, shards: int = 3, each: int = 10) -> ReplyStore:
     return replies
 
 
-def batches(replies: ReplyStore, **given: object) -> Batches:
+def batches(replies: ReplyFolder, **given: object) -> Batches:
     values = {
         "depths": (1, 2), "norm": lambda x: x, "tokens": 80, "longest": 64,
         "dtype": torch.float32, "device": torch.device("cpu"),
@@ -38,11 +38,11 @@ def batches(replies: ReplyStore, **given: object) -> Batches:
 
 
 @pytest.fixture
-def replies(tmp_path: Path) -> ReplyStore:
+def replies(tmp_path: Path) -> ReplyFolder:
     return made(tmp_path)
 
 
-def test_an_epoch_has_every_sequence_once(replies: ReplyStore) -> None:
+def test_an_epoch_has_every_sequence_once(replies: ReplyFolder) -> None:
     each = batches(replies)
     firsts: list[int] = []
     tokens = padded = 0
@@ -59,7 +59,7 @@ def test_an_epoch_has_every_sequence_once(replies: ReplyStore) -> None:
     assert tokens / padded > 0.85
 
 
-def test_one_may_go_on_anywhere(replies: ReplyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_may_go_on_anywhere(replies: ReplyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 1)  # one shard at a time
     all_of_them = list(islice(batches(replies).endless(Position()), 30))
     for at in (3, 11, 20):
@@ -69,7 +69,7 @@ def test_one_may_go_on_anywhere(replies: ReplyStore, monkeypatch: pytest.MonkeyP
             assert torch.equal(ours.states, theirs.states)
 
 
-def test_states_are_where_they_belong(replies: ReplyStore) -> None:
+def test_states_are_where_they_belong(replies: ReplyFolder) -> None:
     for _, batch in islice(batches(replies).endless(Position()), 4):
         for row, first in enumerate(batch.token_ids[:, 0].tolist()):
             reply = replies.read(replies.names[first // 10])[first % 10]
@@ -78,7 +78,7 @@ def test_states_are_where_they_belong(replies: ReplyStore) -> None:
             assert torch.equal(batch.final[row, :read], reply.states[:, 1].float())
 
 
-def test_long_sequences_are_cut_and_nothing_is_lost(replies: ReplyStore) -> None:
+def test_long_sequences_are_cut_and_nothing_is_lost(replies: ReplyFolder) -> None:
     tokens = 0
     for position, batch in batches(replies, longest=9, prompts=True).endless(Position()):
         if position.epoch:
@@ -88,7 +88,7 @@ def test_long_sequences_are_cut_and_nothing_is_lost(replies: ReplyStore) -> None
     assert tokens == sum(r.ids.shape[0] for name in replies.names for r in replies.read(name))
 
 
-def test_shards_that_are_wrong(replies: ReplyStore) -> None:
+def test_shards_that_are_wrong(replies: ReplyFolder) -> None:
     path = replies.folder / replies.names[0]
     torch.save([{"ids": torch.zeros(5), "prompt": 2, "states": torch.zeros(5, 2, 4)}], path)
     with pytest.raises(ConfigError, match=r"sequence 0: 5 ids.* states must be \[4, 2, 4\]"):
@@ -101,7 +101,7 @@ def test_shards_that_are_wrong(replies: ReplyStore) -> None:
         replies.read(path.name)
 
 
-def test_tokens_are_counted_in_replies_that_are_not_held_out(replies: ReplyStore) -> None:
+def test_tokens_are_counted_in_replies_that_are_not_held_out(replies: ReplyFolder) -> None:
     wanted = torch.zeros(500, dtype=torch.int64)
     for name in replies.names:
         found = replies.read(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.client.client import ReasoningDelta, RealtimeReport, TextDelta
+from specstream.client.client import RealtimeReport, ReasoningDelta, TextDelta
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, Span
