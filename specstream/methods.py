@@ -240,15 +240,10 @@ class SuffixProposerConfig(_Lookup):
 
 
 class AutoProposerConfig(_Lookup):
-    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer.
-
-    ``objective="speed"`` maximises the expected tokens per second; ``"first_phrase"`` first minimises
-    the expected time to the first speakable phrase, then goes on as for speed.
-    """
+    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer."""
 
     loads: ClassVar[Loads] = "any"
     kind: Literal["auto"] = "auto"
-    objective: Literal["speed", "first_phrase"] = "speed"
     max_tokens: int = Field(default=16, ge=1, le=32, description="tokens proposed a round, at most")
     draft: bool = Field(default=True, description="whether the draft model may be used")
     top_k: int = Field(

@@ -187,11 +187,6 @@ class SpecRequest(Protocol):
         """How the request samples."""
         ...
 
-    @property
-    def phrase_left(self) -> int | None:
-        """About how many tokens the first speakable phrase still lacks; None if that isn't tracked."""
-        ...
-
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         """Apply penalties, bans, grammar … to logits ``[V]`` after ``token_ids`` and ``drafted``.
 

@@ -28,7 +28,7 @@ CALL = '<tool_call>{"name": "now"}</tool_call>'
 
 def request_of(stops: tuple[str, ...], *, tools: bool) -> Request:
     calls = Calls(CallFormat({"<tool_call>": "</tool_call>"}), TOOLS) if tools else None
-    output = Output(TOKENIZER, stops, Reasoning({}, stops=stops), None, calls)
+    output = Output(TOKENIZER, stops, Reasoning({}, stops=stops), calls)
     params = SamplingParams(stop=stops)
     sequence = SimpleNamespace(generated=0, eos_ids={EOS}, params=params)
     parts = {"sequence": sequence, "output": output, "stats": SimpleNamespace(rounds=4)}

@@ -40,7 +40,6 @@ class Text:
     params: SamplingParams = GREEDY
     prompt_length: int = 1
     reference_ids: list[int] = field(default_factory=list)
-    phrase_left: int | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
 
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:

@@ -92,7 +92,6 @@ class Probe:
         self.prompt_length = len(prompt)
         self.params = params
         self.reference_ids: list[int] = []
-        self.phrase_left = None
         self.token_ids = list(prompt)
         self.slot = next(self._numbers)
         self.id = self.slot

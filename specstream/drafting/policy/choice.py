@@ -77,8 +77,8 @@ class ChosenPlan:
 
     def due(self, name: str) -> bool:
         """Return whether it is time to try a candidate that was not chosen."""
-        track, free = self.tracks[name], self.outlook.phrase_left is None
-        return free and track.idle >= track.interval and self.room(name) > 0
+        track = self.tracks[name]
+        return track.idle >= track.interval and self.room(name) > 0
 
     def take(self, name: str, tokens: int, gain: float) -> None:
         """Choose a proposal of ``tokens`` tokens by the candidate ``name``."""

@@ -217,10 +217,6 @@ class Policy:
             self._requests[outlook.id] = request
         most = min(outlook.budget, self._max_tokens)
         ahead = min(outlook.budget + 1.0, self._reply.value)
-        if outlook.phrase_left is not None:
-            # The target adds a token of its own; tokens beyond the phrase have no value yet.
-            most = min(most, outlook.phrase_left - 1)
-            ahead = min(ahead, outlook.phrase_left)
         rounds = max(1.0, ahead / request.tokens.value)
         request.place = ChosenPlan(outlook, most, request.tracks, rounds)
         for track in request.tracks.values():

@@ -68,15 +68,12 @@ class Outlook(NamedTuple):
         greedy: Whether it decodes greedily.
         budget: Largest number of tokens that may be proposed, >= 0.
         offers: The offer of each candidate, by name.
-        phrase_left: With the objective *first phrase*, the estimated number of tokens until the phrase
-            ends. None once the phrase is complete, and with any other objective.
     """
 
     id: int
     greedy: bool
     budget: int
     offers: Mapping[str, Offer]
-    phrase_left: int | None = None
 
 
 class RoundPlan(NamedTuple):

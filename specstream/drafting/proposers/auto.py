@@ -147,7 +147,7 @@ class AutoProposer:
     def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
         made = self._candidates if self.wants_states(request) else self._others
         offers = {name: one.offer(request, budget) for name, one in made.items()}
-        return Outlook(request.id, request.params.greedy, budget, offers, request.phrase_left)
+        return Outlook(request.id, request.params.greedy, budget, offers)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Keep the verdicts until the step's times are known."""

@@ -93,7 +93,6 @@ class RequestView:
         self.request, self.token_ids = request, token_ids
         self.slot, self.id, self.params = request.slot, request.id, request.params
         self.prompt_length, self.reference_ids = request.prompt_length, request.reference_ids
-        self.phrase_left = request.phrase_left
 
     def process(self, logits: Tensor, drafted: Sequence[int] | Tensor) -> Tensor:
         """See `SpecRequest.process`."""

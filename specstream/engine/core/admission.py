@@ -15,7 +15,6 @@ from specstream.config import EngineConfig
 from specstream.drafting.noise import Noise
 from specstream.engine.core.detokenizer import Repeats, decoder_of
 from specstream.engine.core.output import Output
-from specstream.engine.core.phrase import FirstPhrase, PhraseLengths
 from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder, texts_of
 from specstream.engine.core.reasoning import Reasoning, markers_of
 from specstream.engine.core.request import Request, TokenSequence
@@ -23,7 +22,6 @@ from specstream.engine.core.slots import Slots
 from specstream.engine.tools.calls import Calls
 from specstream.engine.tools.formats import CallFormat, format_of, with_choice
 from specstream.errors import EngineBusy, PromptError, PromptTooLong, SamplingError
-from specstream.methods import AutoProposerConfig
 from specstream.model.defaults import ModelDefaults, manner_of
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.processors import LogitsPipeline, ModelFacts
@@ -104,9 +102,6 @@ class Admission:
         self._defaults = ModelDefaults.of(own)
         self.manner = manner_of(own)
         self._reproducible = config.mode == "reproducible"
-        wanted = config.proposer
-        eager = isinstance(wanted, AutoProposerConfig) and wanted.objective == "first_phrase"
-        self._phrases = PhraseLengths() if eager else None
 
     @property
     def no_tools(self) -> str | None:
@@ -209,7 +204,6 @@ class Admission:
             processors = LogitsPipeline(params, facts)
         slot, request.reused = self._slots.take(request.session, prompt, limit)
         sampled_with_seed = params.seed is not None and not params.greedy
-        phrase = FirstPhrase(self._phrases) if self._phrases is not None else None
         sequence = TokenSequence(
             id=request.id,
             held=slot,
@@ -223,12 +217,11 @@ class Admission:
             eos_ids=self._eos_ids,
             reference_ids=request.reference_ids,
             processors=processors,
-            phrase=phrase,
             speculates=request.proposer != "off",
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
         repeats = Repeats(params.max_repeats) if params.max_repeats else None
-        output = Output(self._decoder, params.stop, reasoning, phrase, calls, repeats)
+        output = Output(self._decoder, params.stop, reasoning, calls, repeats)
         request.admitted = sequence, output
         return True
 

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 
 from specstream.engine.core.detokenizer import Detokenizer, Repeats, StopMatcher, TextDecoder
-from specstream.engine.core.phrase import FirstPhrase
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.tools.calls import Calls
 
@@ -30,7 +29,6 @@ class Output:
         decoder: TextDecoder,
         stops: Sequence[str],
         reasoning: Reasoning,
-        phrase: FirstPhrase | None = None,
         calls: Calls | None = None,
         repeats: Repeats | None = None,
     ) -> None:
@@ -39,7 +37,6 @@ class Output:
         self.calls = calls
         self._detokenizer = Detokenizer(decoder)
         self._stops = StopMatcher(stops)
-        self._phrase = phrase
         self._repeats = repeats
         self._tokens = 0
 
@@ -65,7 +62,7 @@ class Output:
         """
         twin = copy.copy(self)
         twin.text = twin.decoded = twin.replied = ""
-        twin.calls = twin._phrase = twin._repeats = None
+        twin.calls = twin._repeats = None
         twin.reasoning = copy.copy(self.reasoning)
         twin._detokenizer, twin._stops = self._detokenizer.fork(), copy.copy(self._stops)
         return twin
@@ -87,8 +84,6 @@ class Output:
         if self.calls is not None:
             reply = self.calls.add(reply)
         self.replied += reply
-        if self._phrase is not None:
-            self._phrase.read(self.replied, self._tokens - self.aside_end)
         if self._repeats is not None:
             self._repeats.read(self.replied)
         return self._stops.add(reply, searching=searching)

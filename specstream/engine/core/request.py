@@ -16,7 +16,6 @@ from specstream.drafting.checking import Explanation
 from specstream.drafting.noise import Noise
 from specstream.drafting.proposal import Proposal
 from specstream.engine.core.output import Output
-from specstream.engine.core.phrase import FirstPhrase
 from specstream.engine.core.prompt import EncodedPrompt
 from specstream.engine.core.slots import Slot
 from specstream.errors import SpecstreamError
@@ -49,7 +48,6 @@ class TokenSequence:
     eos_ids: frozenset[int] = frozenset()
     reference_ids: list[int] = field(default_factory=list)
     processors: LogitsPipeline | None = None  # None if no logits processor is needed
-    phrase: FirstPhrase | None = None  # None unless the objective is the first phrase
     speculates: bool = True  # False turns drafting off
     prompt_length: int = field(init=False)
     slot: int = field(init=False)  # the slot's id, which stays valid after the slot was given back
@@ -78,11 +76,6 @@ class TokenSequence:
     def room(self) -> int:
         """How many more tokens the reply may have."""
         return self.limit - len(self.token_ids)
-
-    @property
-    def phrase_left(self) -> int | None:
-        """About how many tokens the first speakable phrase still lacks (see `FirstPhrase`)."""
-        return self.phrase.left if self.phrase is not None else None
 
     def draw(self, probs: Tensor, position: int, ids: Tensor | None = None) -> Tensor:
         """Draw an index ``[1]`` from ``probs [1, n]`` for the draft (see `SpecRequest.draw`)."""

@@ -208,9 +208,7 @@ class _Running:
     read: int = 0  # tokens of prompt and reply that the draft has read
 
 
-def serve(
-    policy: Chooser, texts: Sequence[Text], machine: Machine, *, batch: int = 1, phrase: int = 0
-) -> Result:
+def serve(policy: Chooser, texts: Sequence[Text], machine: Machine, *, batch: int = 1) -> Result:
     """Serve texts, ``batch`` side by side, and add up the true times."""
     result = Result(0.0, 0.0, 0, [])
     waiting: Iterator[tuple[int, Text]] = iter(enumerate(texts))
@@ -220,17 +218,15 @@ def serve(
             running.append(_Running(*item))
         if not running:
             return result
-        _step(policy, running, machine, result, phrase)
+        _step(policy, running, machine, result)
         for request in running:
             if request.at >= len(request.text):
                 policy.forget(request.id)
         running = [r for r in running if r.at < len(r.text)]
 
 
-def _step(
-    policy: Chooser, running: list[_Running], machine: Machine, result: Result, phrase: int
-) -> None:
-    plans = policy.plan([_outlook(r, phrase) for r in running])
+def _step(policy: Chooser, running: list[_Running], machine: Machine, result: Result) -> None:
+    plans = policy.plan([_outlook(r) for r in running])
     drafts = _draft([(r, p) for r, p in zip(running, plans) if p.proposer == "draft"])
     outcomes, passes, read = [], 0, 0
     for request, plan in zip(running, plans):
@@ -261,14 +257,13 @@ def _behind(request: _Running) -> int:
     return max(request.text.prompt + request.at - request.read - 1, 0)
 
 
-def _outlook(request: _Running, phrase: int) -> Outlook:
+def _outlook(request: _Running) -> Outlook:
     at, text = request.at, request.text
     match, offered, _ = text.offer[at]
     budget = len(text) - at - 1
-    left = phrase - at if phrase > at else None
     lookup = lookup_offer(range(min(offered, budget)), match, 0)
     offers = {"draft": Offer(budget, behind=_behind(request)), "suffix": lookup}
-    return Outlook(request.id, text.greedy, budget, offers, left)
+    return Outlook(request.id, text.greedy, budget, offers)
 
 
 def _draft(asked: list[tuple[_Running, RoundPlan]]) -> dict[int, list[float]]:

@@ -248,32 +248,6 @@ def test_a_calibration_beside_other_work_is_overcome_in_short_replies(times: int
     assert found.ms <= best
 
 
-@pytest.mark.parametrize("phrase", [6, 12, 20])
-def test_the_first_phrase_comes_as_early_as_it_can(phrase: int) -> None:
-    """Time to the end of the first phrase, the draft's reading of the prompt included."""
-    made = texts(120, 40, 0.75, prompt=150)
-
-    def spent(result: Result) -> float:
-        return sum(t.ms for t in result.rounds if t.at < phrase)
-
-    def machine() -> Machine:
-        return Machine(target=flat, read=0.02)
-
-    early = spent(serve(policy(machine()), made, machine(), phrase=phrase))
-    throughput = spent(serve(policy(machine()), made, machine()))
-    fixed = min(spent(serve(Fixed(*choice), made, machine())) for choice in FIXED)
-    assert early < throughput
-    assert early <= 1.02 * fixed
-
-
-def test_nothing_is_read_for_a_phrase_that_is_nearly_over() -> None:
-    machine = Machine(target=flat, read=0.02)
-    made = texts(20, 12, 0.75, prompt=600)
-    result = serve(policy(machine), made, machine, phrase=5)
-    early = [t for t in result.rounds if t.at < 5]
-    assert early and all(t.plan.proposer != "draft" for t in early)
-
-
 def test_no_draft_reads_a_long_prompt_for_a_short_reply() -> None:
     """It learns how long replies are, and whether they are worth the reading."""
     machine = Machine(target=flat, read=0.05)
