@@ -240,7 +240,7 @@ class SuffixProposerConfig(_Lookup):
 
 
 class AutoProposerConfig(_Lookup):
-    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or no proposer."""
+    """Chooses each round, per request, by measured costs and acceptance: draft, lookup or nothing."""
 
     loads: ClassVar[Loads] = "any"
     kind: Literal["auto"] = "auto"
