@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from specstream.stages.contract import Event
-from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Span, Speech
+from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["HeardTrack", "Rest", "SpokenWord"]
 
@@ -164,8 +164,8 @@ class Rest:
     def late(self, event: Event) -> Event | None:
         """Return what to give for an event that is read after the stop; None: nothing.
 
-        Events that were made before the stop, text, speech and prompts are left out. In the place of
-        cues are those that bring the face to rest; failures and controls pass.
+        Events that were made before the stop, text, speech and prompts are left out. A cue is replaced
+        by one that brings the face to rest; later failures, controls and all revokes pass.
         """
         early = event.seq < self._made_before
         if isinstance(event.item, AvatarCue):
@@ -174,6 +174,8 @@ class Rest:
             # Without a closed mouth of this avatar one may follow, or else `last` makes one.
             due = None if early or self._closed is None else self._next()
             return None if due is None else replace(event, item=due)
+        if isinstance(event.item, Revoke):  # of drafts that were given before the stop
+            return event
         if early or isinstance(event.item, Chunk | Phrase | Speech | ScenePrompt):
             return None
         return event

@@ -1,26 +1,30 @@
-"""A spoken turn under way, and what was heard of it when the listener interrupts."""
+"""A spoken turn under way: one player, whatever plays its sound, and what was heard of it.
+
+An agent's turn is played by a `Playout`, a response of the server by a paced socket.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import anyio
 
 from specstream.errors import RequestError, SpecstreamError
 from specstream.playback.cue_order import cues_first
 from specstream.playback.played import HeardTrack, Rest
-from specstream.playback.playout import Playback, Playout
+from specstream.playback.playout import Playout
 from specstream.stages.hold import HeldChunks, Hold
 from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
 from specstream.types import Chunk, Interruption, Phrase, Span, Speech
 
-__all__ = ["Interruption", "Turn", "speaking"]
+__all__ = ["GRACE_S", "Interruption", "Output", "Turn", "speaking"]
 
-_GRACE_S = 0.25  # how long the stages of an interrupted turn may still deliver events
+GRACE_S = 0.25
+"""Seconds that the stages of an interrupted turn may still deliver events."""
 
 
 class ReplySource(Protocol):
@@ -34,6 +38,54 @@ class ReplySource(Protocol):
 
     @property
     def text_read(self) -> str: ...
+
+
+class Output(Protocol):
+    """What plays the sound of one turn, such as `specstream.playback.playout.Playback`.
+
+    Samples count on the voice's clock, from the turn's begin.
+    """
+
+    @property
+    def played(self) -> int:
+        """Samples that were heard so far."""
+
+    @property
+    def played_ms(self) -> float:
+        """Milliseconds that were heard so far."""
+
+    @property
+    def over(self) -> bool:
+        """Whether everything that was put in was played and nothing will follow, or it has stopped."""
+
+    @property
+    def failure(self) -> SpecstreamError | None:
+        """What broke the output; nothing is played any more then."""
+
+    async def room(self) -> None:
+        """Wait until speech may be put in, or is no longer wanted. Cancelling it changes nothing."""
+
+    def put(self, speech: Speech) -> None:
+        """Take the next speech; ignored once it has stopped.
+
+        Raises:
+            AdapterFailed: the speech doesn't go on where the last one ended.
+        """
+
+    def finish(self) -> None:
+        """No more speech will be put in. Idempotent."""
+
+    async def drained(self) -> None:
+        """Wait until all of it was played (after `finish`), or it has stopped."""
+
+    def pause(self) -> None:
+        """Play nothing for now. Idempotent."""
+
+    def resume(self) -> None:
+        """Go on with the next sample. Idempotent."""
+
+    def stop(self) -> int:
+        """Play nothing any more; returns the samples that were heard. Idempotent."""
 
 
 R = TypeVar("R", bound=ReplySource)
@@ -54,7 +106,7 @@ class Turn(Generic[R]):
     """
 
     def __init__(
-        self, reply: R, run: Run, events: AsyncIterator[Event], playback: Playback | None
+        self, reply: R, run: Run, events: AsyncIterator[Event], playback: Output | None
     ) -> None:
         self.reply = reply
         self._run = run
@@ -108,7 +160,9 @@ class Turn(Generic[R]):
         if self._playback is not None:
             self._playback.resume()
 
-    def interrupt(self, played_ms: float | None = None) -> Interruption:
+    def interrupt(
+        self, played_ms: float | None = None, reason: str = "interrupted"
+    ) -> Interruption:
         """Stop the turn: no sample leaves after this call, the decoding stops within one round.
 
         Returns at once; the iteration then ends with the cues that bring an avatar to rest. The history
@@ -118,6 +172,7 @@ class Turn(Generic[R]):
         Args:
             played_ms: How much of the turn's audio was heard, by a better count than the play-out's
                 own. Without a play-out and without this, all text that was read counts as heard.
+            reason: What stages are told (see `Cancel`).
 
         Raises:
             RequestError: ``played_ms`` is negative or no number.
@@ -129,7 +184,7 @@ class Turn(Generic[R]):
             assert self.outcome is not None
             return self.outcome
         if self.outcome is None:
-            self._stop()
+            self._stop(reason)
         if self._playback is not None:
             self._hear(self._playback.played)
         if played_ms is not None:
@@ -147,15 +202,15 @@ class Turn(Generic[R]):
         self.interrupt()
         self._closed = True
 
-    def _stop(self) -> None:
+    def _stop(self, reason: str) -> None:
         played_all = self._playback is None or self._playback.over
         self._everything = self._made and played_all
         if self._playback is not None:
             self._playback.stop()
         self._made_before = self._run.count
         self.reply.cancel()
-        self._run.cancel("interrupted")
-        self._deadline = anyio.current_time() + _GRACE_S
+        self._run.cancel(reason)
+        self._deadline = anyio.current_time() + GRACE_S
         if self._waiting is not None:
             self._waiting.deadline = self._deadline
 
@@ -253,7 +308,7 @@ class Turn(Generic[R]):
         elif isinstance(item, StageFailed) and playback is not None:
             self._told_failure |= item.error is playback.failure
 
-    def _play(self, playback: Playback, speech: Speech) -> None:
+    def _play(self, playback: Output, speech: Speech) -> None:
         try:
             playback.put(speech)
         except SpecstreamError as error:
@@ -264,17 +319,29 @@ class Turn(Generic[R]):
 
 @asynccontextmanager
 async def speaking(
-    reply: R, pipeline: Pipeline, playout: Playout | None, hold: Hold | None = None
+    reply: R,
+    pipeline: Pipeline,
+    output: Playout | Output | None,
+    hold: Hold | None = None,
+    chunks: AsyncIterable[Any] | None = None,
 ) -> AsyncGenerator[Turn[R], None]:
-    """Run ``reply`` through ``pipeline`` as a turn. Leaving the block early interrupts the turn."""
-    chunks = reply if hold is None else HeldChunks(reply, hold)
+    """Run ``reply`` through ``pipeline`` as a turn. Leaving the block early interrupts the turn.
+
+    ``output`` plays it, or (a play-out) begins to; ``chunks`` are read in place of the reply's own.
+    """
+    chunks = chunks or (reply if hold is None else HeldChunks(reply, hold))
+    paced = output is not None
     async with AsyncExitStack() as stack:
-        playback = None
-        if playout is not None:
-            playback = await stack.enter_async_context(playout.play())
+        playback: Output | None
+        if isinstance(output, Playout):
+            paced = output.paced
+            playback = await stack.enter_async_context(output.play())
+        else:
+            playback = output
         run = await stack.enter_async_context(pipeline.run(chunks))
-        if playback is not None and playout is not None and playout.paced:
-            run.heard(lambda: playback.played_ms / 1e3, reply.needed_by)
+        if playback is not None and paced:
+            played = playback
+            run.heard(lambda: played.played_ms / 1e3, reply.needed_by)
         turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn

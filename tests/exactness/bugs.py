@@ -275,7 +275,7 @@ BUGS: Mapping[str, Bug] = {
     "q a position late": Bug(_BLOCK, ShiftedRows),
     "penalties without the accepted prefix": Bug(
         replace(_RATIO, processor="penalties"),
-        patch=lambda: _patched(f"{sequence.__name__}.Sequence.process_rows", _same_context),
+        patch=lambda: _patched(f"{sequence.__name__}.TokenSequence.process_rows", _same_context),
     ),
     "top-p before the temperature, and twice": Bug(
         replace(_BLOCK, warper="top-p"),

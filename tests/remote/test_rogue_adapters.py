@@ -223,11 +223,11 @@ async def test_a_long_piece_is_converted_in_parts() -> None:
     )
     async with anyio.create_task_group() as group:
         group.start_soon(other)
-        await pacer.put(piece)
+        pacer.put(piece)
+        pacer.finish()
+        length = 0
+        while (part := await pacer.take()) is not None:
+            length += part.samples.length
         ended = True
     assert turns >= 2 * 16_000 * seconds // audio._SLICE
-    pacer.close()
-    length = 0
-    while (part := await pacer.take()) is not None:
-        length += part.samples.length
     assert length == 24_000 * seconds

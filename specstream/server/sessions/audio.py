@@ -14,7 +14,7 @@ import anyio.lowlevel
 import numpy as np
 import numpy.typing as npt
 
-from specstream.errors import AdapterFailed
+from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.listening.resampler import Resampler
 from specstream.realtime.resources import Word
 from specstream.realtime.wire import SAMPLE_RATE
@@ -104,12 +104,19 @@ def of_cue(cue: AvatarCue) -> Span:
 
 
 class AudioPacer:
-    """Resamples a voice's speech, keeps the sample clock, and releases audio at the play-out's pace.
+    """The `specstream.playback.turn.Output` of a socket: releases audio at the pace of play-out.
 
-    At most ``lead_s`` seconds are released ahead of what a listener can have heard, if play-out began
-    with the first piece and stopped whenever nothing was left to play. At most ``buffer_s`` more
-    seconds are held; then `put` waits, which holds back the voice.
+    It resamples a voice's speech and keeps the wire's sample clock. At most ``lead_s`` seconds are
+    released ahead of what a listener can have heard, if play-out began with the first piece and stopped
+    whenever nothing was left to play. At most ``buffer_s`` more seconds are held; then `room` waits,
+    which holds back the voice.
+
+    Attributes:
+        failure: Always None: what the socket can't take ends the session.
+        refused: Whether speech was put in that could not be taken.
     """
+
+    failure: SpecstreamError | None = None
 
     def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float) -> None:
         self._clock = clock
@@ -121,38 +128,71 @@ class AudioPacer:
         self._to_play = 0  # samples sent since then
         self._taken = 0  # samples taken, at the voice's rate
         self._made = 0  # samples made, at the wire's rate
+        self.refused = False
+        self._given: deque[Speech] = deque()  # not converted yet
+        self._given_samples = 0
         self._sources: deque[tuple[int, Speech]] = deque()  # a phrase's end on the wire, its speech
         self._words: list[Word] = []
         self._ready: deque[Piece] = deque()
         self._ready_samples = 0
-        self._ended = False
+        self._heard_s: float | None = None  # once it was stopped
+        self._finished = False  # whether all speech was put in
+        self._ended = False  # whether no more will be made of it
+        self._drained = anyio.Event()
+        self._sleep = anyio.CancelScope()
         self._changed = Signal()
 
     def at_24k(self, samples: Span) -> Span:
         """Convert a range of the voice's samples to the wire's clock, rounding up."""
         return Span(*(-(-sample * SAMPLE_RATE // self._rate) for sample in samples))
 
-    async def put(self, speech: Speech) -> list[Word]:
-        """Take the next speech; returns its words on the wire's clock.
+    def words(self, speech: Speech) -> tuple[Word, ...]:
+        """Return the words of speech that was put in, on the wire's clock."""
+        return tuple(
+            Word(text=mark.text, samples=self.at_24k(mark.samples), chars=mark.chars)
+            for mark in speech.marks
+            if mark.kind == "word"
+        )
+
+    async def room(self) -> None:
+        """Wait until speech may be put in, or is no longer wanted. Cancelling it changes nothing."""
+        while self._held > self._room and not self._ended:
+            await self._changed.wait()
+
+    @property
+    def _held(self) -> int:
+        return self._ready_samples + self._given_samples * SAMPLE_RATE // self._rate
+
+    def put(self, speech: Speech) -> None:
+        """Take the next speech; `take` converts it. Ignored once it was stopped.
 
         Raises:
             AdapterFailed: the speech does not begin where the last one ended, or its rate differs from
                 the last one's or can't be converted.
         """
-        if self._resampler is None:
-            self._rate = speech.sample_rate
-            self._resampler = Resampler(self._rate, SAMPLE_RATE)
-        if (speech.samples.start, speech.sample_rate) != (self._taken, self._rate):
-            raise AdapterFailed(
-                f"the voice gave sample {speech.samples.start} at {speech.sample_rate} Hz"
-                f" where {self._taken} at {self._rate} Hz was due"
-            )
+        if self._ended:
+            return
+        try:
+            if self._resampler is None:
+                self._rate = speech.sample_rate
+                self._resampler = Resampler(self._rate, SAMPLE_RATE)
+            if (speech.samples.start, speech.sample_rate) != (self._taken, self._rate):
+                raise AdapterFailed(
+                    f"the voice gave sample {speech.samples.start} at {speech.sample_rate} Hz"
+                    f" where {self._taken} at {self._rate} Hz was due"
+                )
+        except AdapterFailed:
+            self.refused = True
+            raise
         self._taken = speech.samples.end
-        words = [
-            Word(text=mark.text, samples=self.at_24k(mark.samples), chars=mark.chars)
-            for mark in speech.marks
-            if mark.kind == "word"
-        ]
+        self._given.append(speech)
+        self._given_samples += speech.samples.length
+        self._changed.notify()
+
+    async def _convert(self) -> None:
+        """Convert the oldest speech that was put in, slice by slice, so that other tasks may run."""
+        assert self._resampler is not None
+        speech = self._given[0]
         if speech.pcm:
             if self._sources and self._sources[-1][1].phrase == speech.phrase:
                 self._sources.pop()
@@ -161,34 +201,53 @@ class AudioPacer:
                 if at:
                     await anyio.lowlevel.checkpoint()
                 self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
-        self._words += words
+        if self._ended:  # stopped meanwhile
+            return
+        self._given.popleft()
+        self._given_samples -= speech.samples.length
+        self._words += self.words(speech)
         if self._ready:  # words go with the newest piece that is still held, or with the next one
             newest = self._ready[-1]
             self._ready[-1] = replace(newest, words=newest.words + self.unsent())
-        while self._ready_samples > self._room and not self._ended:
-            await self._changed.wait()
-        return words
 
     def unsent(self) -> tuple[Word, ...]:
         """Remove and return the words that no piece has carried yet."""
         words, self._words = tuple(self._words), []
         return words
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """End the speech; the audio that is held is still released. Idempotent."""
-        if not self._ended:
-            if self._resampler is not None:
-                self._enter(self._resampler.flush())
-            self._end()
-
-    def drop(self) -> None:
-        """Discard the audio that is held; no more is released. Idempotent."""
-        self._ready.clear()
-        self._end()
-
-    def _end(self) -> None:
-        self._ended = True
+        self._finished = True
         self._changed.notify()
+
+    async def drained(self) -> None:
+        """Wait until all of it was released (after `finish`), or it was stopped."""
+        await self._drained.wait()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything that was put in was released and nothing will follow."""
+        return self._drained.is_set()
+
+    def stop(self) -> int:
+        """Discard the audio that is held; returns the samples that were heard. Idempotent."""
+        if not self._ended:
+            self._heard_s = self.heard_s
+        self._given.clear()
+        self._given_samples = 0
+        self._ready.clear()
+        self._ready_samples = 0
+        self._ended = True
+        self._drained.set()
+        self._changed.notify()
+        self._sleep.cancel()
+        return self.played
+
+    def pause(self) -> None:
+        """A client pauses its own play-out: nothing is done here."""
+
+    def resume(self) -> None:
+        """See `pause`."""
 
     def _enter(self, pcm: bytes) -> None:
         """Cut new output where a phrase ends, so that every piece has one origin."""
@@ -210,19 +269,30 @@ class AudioPacer:
         self._changed.notify()
 
     async def take(self) -> Piece | None:
-        """Return the next piece once it may be sent; None after the last one (`close`) or `drop`.
+        """Return the next piece once it may be sent; None after the last one (`finish`) or `stop`.
 
-        Cancelling the call takes nothing.
+        One task calls it; cancelling that ends the play-out.
         """
         while True:
-            while not self._ready:
+            if self._given and not self._ended:
+                await self._convert()
+            if not self._ready and not self._given and not self._ended and self._finished:
+                if self._resampler is not None:
+                    self._enter(self._resampler.flush())
+                self._ended = True
+            if not self._ready:
                 if self._ended:
+                    self._drained.set()
                     return None
-                await self._changed.wait()
+                if not self._given:
+                    await self._changed.wait()
+                continue
             leaves = self._played_out(self._ready[0].samples.length) - self._lead_s
             if leaves <= self._clock.now():
                 break
-            await self._clock.sleep_until(leaves)  # `drop` may be called meanwhile
+            if not self._given:
+                with anyio.CancelScope() as self._sleep:
+                    await self._clock.sleep_until(leaves)
         piece = self._ready.popleft()
         self._ready_samples -= piece.samples.length
         if self._played_out() < self._clock.now():
@@ -232,8 +302,20 @@ class AudioPacer:
         return piece
 
     @property
+    def played(self) -> int:
+        """Samples of the voice that a listener can have heard."""
+        return int(self.heard_s * self._rate + _ROUNDING)
+
+    @property
+    def played_ms(self) -> float:
+        """Milliseconds of the turn that a listener can have heard."""
+        return self.heard_s * 1e3
+
+    @property
     def heard_s(self) -> float:
         """Seconds of the turn that a listener can have heard."""
+        if self._heard_s is not None:
+            return self._heard_s
         sent = self._made - self._ready_samples
         return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
 

@@ -11,6 +11,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import SpecstreamError
+from specstream.playback.turn import GRACE_S
 from specstream.realtime import events as ev
 from specstream.realtime import protocol as pr
 from specstream.realtime.resources import ErrorDetail
@@ -21,7 +22,7 @@ from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.server.sessions.boxes import Inbox, Outbox
 from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, Service
-from specstream.server.sessions.response import CANCEL_GRACE_S, ResponseTurn
+from specstream.server.sessions.response import ResponseTurn
 from specstream.server.sessions.session import RealtimeSession
 
 __all__ = ["RealtimeConnection"]
@@ -99,7 +100,7 @@ class RealtimeConnection:
             await self._responses_end()
         for response in self._responses.values():
             response.cancel(_stopping())
-        with anyio.move_on_after(CANCEL_GRACE_S + CLOSE_TIMEOUT):
+        with anyio.move_on_after(GRACE_S + CLOSE_TIMEOUT):
             await self._responses_end()
             self._outbox.finish()
             await self._ended.wait()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
 import anyio
 
-from specstream.errors import AdapterFailed, SpecstreamError
-from specstream.playback.cue_order import cues_first
-from specstream.playback.played import Rest
+from specstream.errors import SpecstreamError
+from specstream.playback.turn import Turn, speaking
 from specstream.realtime import events as ev
 from specstream.realtime.resources import (
     EndStatus,
@@ -28,7 +26,7 @@ from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.output import ItemWriter
 from specstream.server.sessions.request import ResponseRequest, ServedSession, Service
 from specstream.server.sessions.timings import Timings
-from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
+from specstream.stages.pipeline import Event, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["PreviewTap", "ResponseTurn"]
@@ -71,14 +69,13 @@ class PreviewTap:
         self._generation.cancel()
 
 
-CANCEL_GRACE_S = 0.25
-"""Seconds that the stages of a cancelled response may take to come to rest before they are stopped."""
-
 _log = logging.getLogger("specstream.realtime")
 
 
 class ResponseTurn:
-    """One response. `run` it in a task of its own; `cancel` it from anywhere.
+    """One response: a `Turn` whose events and sound go to a client.
+
+    `run` it in a task of its own; `cancel` it from anywhere.
 
     Args:
         request: What was asked for.
@@ -108,16 +105,12 @@ class ResponseTurn:
         self._put = outbox.put
         self._timings = Timings(lambda: outbox.t_ms, service.counters)
         self._item = ItemWriter(self.id, request, outbox, self._timings)
-        self._rest = Rest()
-        self._resting: deque[AvatarCue] = deque()  # cues of it that are to be sent: two at most
         self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
         self._generation: Any = None
-        self._run: Run | None = None
+        self._turn: Turn[Any] | None = None
         self._scope = anyio.CancelScope()
-        self._playing = anyio.CancelScope()
         self._cancelled: SpecstreamError | Reason | None = None  # why, once it was cancelled
         self._closing = False
-        self._muted = False
         self._error: BaseException | None = None
 
     @property
@@ -144,19 +137,11 @@ class ResponseTurn:
         if self._cancelled or self._closing:
             return False
         self._cancelled = why
-        heard_s = self._pacer.heard_s if heard_ms is None else heard_ms / 1e3
-        sample = round(heard_s * SAMPLE_RATE)
-        made = self._run.count if self._run is not None else 0
-        self._rest.stopped(made, sample, sample * 1e3 / SAMPLE_RATE)
         self._item.preview(None)
-        self._pacer.drop()
-        self._playing.cancel()
-        if self._run is None:
+        if self._turn is None:
             self._scope.cancel()
         else:
-            self._generation.cancel()
-            self._run.cancel(why.code if isinstance(why, SpecstreamError) else why)
-            self._scope.deadline = anyio.current_time() + CANCEL_GRACE_S
+            self._turn.interrupt(heard_ms, why.code if isinstance(why, SpecstreamError) else why)
         return True
 
     async def run(self) -> None:
@@ -191,36 +176,30 @@ class ResponseTurn:
             ) as generation,
         ):
             self._generation = generation
-            shown = generation
-            if "preview" in request.wants:
-                shown = PreviewTap(generation, self._preview)
-            async with self.pipeline.run(shown) as run:
-                self._run = run
+            shown = PreviewTap(generation, self._preview) if "preview" in request.wants else None
+            output = self._pacer if request.audio else None
+            async with (
+                speaking(generation, self.pipeline, output, chunks=shown) as turn,
+                anyio.create_task_group() as group,
+            ):
+                self._turn = turn
                 if request.audio:
-                    run.heard(lambda: self._pacer.heard_s, generation.needed_by)
-                async with anyio.create_task_group() as group:
-                    if request.audio:
-                        group.start_soon(self._play)
-                    try:
-                        async for event in cues_first(self.pipeline, run):
-                            await self._take(event)
-                    except SpecstreamError as error:
-                        self._error = self._error or error
-                    self._pacer.close()
+                    group.start_soon(self._play)
+                try:
+                    async for event in turn:
+                        await self._take(event)
+                except SpecstreamError as error:
+                    self._error = self._error or error
 
     def _preview(self, preview: Preview) -> None:
         if not self._cancelled:
             self._item.preview(preview)
 
     async def _take(self, event: Event) -> None:
-        """Send text, cues and shots as they come; speech goes to the pacer."""
+        """Send text, cues and shots as they come; the turn gives speech to the pacer."""
         source, item = event.source, event.item
         if isinstance(item, AvatarCue):
-            if self._cancelled:
-                await self._come_to_rest(self._rest.late(event))
-            else:
-                self._rest.saw(event)
-                await self._item.cue(item)
+            await self._item.cue(item)
         elif isinstance(item, Revoke):
             await self._item.revoke(source, item)
         elif self._cancelled:
@@ -231,7 +210,7 @@ class ResponseTurn:
         elif isinstance(item, Phrase):
             await self._item.phrase(item)
         elif isinstance(item, Speech):
-            await self._speak(item)
+            self._speak(item)
         elif isinstance(item, ScenePrompt):
             await self._item.shot(item)
         elif isinstance(item, StageFailed):
@@ -241,43 +220,25 @@ class ResponseTurn:
             else:
                 await self._item.problem(item.error)
 
-    async def _come_to_rest(self, event: Event | None) -> None:
-        if event is not None and isinstance(event.item, AvatarCue):
-            self._resting.append(event.item)
-        while self._resting:  # one whose sending is cut short is sent again by `_close`
-            await self._item.cue(self._resting[0])
-            self._resting.popleft()
-
-    async def _speak(self, speech: Speech) -> None:
-        if self._muted:
-            return
+    def _speak(self, speech: Speech) -> None:
         self._timings.first("voice")
-        try:
-            words = await self._pacer.put(speech)
-        except AdapterFailed as error:  # stop the voice only: the text goes on
-            self._muted, self._error = True, error
-            assert self._run is not None
-            self._run.stop("voice", error)
-            return
-        self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
+        if not self._pacer.refused:  # else the turn has stopped the voice: the text goes on
+            words = list(self._pacer.words(speech))
+            self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
 
     async def _play(self) -> None:
         encoder = Encoder(self._request.format.type)
         last: Piece | None = None
-        with self._playing:
-            while (piece := await self._pacer.take()) is not None:
-                last = piece
-                await self._item.audio(piece, encoder.push(piece.pcm))
-            if last is not None and not self._cancelled and (rest := encoder.flush()):
-                at, chars, tokens = last.samples.end, last.chars.end, last.tokens.end
-                nothing = Piece(b"", Span(at, at), Span(chars, chars), Span(tokens, tokens))
-                await self._item.audio(nothing, rest)
+        while (piece := await self._pacer.take()) is not None:
+            last = piece
+            await self._item.audio(piece, encoder.push(piece.pcm))
+        if last is not None and not self._cancelled and (rest := encoder.flush()):
+            at, chars, tokens = last.samples.end, last.chars.end, last.tokens.end
+            nothing = Piece(b"", Span(at, at), Span(chars, chars), Span(tokens, tokens))
+            await self._item.audio(nothing, rest)
 
     async def _close(self) -> None:
         status = self._status()
-        await self._come_to_rest(None)
-        while self._cancelled and (rest := self._rest.last(0)) is not None:
-            await self._come_to_rest(rest)
         await self._item.close(status, self._pacer.unsent())
         await self._item.output.close_calls()
         if "report" in self._request.wants and self._generation is not None:

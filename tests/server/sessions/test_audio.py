@@ -88,10 +88,10 @@ async def test_every_sample_is_counted_once_and_knows_its_phrase(rate: int) -> N
     for phrase in range(5):
         for last in (False, False, True):
             count = random.randrange(1, rate // 5)
-            await pacer.put(speech(at, count, rate, phrase, words=last))
+            pacer.put(speech(at, count, rate, phrase, words=last))
             at += count
         edges.append(-(-at * 24000 // rate))
-    pacer.close()
+    pacer.finish()
     pieces = await drain(pacer)
     clock = 0
     for piece in pieces:
@@ -119,14 +119,14 @@ async def test_audio_leaves_no_further_ahead_than_the_lead() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(play)
         for index in range(20):
-            await pacer.put(speech(index * 2400, 2400, 24000))
+            pacer.put(speech(index * 2400, 2400, 24000))
         await anyio.wait_all_tasks_blocked()
         assert left[-1] == (0.0, 12000), "the first half second goes at once"
         for _ in range(15):
             clock.advance(0.1)
             await anyio.wait_all_tasks_blocked()
         assert left[-1][1] == 48000
-        pacer.close()
+        pacer.finish()
         clock.advance(1.0)  # everything was heard long ago: play-out stands still
         await anyio.wait_all_tasks_blocked()
     assert all(end / 24000 - now <= 0.5 + 1e-5 for now, end in left)
@@ -136,7 +136,7 @@ async def test_audio_leaves_no_further_ahead_than_the_lead() -> None:
 async def test_after_a_gap_in_the_speech_the_lead_starts_anew() -> None:
     clock = HandClock()
     pacer = AudioPacer(clock, lead_s=0.5, buffer_s=60.0)
-    await pacer.put(speech(0, 2400, 24000))
+    pacer.put(speech(0, 2400, 24000))
     assert await pacer.take() is not None
     assert pacer.heard_s == 0.0
     clock.advance(0.06)
@@ -144,7 +144,7 @@ async def test_after_a_gap_in_the_speech_the_lead_starts_anew() -> None:
     clock.advance(99.94)
     assert pacer.heard_s == pytest.approx(0.1), "no more than what has left"
     for index in range(1, 21):
-        await pacer.put(speech(index * 2400, 2400, 24000))
+        pacer.put(speech(index * 2400, 2400, 24000))
     taken = []
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
@@ -167,27 +167,28 @@ async def test_a_full_buffer_holds_the_voice_back_and_a_drop_lets_it_go() -> Non
     async def fill() -> None:
         nonlocal put
         for index in range(100):
-            await pacer.put(speech(index * 2400, 2400, 24000))
+            await pacer.room()
+            pacer.put(speech(index * 2400, 2400, 24000))
             put += 1
 
     async with anyio.create_task_group() as group:
         group.start_soon(fill)
         await anyio.wait_all_tasks_blocked()
-        assert put == 10
+        assert put == 11
         await pacer.take()
         await anyio.wait_all_tasks_blocked()
-        assert put == 11
-        pacer.drop()
+        assert put == 12
+        pacer.stop()
     assert put == 100
     assert await pacer.take() is None
 
 
 async def test_a_voice_that_skips_samples_is_caught() -> None:
     pacer = AudioPacer(FreeClock(), lead_s=2.0, buffer_s=60.0)
-    await pacer.put(speech(0, 100, 24000))
+    pacer.put(speech(0, 100, 24000))
     for wrong in (speech(101, 100, 24000), speech(0, 100, 24000), speech(100, 100, 16000)):
         with pytest.raises(AdapterFailed, match="where 100 at 24000 Hz was due"):
-            await pacer.put(wrong)
+            pacer.put(wrong)
 
 
 def test_the_first_audible_sample_is_heard_when_what_lies_before_it_was_played() -> None:

@@ -254,7 +254,8 @@ def test_the_document_names_every_event_code_and_field() -> None:
     types = [*pr._KNOWN, *ev._KNOWN]
     fields = [*Extra.model_fields, *Sampling.model_fields, *SessionSettings.model_fields]
     codes = set[str]()
-    for source in (root / "specstream" / "ws").rglob("*.py"):
+    package = root / "specstream"
+    for source in [*(package / "realtime").rglob("*.py"), *(package / "server").rglob("*.py")]:
         codes.update(re.findall(r'Refused\(\s*"(\w+)"', source.read_text(encoding="utf-8")))
     assert len(codes) > 10
     codes.update(code for code, _ in _MISSING.values())

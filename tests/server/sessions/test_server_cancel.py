@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import anyio
 import pytest
 
+from specstream.playback import turn
 from specstream.realtime.settings import SessionSettings
 from specstream.server.sessions import response
 from specstream.server.sessions.boxes import Outbox
@@ -38,7 +39,7 @@ from tests.server.doubles import (
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test pass only because a hanging stage is stopped after the grace period."""
-    monkeypatch.setattr(response, "CANCEL_GRACE_S", math.inf)
+    monkeypatch.setattr(turn, "GRACE_S", math.inf)
 
 
 async def test_cancel_before_the_first_token_keeps_what_was_said() -> None:
@@ -245,7 +246,7 @@ class StubbornStage:
 async def test_a_stage_that_does_not_come_to_rest_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(response, "CANCEL_GRACE_S", 0.01)
+    monkeypatch.setattr(turn, "GRACE_S", 0.01)
     stage = StubbornStage()
     async with Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage).alone() as wire:
         await wire.configure(**ALL_OWN)

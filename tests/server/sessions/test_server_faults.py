@@ -122,6 +122,7 @@ class _FailingEngine(ScriptedEngine):
 
             class Failing:
                 cancel, report = generation.cancel, generation.report
+                text_read = generation.text_read
 
                 def __aiter__(self) -> Failing:
                     return self
