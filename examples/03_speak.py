@@ -2,10 +2,8 @@
 
 import asyncio
 
-from specstream import Engine, Pipeline
-from specstream.stages.adapters import load_adapter
-from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.types import AvatarCue, Phrase, ScenePrompt, Speech
+from specstream import AvatarCue, Engine, Phrase, Pipeline, ScenePrompt, Speech
+from specstream.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage, load_adapter
 
 SYSTEM = "You are a storyteller. Mark feelings and gestures in brackets."
 

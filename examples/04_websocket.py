@@ -4,10 +4,10 @@ import asyncio
 import sys
 
 from specstream import Engine
-from specstream.client.client import AudioDelta, Done, RealtimeClient, TextDelta
+from specstream.client import AudioDelta, Done, RealtimeClient, TextDelta
 from specstream.errors import SpecstreamError
-from specstream.server.server import RealtimeServer
-from specstream.stages.adapters import load_adapter
+from specstream.server import RealtimeServer
+from specstream.stages import load_adapter
 
 
 async def main() -> None:

@@ -2,13 +2,10 @@
 
 import asyncio
 
-from specstream import Pipeline
-from specstream.remote.server import AdapterServer
-from specstream.remote.stage import RemoteStage
-from specstream.stages.adapters import load_adapter
-from specstream.stages.stages import AvatarStage, SegmentStage
+from specstream import AvatarCue, Pipeline, Speech
+from specstream.server import AdapterServer
+from specstream.stages import AvatarStage, RemoteStage, SegmentStage, load_adapter
 from specstream.testing import ScriptedEngine
-from specstream.types import AvatarCue, Speech
 
 
 async def main() -> None:

@@ -4,8 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from specstream import Agent
-from specstream.types import Phrase
+from specstream import Agent, Phrase
 
 
 async def main(path: Path) -> None:

@@ -1,74 +1,62 @@
 """specstream: a speculative token stream that feeds speech, avatar and picture stages.
 
-Names are resolved on first use, so ``import specstream`` costs milliseconds and loads no torch.
+Names are resolved on first use, so ``import specstream`` costs milliseconds and loads no torch. What
+users import is here and in `specstream.agent`, `client`, `drafting`, `errors`, `listening`, `playback`,
+`server`, `stages` and `testing`; all other modules may change without notice.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from specstream.lazy import offers
 
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from specstream.agent import Agent
-    from specstream.config import EngineConfig, LearningConfig
-    from specstream.engine.engine import Engine
-    from specstream.engine.generation import Generation
-    from specstream.engine.session import Session
-    from specstream.errors import SpecstreamError
-    from specstream.metrics import Report
-    from specstream.stages.pipeline import Pipeline
-    from specstream.types import Chunk, Message, SamplingParams, Tool, ToolCall, Tools, Truncation
+    from specstream.agent.agent import Agent as Agent
+    from specstream.config import EngineConfig as EngineConfig, LearningConfig as LearningConfig
+    from specstream.engine.engine import Engine as Engine
+    from specstream.engine.generation import Generation as Generation
+    from specstream.engine.session import Session as Session
+    from specstream.errors import SpecstreamError as SpecstreamError
+    from specstream.metrics import Report as Report
+    from specstream.playback.turn import Turn as Turn
+    from specstream.stages.contract import Event as Event
+    from specstream.stages.pipeline import Pipeline as Pipeline
+    from specstream.types import (
+        AvatarCue as AvatarCue,
+        Chunk as Chunk,
+        Grammar as Grammar,
+        Interruption as Interruption,
+        Message as Message,
+        Phrase as Phrase,
+        SamplingParams as SamplingParams,
+        ScenePrompt as ScenePrompt,
+        Span as Span,
+        Speech as Speech,
+        Tool as Tool,
+        ToolCall as ToolCall,
+        Tools as Tools,
+        Truncation as Truncation,
+    )
 
-_HOMES = {
-    "Agent": "specstream.agent",
-    "Chunk": "specstream.types",
-    "Engine": "specstream.engine.engine",
-    "EngineConfig": "specstream.config",
-    "Generation": "specstream.engine.generation",
-    "LearningConfig": "specstream.config",
-    "Message": "specstream.types",
-    "Pipeline": "specstream.stages.pipeline",
-    "Report": "specstream.metrics",
-    "SamplingParams": "specstream.types",
-    "Session": "specstream.engine.session",
-    "SpecstreamError": "specstream.errors",
-    "Tool": "specstream.types",
-    "ToolCall": "specstream.types",
-    "Tools": "specstream.types",
-    "Truncation": "specstream.types",
-}
-
-__all__ = [
-    "Agent",
-    "Chunk",
-    "Engine",
-    "EngineConfig",
-    "Generation",
-    "LearningConfig",
-    "Message",
-    "Pipeline",
-    "Report",
-    "SamplingParams",
-    "Session",
-    "SpecstreamError",
-    "Tool",
-    "ToolCall",
-    "Tools",
-    "Truncation",
-    "__version__",
-]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'specstream' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __getattr__, __dir__ = offers(
+    __name__,
+    {
+        "specstream.agent.agent": "Agent",
+        "specstream.config": "EngineConfig LearningConfig",
+        "specstream.engine.engine": "Engine",
+        "specstream.engine.generation": "Generation",
+        "specstream.engine.session": "Session",
+        "specstream.errors": "SpecstreamError",
+        "specstream.metrics": "Report",
+        "specstream.playback.turn": "Turn",
+        "specstream.stages.contract": "Event",
+        "specstream.stages.pipeline": "Pipeline",
+        "specstream.types": (
+            "AvatarCue Chunk Grammar Interruption Message Phrase SamplingParams ScenePrompt "
+            "Span Speech Tool ToolCall Tools Truncation"
+        ),
+    },
+)

@@ -45,14 +45,29 @@ def _snippets(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.M | re.S)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_what_a_document_imports_is_there(path: Path) -> None:
+PUBLIC = {
+    "specstream",
+    *(
+        f"specstream.{name}"
+        for name in "agent client drafting errors listening playback server stages testing".split()
+    ),
+    "specstream_adapters.avatar",
+    "specstream_adapters.prompt.sinks",
+}
+OTHERS = {"openai", "my_package"}  # packages that the tests do without
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES], ids=lambda path: path.stem)
+def test_what_it_imports_is_there_and_public(path: Path) -> None:
     """A snippet is copied as it stands, so a name that has moved fails in its first line."""
-    for snippet in _snippets(path):
+    snippets = _snippets(path) if path.suffix == ".md" else [path.read_text("utf-8")]
+    for snippet in snippets:
         for node in ast.walk(ast.parse(snippet)):
-            if isinstance(node, ast.ImportFrom) and node.module in ("openai", "my_package"):
-                continue  # another's package, which the tests do without
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                module = importlib.import_module(node.module)
-                missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
-                assert not missing, f"{node.module} has no {missing}"
+            if not isinstance(node, ast.ImportFrom) or node.module in OTHERS | {None}:
+                continue
+            assert node.module is not None
+            if node.module.split(".")[0] in ("specstream", "specstream_adapters"):
+                assert node.module in PUBLIC, f"users can't import from {node.module}"
+            module = importlib.import_module(node.module)
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not missing, f"{node.module} has no {missing}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import subprocess
@@ -20,30 +21,33 @@ def modules() -> list[str]:
     return [name for name in names if not name.endswith("__main__")]
 
 
-def test_the_public_names_are_these() -> None:
-    assert specstream.__all__ == [
-        "Agent",
-        "Chunk",
-        "Engine",
-        "EngineConfig",
-        "Generation",
-        "LearningConfig",
-        "Message",
-        "Pipeline",
-        "Report",
-        "SamplingParams",
-        "Session",
-        "SpecstreamError",
-        "Tool",
-        "ToolCall",
-        "Tools",
-        "Truncation",
-        "__version__",
+FACES = [
+    "specstream",
+    *(
+        f"specstream.{name}"
+        for name in "agent client drafting listening playback server stages".split()
+    ),
+]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_type_checker_sees_the_names_that_a_package_offers(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = [
+        alias.name
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
     ]
-    for name in specstream.__all__:
-        assert getattr(specstream, name) is not None
-    with pytest.raises(AttributeError):
-        _ = specstream.nothing
+    assert sorted(seen) == module.__all__ == dir(module)
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = module.nothing
 
 
 @pytest.mark.parametrize("name", modules())

@@ -1,22 +1,27 @@
 """A talking agent: joins engine, listener, voice, avatar, prompt adapter and play-out."""
 
-from specstream.agent.agent import Agent
-from specstream.agent.events import (
-    ReplyEnded,
-    ReplyFailed,
-    ReplyPaused,
-    ReplyResumed,
-    ReplyStarted,
-)
-from specstream.agent.preempt import Preempt, PreemptReport
+from __future__ import annotations
 
-__all__ = [
-    "Agent",
-    "Preempt",
-    "PreemptReport",
-    "ReplyEnded",
-    "ReplyFailed",
-    "ReplyPaused",
-    "ReplyResumed",
-    "ReplyStarted",
-]
+from typing import TYPE_CHECKING
+
+from specstream.lazy import offers
+
+if TYPE_CHECKING:
+    from specstream.agent.agent import Agent as Agent
+    from specstream.agent.events import (
+        ReplyEnded as ReplyEnded,
+        ReplyFailed as ReplyFailed,
+        ReplyPaused as ReplyPaused,
+        ReplyResumed as ReplyResumed,
+        ReplyStarted as ReplyStarted,
+    )
+    from specstream.agent.preempt import Preempt as Preempt, PreemptReport as PreemptReport
+
+__all__, __getattr__, __dir__ = offers(
+    __name__,
+    {
+        "specstream.agent.agent": "Agent",
+        "specstream.agent.events": "ReplyEnded ReplyFailed ReplyPaused ReplyResumed ReplyStarted",
+        "specstream.agent.preempt": "Preempt PreemptReport",
+    },
+)

@@ -1,48 +1,49 @@
-"""Speculative decoding: proposals, their verification, and the proposers that make them.
+"""Speculative decoding: the drafting methods, and what a proposer of your own needs.
 
-What a proposer of your own needs is here; the names are resolved on first use, as they load torch.
+A method's settings go to `specstream.Engine.load` as ``proposer=``.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from specstream.lazy import offers
 
 if TYPE_CHECKING:
     from specstream.drafting.proposal import (
-        MAX_NODES,
-        Capabilities,
-        Proposal,
-        Proposer,
-        SpecRequest,
-        Verdict,
+        MAX_NODES as MAX_NODES,
+        Capabilities as Capabilities,
+        Proposal as Proposal,
+        Proposer as Proposer,
+        SpecRequest as SpecRequest,
+        Verdict as Verdict,
     )
-    from specstream.drafting.proposers.own import ProposerContext
+    from specstream.drafting.proposers.own import ProposerContext as ProposerContext
+    from specstream.methods import (
+        AutoProposerConfig as AutoProposerConfig,
+        BlockProposerConfig as BlockProposerConfig,
+        DraftProposerConfig as DraftProposerConfig,
+        EagleProposerConfig as EagleProposerConfig,
+        EarlyExitProposerConfig as EarlyExitProposerConfig,
+        LookaheadProposerConfig as LookaheadProposerConfig,
+        MedusaProposerConfig as MedusaProposerConfig,
+        MirrorProposerConfig as MirrorProposerConfig,
+        MtpProposerConfig as MtpProposerConfig,
+        OffProposerConfig as OffProposerConfig,
+        StreamingProposerConfig as StreamingProposerConfig,
+        SuffixProposerConfig as SuffixProposerConfig,
+    )
 
-_PROPOSAL = "specstream.drafting.proposal"
-_HOMES = {
-    "MAX_NODES": _PROPOSAL,
-    "Capabilities": _PROPOSAL,
-    "Proposal": _PROPOSAL,
-    "Proposer": _PROPOSAL,
-    "ProposerContext": "specstream.drafting.proposers.own",
-    "SpecRequest": _PROPOSAL,
-    "Verdict": _PROPOSAL,
-}
-
-__all__ = [
-    "MAX_NODES",
-    "Capabilities",
-    "Proposal",
-    "Proposer",
-    "ProposerContext",
-    "SpecRequest",
-    "Verdict",
-]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'specstream.drafting' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+__all__, __getattr__, __dir__ = offers(
+    __name__,
+    {
+        "specstream.methods": (
+            "AutoProposerConfig BlockProposerConfig DraftProposerConfig EagleProposerConfig "
+            "EarlyExitProposerConfig LookaheadProposerConfig MedusaProposerConfig "
+            "MirrorProposerConfig MtpProposerConfig OffProposerConfig StreamingProposerConfig "
+            "SuffixProposerConfig"
+        ),
+        "specstream.drafting.proposal": "MAX_NODES Capabilities Proposal Proposer SpecRequest Verdict",
+        "specstream.drafting.proposers.own": "ProposerContext",
+    },
+)

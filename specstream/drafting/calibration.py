@@ -11,8 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache as once
-from functools import partial
+from functools import cache as once, partial
 from pathlib import Path
 from typing import cast
 

@@ -1,1 +1,19 @@
-"""The server: Realtime sessions, the demo page, metrics; keys and limits."""
+"""The server: Realtime sessions, the demo page, metrics; and one adapter behind a socket of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specstream.lazy import offers
+
+if TYPE_CHECKING:
+    from specstream.remote.server import AdapterServer as AdapterServer
+    from specstream.server.server import RealtimeServer as RealtimeServer
+
+__all__, __getattr__, __dir__ = offers(
+    __name__,
+    {
+        "specstream.remote.server": "AdapterServer",
+        "specstream.server.server": "RealtimeServer",
+    },
+)

@@ -46,8 +46,8 @@ def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any
     ``NAME=VALUE`` also sets the option that the adapter's attribute ``named_by`` names: ``espeak=de``
     is the adapter ``espeak`` with ``voice="de"``.
 
-    The interfaces are in `specstream.stages.interfaces` and, for recognisers and turn detectors, in
-    `specstream.listening.interfaces`.
+    The interfaces are in `specstream.stages` and, for recognisers and turn detectors, in
+    `specstream.listening`.
 
     Raises:
         AdapterUnavailable: no such adapter, or a library that it needs is missing.
@@ -143,7 +143,7 @@ def stage_of(kind: AdapterKind, made: Any) -> Stage[Any, Any]:
     if missing := [name for name in needed if not hasattr(made, name)]:
         hint = ""
         if kind == "voice" and callable(made):
-            hint = "; wrap a function with specstream.stages.interfaces.voice_from_function"
+            hint = "; wrap a function with specstream.stages.voice_from_function"
         lacks = f"it lacks {' and '.join(missing)}{hint}"
         raise AdapterUnavailable(f"{made!r} is no {kind} adapter: {lacks}")
     return wrap(made)

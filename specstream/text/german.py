@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from specstream.text import german_numbers as numbers
-from specstream.text import rules
+from specstream.text import german_numbers as numbers, rules
 from specstream.text.rules import Edit
 
 __all__ = ["german"]

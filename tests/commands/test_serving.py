@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from specstream.client.client import Done, RealtimeClient
-from specstream.commands import main as cli
-from specstream.commands import serve
+from specstream.commands import main as cli, serve
 from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.commands import main as cli
-from specstream.commands import train as command
+from specstream.commands import main as cli, train as command
 from tests.commands.test_progress import Terminal
 from tests.training.made import options, prompts_file
 

@@ -18,8 +18,7 @@ from specstream.drafting.proposal import Capabilities, Proposal, Proposer, SpecR
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.off import OffProposer
 from specstream.drafting.proposers.suffix import SuffixProposer
-from specstream.engine.core import commit
-from specstream.engine.core import detokenizer as stops
+from specstream.engine.core import commit, detokenizer as stops
 from specstream.engine.core.detokenizer import StopMatcher
 from specstream.engine.core.request import Request
 from specstream.methods import DraftProposerConfig, SuffixProposerConfig

@@ -17,8 +17,7 @@ import torch
 import transformers
 
 from specstream import __version__
-from specstream.bench.exactness import checks as greedy
-from specstream.bench.exactness import enumeration as gtest
+from specstream.bench.exactness import checks as greedy, enumeration as gtest
 from specstream.bench.prompts import read_prompts
 from specstream.config import EngineConfig
 from specstream.engine.build import build_engine

@@ -12,8 +12,7 @@ import torch
 pytest.importorskip("gguf", reason="the optional package gguf is not installed")
 pytest.importorskip("transformers", minversion="5.20")  # as the extra "gguf" asks for
 
-from gguf import GGMLQuantizationType as Kind
-from gguf import quants
+from gguf import GGMLQuantizationType as Kind, quants
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 

@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from specstream.errors import ProtocolError
-from specstream.remote import frames as codec
-from specstream.remote import protocol
+from specstream.remote import frames as codec, protocol
 from specstream.remote.frames import PromptFrame
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 import specstream.engine.core.step
-from specstream.drafting import rules as tree_rules
-from specstream.drafting import sequential, verify
+from specstream.drafting import rules as tree_rules, sequential, verify
 from specstream.drafting.proposal import SpecRequest, Verdict
 from specstream.drafting.research.lookahead import LookaheadProposer
 from specstream.drafting.verify import Case, verify_batch

@@ -18,8 +18,7 @@ from specstream.drafting.research import medusa as medusa_tree
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
-from specstream.model.tokens import processors as pipeline
-from specstream.model.tokens import sampling
+from specstream.model.tokens import processors as pipeline, sampling
 from specstream.model.tokens.sampling import draw, probabilities
 from specstream.types import SamplingParams
 from tests.support.tiny import byte_tokenizer, tiny_model

@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from specstream.drafting import batched
-from specstream.model import fused, weights
-from specstream.model import selfcheck as tree_check
+from specstream.model import fused, selfcheck as tree_check, weights
 from specstream.model.attention import kernels
 from specstream.model.decoder import Decoder
 from specstream.model.fused import launch

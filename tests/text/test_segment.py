@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from specstream.text import segmenter as segment_module
-from specstream.text import stops as segment_stops
+from specstream.text import segmenter as segment_module, stops as segment_stops
 from specstream.text.marks import LOOK_BACK, Decision, StopReading, Undecided
 from specstream.text.segmenter import Segmenter
 from specstream.text.window import Stretch

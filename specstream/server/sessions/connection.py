@@ -12,8 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import SpecstreamError
 from specstream.playback.turn import GRACE_S
-from specstream.realtime import events as ev
-from specstream.realtime import protocol as pr
+from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.resources import ErrorDetail
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused

@@ -14,8 +14,7 @@ from specstream.errors import SpecstreamError
 from specstream.listening.ears import Ears
 from specstream.listening.events import ListenerSettings
 from specstream.listening.listener import Listener
-from specstream.realtime import events as ev
-from specstream.realtime import protocol as pr
+from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.input_settings import AudioInput
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from specstream.realtime import events as ev
-from specstream.realtime import protocol as pr
+from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.items import parse_input, tools_of
 from specstream.realtime.resources import Extra
 from specstream.realtime.settings import (

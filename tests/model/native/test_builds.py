@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.model.native import builds
-from specstream.model.native import library as module
+from specstream.model.native import builds, library as module
 from specstream.model.native.builds import BUILDS, Build, fitting
 from specstream.model.native.library import Library, library, native_library
 

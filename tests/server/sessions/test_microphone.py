@@ -18,8 +18,7 @@ from specstream.listening.ears import Ears
 from specstream.listening.events import ListenerSettings
 from specstream.listening.listener import MAX_WAITING
 from specstream.realtime.input_settings import AudioInput, TurnDetection
-from specstream.server.sessions import audio as g711
-from specstream.server.sessions import microphone
+from specstream.server.sessions import audio as g711, microphone
 from specstream.server.sessions.hearing import SessionHearing, _agreed
 from specstream.server.sessions.microphone import Microphone, listener_settings
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector

@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from specstream.errors import ProtocolError
-from specstream.realtime import events as ev
-from specstream.realtime import protocol as pr
+from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.client_events import translate
 from specstream.realtime.protocol import SessionUpdate, parse_client_event
 from specstream.realtime.resources import Extra
