@@ -97,13 +97,20 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     parts = EngineParts(target, eos_ids, tokenizer, draft, translation, heads, chunk, told, times)
     proposer = _proposer(config, parts, lost)
     times.keep()
-    core = EngineCore(config, target, tokenizer, proposer, eos_ids)
-    core.draft_weights = parts.draft_weights
+    learner = None
     if config.learning is not None:
         from specstream.training.learning import build_learner  # imports the trainer
 
-        core.learner = build_learner(config, parts, config.drafts or _shipped(config, target))
-    return core
+        learner = build_learner(config, parts, config.drafts or _shipped(config, target))
+    return EngineCore(
+        config,
+        target,
+        tokenizer,
+        proposer,
+        eos_ids,
+        learner=learner,
+        draft_weights=parts.draft_weights,
+    )
 
 
 def _proposer(config: EngineConfig, parts: EngineParts, lost: Sequence[str]) -> Proposer:

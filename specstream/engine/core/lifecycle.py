@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
-
 from specstream.config import EngineConfig
-from specstream.drafting.proposal import Proposer
-from specstream.drafting.proposers.candidate import DraftWeights
 from specstream.engine.core.admission import Admission
 from specstream.engine.core.commit import closing_chunk
 from specstream.engine.core.proposing import Proposing
 from specstream.engine.core.request import Request
 from specstream.engine.core.scheduler import Scheduler
-from specstream.engine.core.slots import Slots, free_memory
 from specstream.errors import ConsumerStalled, EngineFailed, SpecstreamError
-from specstream.model.runner import ModelRunner
 from specstream.types import Chunk
 
 if TYPE_CHECKING:
-    from specstream.training.learner import Learner, LearningReport
+    from specstream.training.learner import Learner
 
 __all__ = ["Lifecycle", "PrefillBudget"]
 
@@ -94,44 +87,26 @@ _STALLED = (
 
 
 class Lifecycle:
-    """The parts of an engine, and its requests from `submit` to their last chunk or error.
+    """An engine's requests from `submit` to their last chunk or error. Belongs to the engine's thread.
 
-    Belongs to the engine's thread.
-
-    Raises:
-        ModelUnsupported: see `Proposing`.
+    Args:
+        config: The engine's settings.
+        admission: Encodes prompts and takes slots.
+        scheduler: Orders the requests.
+        proposing: Is told when a request ends.
+        learner: Keeps whole replies; None: nothing is learned.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        target: ModelRunner,
-        tokenizer: PreTrainedTokenizerBase,
-        proposer: Proposer,
-        eos_ids: frozenset[int],
-        now: Callable[[], float] = time.monotonic,
-        free_bytes: Callable[[], int] | None = None,
+        admission: Admission,
+        scheduler: Scheduler,
+        proposing: Proposing,
+        learner: Learner | None,
     ) -> None:
-        self.config, self.target = config, target
-        self.proposing = Proposing(proposer, target)
-        free_bytes = free_bytes or free_memory(target)
-        self.slots = Slots(
-            target,
-            config.max_sessions,
-            lambda slot: self.proposing.release(slot),
-            free_bytes,
-            shares=config.share_prefixes,
-        )
-        self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
-        self.scheduler = Scheduler(config, now)
-        self.prefill = PrefillBudget()
-        self.learner: Learner | None = None  # set by `build_engine`
-        self.draft_weights = DraftWeights()  # for reports; set by `build_engine`
-
-    @property
-    def learned(self) -> LearningReport | None:
-        """What learning in service has done so far; None if this engine doesn't learn."""
-        return None if self.learner is None else self.learner.report
+        self.config, self.admission, self.scheduler = config, admission, scheduler
+        self.proposing, self.learner = proposing, learner
 
     def submit(self, request: Request) -> None:
         """Queue a request; if the queue is full it ends with `EngineBusy`."""

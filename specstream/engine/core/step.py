@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from specstream.config import EngineConfig
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.proposal import Proposal, Proposer, Verdict
+from specstream.drafting.proposers.candidate import DraftWeights
 from specstream.drafting.verify import Case, verify_batch
+from specstream.engine.core.admission import Admission
 from specstream.engine.core.commit import commit
-from specstream.engine.core.lifecycle import Lifecycle
+from specstream.engine.core.lifecycle import Lifecycle, PrefillBudget
 from specstream.engine.core.passes import PassPart, TargetPass, plan_step, previews
 from specstream.engine.core.proposing import Proposing
 from specstream.engine.core.request import Request
+from specstream.engine.core.scheduler import Scheduler
+from specstream.engine.core.slots import Slots, free_memory
 from specstream.errors import EngineBusy, SpecstreamError
 from specstream.model.forward import ForwardInput
 from specstream.model.numerics import to_device
+from specstream.model.runner import ModelRunner
+
+if TYPE_CHECKING:
+    from specstream.training.learner import Learner, LearningReport
 
 __all__ = ["EngineCore", "Stopwatch"]
 
@@ -57,8 +69,73 @@ _NO_MEMORY = (
 )
 
 
-class EngineCore(Lifecycle):
-    """Serves requests step by step, all on one thread."""
+class EngineCore:
+    """Serves requests step by step, all on one thread.
+
+    Args:
+        config: The settings.
+        target: Runs the target's passes.
+        tokenizer: Encodes prompts, decodes replies.
+        proposer: Drafts.
+        eos_ids: Tokens that end a reply.
+        now: The scheduler's clock, in seconds.
+        free_bytes: Asks for the memory that caches may take; by default the device is asked.
+        learner: Learns from replies; None: nothing is learned.
+        draft_weights: What drafts, for reports.
+
+    Raises:
+        ModelUnsupported: see `Proposing`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: ModelRunner,
+        tokenizer: PreTrainedTokenizerBase,
+        proposer: Proposer,
+        eos_ids: frozenset[int],
+        now: Callable[[], float] = time.monotonic,
+        free_bytes: Callable[[], int] | None = None,
+        *,
+        learner: Learner | None = None,
+        draft_weights: DraftWeights | None = None,
+    ) -> None:
+        self.config, self.target = config, target
+        self.draft_weights = draft_weights or DraftWeights()
+        self.proposing = Proposing(proposer, target)
+        self.slots = Slots(
+            target,
+            config.max_sessions,
+            lambda slot: self.proposing.release(slot),
+            free_bytes or free_memory(target),
+            shares=config.share_prefixes,
+        )
+        self.admission = Admission(config, target, tokenizer, self.slots, eos_ids)
+        self.scheduler = Scheduler(config, now)
+        self.requests = Lifecycle(config, self.admission, self.scheduler, self.proposing, learner)
+        self.prefill = PrefillBudget()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; if the queue is full it ends with `EngineBusy`."""
+        self.requests.submit(request)
+
+    def close(self) -> None:
+        """End every request as cancelled, then close proposer and learner."""
+        self.requests.close()
+
+    @property
+    def learner(self) -> Learner | None:
+        """Learns from replies while there is no other work; may be replaced."""
+        return self.requests.learner
+
+    @learner.setter
+    def learner(self, learner: Learner | None) -> None:
+        self.requests.learner = learner
+
+    @property
+    def learned(self) -> LearningReport | None:
+        """What learning in service has done so far; None if this engine doesn't learn."""
+        return None if self.learner is None else self.learner.report
 
     def step(self) -> bool:
         """Advance every request that isn't parked by one round; False if there was nothing to do.
@@ -71,8 +148,8 @@ class EngineCore(Lifecycle):
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
                 return self.step()
-        self.drop_cancelled()
-        admitted = self.admit()
+        self.requests.drop_cancelled()
+        admitted = self.requests.admit()
         ready = self.scheduler.ready()
         if not ready:
             return admitted
@@ -92,12 +169,12 @@ class EngineCore(Lifecycle):
             results = zip(done.rounds, done.proposals, verdicts, faults, strict=True)
             for part, proposal, verdict, broken in results:
                 chunk, error = commit(part.request, proposal, verdict, broken, spans_ms)
-                self.deliver(part.request, chunk, error)
+                self.requests.deliver(part.request, chunk, error)
             self._learn(done, spans_ms, began)
         except Exception as error:
             for part in parts:
                 if not part.request.over:
-                    self.fail(part.request, error)
+                    self.requests.fail(part.request, error)
         return True
 
     def learn(self) -> bool:
@@ -145,7 +222,7 @@ class EngineCore(Lifecycle):
                 error = EngineBusy(_NO_MEMORY.format(len(parts)))
             else:
                 return TargetPass(parts, starts, made.logits, made.states)
-            self.fail(youngest.request, error)
+            self.requests.fail(youngest.request, error)
             parts = [part for part in parts if part is not youngest]
             if not parts:
                 return TargetPass([], [], [], [])
@@ -214,7 +291,7 @@ class EngineCore(Lifecycle):
     @proposer.setter
     def proposer(self, proposer: Proposer) -> None:
         self.proposing.close()
-        self.proposing = Proposing(proposer, self.target)
+        self.proposing = self.requests.proposing = Proposing(proposer, self.target)
 
 
 def _input(part: PassPart, start: int, tokens: torch.Tensor) -> ForwardInput:

@@ -94,7 +94,7 @@ class EngineWorker:
             if request.encoding and not request.over:
                 self._encoder.submit(self._encode, core, request)
         except Exception as error:  # fails this request only
-            core.encoded(request, error)
+            core.requests.encoded(request, error)
 
     def _encode(self, core: EngineCore, request: Request) -> None:
         found: BaseException | None = None
@@ -103,7 +103,7 @@ class EngineWorker:
                 core.admission.tokenize(request, aside=True)
         except BaseException as error:  # a panic in the Rust tokenizer is not an Exception
             found = error
-        self.post(lambda core: core.encoded(request, found))
+        self.post(lambda core: core.requests.encoded(request, found))
 
     def post(self, mail: Mail) -> None:
         """Run ``mail(core)`` on the engine thread between two steps; dropped after closing."""
