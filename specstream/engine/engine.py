@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.generation import Generation
@@ -18,9 +19,12 @@ from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Trunc
 if TYPE_CHECKING:
     from specstream.drafting import Proposer, ProposerContext
     from specstream.drafting.checking import Explanation
+    from specstream.engine.core.step import EngineCore
     from specstream.training.learner import LearningReport
 
 __all__ = ["Engine", "Session"]
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -154,11 +158,10 @@ class Engine:
         checked = check_messages(messages)
         if session is not None:
             _check_session(session)
-        generation = Generation(worker, bridge, self.config.max_unread_chunks)
-        request = Request(
+        make = partial(
+            Request,
             checked,
             params,
-            generation._delivery,
             session=session,
             reference=checked_text(reference, "reference"),
             proposer=self.config.proposer.kind if speculate else "off",
@@ -167,8 +170,8 @@ class Engine:
             learn=learn,
             truncation=truncation,
         )
-        generation._request = request
-        worker.submit(request)
+        generation = Generation(worker, bridge, self.config.max_unread_chunks, make)
+        worker.submit(generation.request)
         try:
             yield generation
         finally:
@@ -205,6 +208,17 @@ class Engine:
         """
         worker = self._host.worker
         return worker.manner if worker is not None else Manner()
+
+    async def ask(self, question: Callable[[EngineCore], T]) -> T:
+        """Run ``question`` on the engine's thread, between two steps: for measurements and tests.
+
+        Cancelling only gives up the wait.
+
+        Raises:
+            EngineClosed: the engine is not running, or ended meanwhile.
+            EngineError: another event loop has entered the engine.
+        """
+        return await self._host.ask(question)
 
     async def explain(self) -> Explanation | None:
         """Why the engine speculates as it does now, in words and figures; None if the proposer is fixed.

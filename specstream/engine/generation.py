@@ -12,7 +12,7 @@ from specstream.metrics import Report
 from specstream.types import Chunk, Preview, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:
-    from specstream.engine.core.request import Request
+    from specstream.engine.core.request import Delivery, Request
     from specstream.engine.core.worker import EngineWorker
 
 __all__ = ["Generation", "Previewed", "ThreadBridge"]
@@ -68,9 +68,18 @@ class Generation:
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
     that waits loses no chunk; a second task that waits gets `EngineError`. A consumer that doesn't read
     parks this request only: the engine runs no further than ``max_unread_chunks`` ahead of it.
+
+    Attributes:
+        request: What the engine's thread works on.
     """
 
-    def __init__(self, worker: EngineWorker, bridge: ThreadBridge, limit: int) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        bridge: ThreadBridge,
+        limit: int,
+        make: Callable[[Delivery], Request],
+    ) -> None:
         from specstream.engine.core.request import Delivery
 
         self._worker = worker
@@ -79,7 +88,7 @@ class Generation:
         self._news = asyncio.Event()
         self._ended = self._awaited = False
         self._delivery = Delivery(self._put, limit)
-        self._request: Request | None = None
+        self.request = make(self._delivery)
         self._read: list[str] = []
         self._calls: list[ToolCallDelta] = []
 
@@ -162,7 +171,7 @@ class Generation:
     @property
     def text(self) -> str:
         """The reply's text that the engine has written, read or not; its reasoning is in the report."""
-        return self._request.text if self._request is not None else ""
+        return self.request.text
 
     @property
     def text_read(self) -> str:
@@ -177,7 +186,7 @@ class Generation:
     @property
     def error(self) -> SpecstreamError | None:
         """What ended the request, if it failed."""
-        return self._request.error if self._request is not None else None
+        return self.request.error
 
     @property
     def report(self) -> Report:
@@ -186,9 +195,7 @@ class Generation:
         May be read at any time, after the block as well. A reply that failed never gets a reason: its
         error is raised by the iteration.
         """
-        if self._request is None:
-            raise EngineError("the request was never submitted")
-        return self._request.report()
+        return self.request.report()
 
 
 class Previewed:

@@ -88,8 +88,8 @@ async def test_words_that_were_interrupted_before_the_first_chunk_are_in_the_nex
             pass
         assert told(session) == ["system: be brief", "user: My name is Ada."]
         generation = await say(session, "What is my name?")
-        assert generation._request is not None
-        asked = [m["content"] for m in generation._request.messages]
+
+        asked = [m["content"] for m in generation.request.messages]
         assert asked == ["be brief", "My name is Ada.", "What is my name?"]
         assert [m["role"] for m in session.messages] == ["system", "user", "user", "assistant"]
 

@@ -153,8 +153,7 @@ async def test_a_long_reference_is_read_as_far_as_it_can_matter(
         params = SamplingParams(max_tokens=3)
         async with engine.generate("x", params, reference="y" * 1_000_000) as chunks:
             assert sum([len(chunk.token_ids) async for chunk in chunks]) == 3
-            assert chunks._request is not None
-            assert len(chunks._request.reference_ids) == CONTEXT
+            assert len(chunks.request.reference_ids) == CONTEXT
 
 
 class Panic(BaseException):

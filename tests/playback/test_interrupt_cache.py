@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
 
 from specstream import Engine, SamplingParams, Session
+from specstream.engine.core.step import EngineCore
 from specstream.playback.playout import Playout
 from specstream.playback.turn import Interruption
 from specstream.stages.hold import Hold
@@ -33,20 +33,15 @@ def pipeline() -> Pipeline:
 
 async def cached(engine: Engine, session: Session) -> tuple[int, int]:
     """Tokens in the conversation's cache, and slots in use, once the engine has come that far."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[int, int]] = loop.create_future()
 
-    def look(core: object) -> None:
-        slots = core.slots  # type: ignore[attr-defined]
+    def look(core: EngineCore) -> tuple[int, int]:
+        slots = core.slots
         slot = slots._kept.get(session._key)
         if slot is not None:
             assert len(slot.rows) == slot.cache.length
-        found = (slot.cache.length if slot is not None else -1, slots.in_use)
-        loop.call_soon_threadsafe(answer.set_result, found)
+        return slot.cache.length if slot is not None else -1, slots.in_use
 
-    assert engine._host.worker is not None
-    engine._host.worker.post(look)
-    return await answer
+    return await engine.ask(look)
 
 
 async def settled(engine: Engine, session: Session) -> tuple[int, int]:

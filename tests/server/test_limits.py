@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket as sockets
 from collections.abc import AsyncGenerator, Callable
@@ -157,18 +156,9 @@ async def test_five_that_never_read_hold_nobody_up(
 
 async def _parked(engine: Engine) -> int:
     """Requests under way whose consumers have stopped."""
-    assert engine._host.worker is not None
-    loop, found = asyncio.get_running_loop(), asyncio.Event()
-    count = 0
-
-    def look(core: Any) -> None:
-        nonlocal count
-        count = sum(request.delivery.parked for request in core.scheduler.running)
-        loop.call_soon_threadsafe(found.set)
-
-    engine._host.worker.post(look)
-    await found.wait()
-    return count
+    return await engine.ask(
+        lambda core: sum(request.delivery.parked for request in core.scheduler.running)
+    )
 
 
 async def standing_still(engine: ScriptedEngine, rounds: int = 20) -> int:

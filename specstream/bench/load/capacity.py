@@ -214,7 +214,7 @@ async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> ServingCos
     """
     from specstream.drafting.calibration import pass_ms
 
-    few_ms, many_ms = await engine._host.ask(lambda core: pass_ms(core.target, (1, _ROWS)))
+    few_ms, many_ms = await engine.ask(lambda core: pass_ms(core.target, (1, _ROWS)))
     row_s = max(0.0, many_ms - few_ms) / (_ROWS - 1) / 1e3
     pass_s = few_ms / 1e3 - row_s
     reads, system = list[float](), engine.manner.system
