@@ -23,7 +23,7 @@ def my_agent(parts: Parts) -> Agent:
     return Agent(
         engine=parts.model,
         voice=parts.voice,
-        recognizer=parts.ears,
+        ears=parts.ears,
         listening=parts.listening,
         sample_rate=parts.sample_rate,
         play=parts.playout,

@@ -94,7 +94,7 @@ class Agent:
         voice: Any = "auto",
         avatar: Any = None,
         prompts: Any = None,
-        recognizer: Any = None,
+        ears: Any = None,
         turns: Any = "silero",
         echo: Any = "auto",
         listening: ListenerSettings | None = None,
@@ -114,7 +114,7 @@ class Agent:
         self._sample_rate = sample_rate
         self._playout = playout_of(play)
         echo = echo if self._playout.audible else None
-        self._made_of = (voice, avatar, prompts, recognizer, turns, echo)
+        self._made_of = (voice, avatar, prompts, ears, turns, echo)
         self._system, self._params = system, params
         self._stack = AsyncExitStack()
         self._events: Link[Event] = Link(_MAX_EVENTS)
@@ -240,7 +240,7 @@ class Agent:
         """
         self._check()
         if self._hearing is None:
-            raise RequestError("this agent has no ears: give it a recognizer")
+            raise RequestError("this agent has no ears: give it some, such as ears='whisper'")
         await self._hearing.listener.add(pcm)
 
     def interrupt(self, played_ms: float | None = None) -> Interruption | None:

@@ -137,7 +137,7 @@ async def make_parts(
     voice: Any,
     avatar: Any,
     prompts: Any,
-    recognizer: Any,
+    ears: Any,
     turns: Any,
     echo: Any,
     *,
@@ -155,7 +155,7 @@ async def make_parts(
     """
     if voice is None and avatar is not None:
         raise ConfigError("an avatar follows a voice: give the agent a voice, or avatar=None")
-    if recognizer is not None and turns is None:
+    if ears is not None and turns is None:
         raise ConfigError("a recogniser needs a turn detector; give the agent one as turns=")
     branches: list[list[Stage[Any, Any]]] = []
     first: FirstPhrase | None = None
@@ -171,11 +171,8 @@ async def make_parts(
     if prompts is not None:
         options = {"generator": generator} if prompts == "model" else {}
         branches.append([await _stage("prompt", prompts, **options)])
-    ears = None
-    if isinstance(recognizer, Ears):
-        ears = recognizer
-    elif recognizer is not None:
-        ears = Ears(await _made("recognizer", recognizer), await _made("turns", turns))
+    if ears is not None and not isinstance(ears, Ears):
+        ears = Ears(await _made("recognizer", ears), await _made("turns", turns))
     canceller = None
     if ears is not None and voice is not None:
         tested = ears.detector.capabilities.scripted and echo == "auto"

@@ -44,7 +44,7 @@ async def run_server(args: argparse.Namespace) -> int:
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
             avatar=partial(stage_or_adapter, "avatar", args.avatar),
-            prompt=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
+            prompts=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
             ears=(lambda: ears) if ears is not None else None,
             params=params_of(args, engine.manner.params),
             system=args.system,

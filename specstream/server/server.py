@@ -53,7 +53,7 @@ class RealtimeServer:
         voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
             connection; without it the server answers in text only.
         avatar: The same for an `AvatarScripter`.
-        prompt: The same for a `PromptRewriter`.
+        prompts: The same for a `PromptRewriter`.
         ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
             it the server takes no audio input.
         params: Default sampling parameters; ``max_tokens`` is what ``"inf"`` means. None: those of
@@ -93,7 +93,7 @@ class RealtimeServer:
         *,
         voice: Factory | None = None,
         avatar: Factory | None = None,
-        prompt: Factory | None = None,
+        prompts: Factory | None = None,
         ears: Callable[[], Ears] | None = None,
         params: SamplingParams | None = None,
         system: str | None = None,
@@ -126,7 +126,7 @@ class RealtimeServer:
         for name, (given, fits, what) in kinds.items():
             if not fits:
                 raise ConfigError(f"{name} must be {what}, not {given!r:.80}")
-        made = {"voice": voice, "avatar": avatar, "prompt": prompt, "ears": ears}
+        made = {"voice": voice, "avatar": avatar, "prompts": prompts, "ears": ears}
         for name, factory in made.items():
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
@@ -150,7 +150,7 @@ class RealtimeServer:
         self.counters = Counters()
         self._service = Service(
             engine=engine,
-            factories=Factories(voice, avatar, prompt),
+            factories=Factories(voice, avatar, prompts),
             settings=settings,
             params=params or SamplingParams(),
             clock=clock or LoopClock(),

@@ -59,7 +59,7 @@ class Parts:
         return Agent(
             engine=self.model,
             voice=self.voice,
-            recognizer=self.ears,
+            ears=self.ears,
             listening=self.listening,
             sample_rate=self.sample_rate,
             play=self.playout,

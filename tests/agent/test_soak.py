@@ -57,7 +57,7 @@ class Conversation:
             voice=WordVoice(VOICE_RATE),
             avatar=OneCueFace(),
             prompts=OneShotBoard(),
-            recognizer=Ears(self.recognizer, ScriptedTurnDetector()),
+            ears=Ears(self.recognizer, ScriptedTurnDetector()),
             sample_rate=RATE,
             listening=ListenerSettings(partial_ms=100, silence_ms=300, by_words=False),
             play=self.sound,

@@ -38,7 +38,7 @@ def agent_of(heard: list[str | Exception] | None = None, **options: Any) -> Agen
     return Agent(
         engine=ScriptedEngine([REPLY]),
         voice=WordVoice(),
-        recognizer=ears,
+        ears=ears,
         sample_rate=RATE,
         listening=ListenerSettings(silence_ms=300, by_words=False, partial_ms=None),
         **options,

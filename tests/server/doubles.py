@@ -313,7 +313,7 @@ class Stand:
             return self.voices[-1]
 
         makers: dict[str, Any] = {"voice": voice if make_voice else None}
-        makers |= {"avatar": OneCueFace, "prompt": OneShotBoard}
+        makers |= {"avatar": OneCueFace, "prompts": OneShotBoard}
         self.server = RealtimeServer(
             engine, **{**makers, "port": 0, "clock": self.clock, **options}
         )

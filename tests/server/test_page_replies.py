@@ -182,7 +182,7 @@ class Scenes(OneShotBoard):
 
 @pytest.mark.parametrize("width", [1280, 320])
 async def test_the_storyboard_is_short_and_can_be_opened(tmp_path: Path, width: int) -> None:
-    server = Stand(ScriptedEngine(["One two."]), voice=WordVoice, prompt=Scenes)
+    server = Stand(ScriptedEngine(["One two."]), voice=WordVoice, prompts=Scenes)
     async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
         size = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": width < 400}
         await page.call("Emulation.setDeviceMetricsOverride", **size)

@@ -50,7 +50,7 @@ class Room:
             engine=self.engine,
             voice=self.voice,
             play=self.sound,
-            recognizer=Ears(self.recognizer, self.detector),
+            ears=Ears(self.recognizer, self.detector),
             echo=echo,
             sample_rate=rate,
             listening=ListenerSettings(**settings),

@@ -80,7 +80,7 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
     async with Agent(
         engine=engine,
         voice=voice,
-        recognizer=ears,
+        ears=ears,
         sample_rate=rate,
         play=Playout(paced=False),
         params=params,
@@ -120,7 +120,7 @@ async def _soak(engine: Engine, params: SamplingParams, minutes: float) -> SoakF
         engine=engine,
         voice=voice,
         avatar="viseme",
-        recognizer=ears,
+        ears=ears,
         sample_rate=voice.capabilities.sample_rate,
         play=Playout(heard, audible=False),
         params=params,

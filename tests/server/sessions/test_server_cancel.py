@@ -248,7 +248,7 @@ async def test_a_stage_that_does_not_come_to_rest_is_stopped(
 ) -> None:
     monkeypatch.setattr(turn, "GRACE_S", 0.01)
     stage = StubbornStage()
-    async with Stand(ScriptedEngine(["one. two."]), prompt=lambda: stage).alone() as wire:
+    async with Stand(ScriptedEngine(["one. two."]), prompts=lambda: stage).alone() as wire:
         await wire.configure(**ALL_OWN)
         await wire.ask("Hi", output_modalities=["text"])
         await wire.until("response.output_text.delta")

@@ -171,7 +171,7 @@ async def test_a_broken_rewriter_is_told_and_the_response_completes() -> None:
         async def add(self, phrase: Phrase) -> Sequence[ScenePrompt]:
             raise ValueError("no paint left")
 
-    async with Stand(ScriptedEngine(["one two three."]), prompt=BrokenBoard).alone() as wire:
+    async with Stand(ScriptedEngine(["one two three."]), prompts=BrokenBoard).alone() as wire:
         await wire.configure(**ALL_OWN)
         await wire.ask("Hi")
         error = (await wire.until("error"))["error"]
