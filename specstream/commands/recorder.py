@@ -95,7 +95,7 @@ async def _follow(
     """Follow a turn's events to the last one; ``started`` is when it began."""
     said, audible, listener = SpokenRecord(), FirstAudible(), PlayedEstimate()
     async with pipeline.run(chunks) as events:
-        events.heard(lambda: listener.heard_s)
+        events.follow(lambda: listener.heard_s)
         async for event in events:
             now = (time.perf_counter() - started) * 1e3
             if isinstance(event.item, StageFailed):

@@ -1,4 +1,4 @@
-"""The events that a stopped turn still gives: cues that bring an avatar to rest, and failures."""
+"""What was played of a reply, word by word, and what a stopped turn still gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from specstream.stages.contract import Event
 from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 
-__all__ = ["HeardTrack", "Rest", "SpokenWord"]
+__all__ = ["AfterStop", "PlayedTrack", "SpokenWord"]
 
 _WORD = re.compile(r"\S+")
 _SLOW_CHARS_PER_S = 10
@@ -43,7 +43,7 @@ class _Open(NamedTuple):
     rate: float  # samples a second, on the caller's clock
 
 
-class HeardTrack:
+class PlayedTrack:
     """When each word of a reply is spoken, on a sample clock of the caller's choice.
 
     ``tags`` are the parts of the text that are not spoken.
@@ -131,8 +131,8 @@ _MAX_DIRECTIONS = 1024  # emotions and gestures of a turn that are remembered
 _ROUNDING_MS = 1e-6
 
 
-class Rest:
-    """Chooses which of the events that are read after a turn was stopped are given.
+class AfterStop:
+    """After an interruption, drops the turn's leftover events and brings the face to rest.
 
     The stages' own cues end with their speech, which may reach far behind the moment of the stop. So
     none of them is given any more, but what brings the face that was shown to rest at that moment: a

@@ -15,7 +15,7 @@ import anyio
 
 from specstream.errors import RequestError, SpecstreamError
 from specstream.playback.cue_order import cues_first
-from specstream.playback.played import HeardTrack, Rest
+from specstream.playback.played import AfterStop, PlayedTrack
 from specstream.playback.playout import Playout
 from specstream.stages.hold import HeldChunks, Hold
 from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
@@ -115,13 +115,13 @@ class Turn(Generic[R]):
         self.text = ""
         self._ends: list[int] = []  # for each token, the length of the text once it is in
         self._tags: list[Span] = []
-        self._track = HeardTrack(self._tags)
+        self._track = PlayedTrack(self._tags)
         self._rate = 0
         self._end = 0  # of the speech, in samples
         self._pending: Event | None = None
         self._last = Event(-1, 0.0, "", None)
         self._told_failure = False
-        self._rest = Rest()
+        self._rest = AfterStop()
         self._made = False  # whether the run has ended and all its events were read
         self._waiting: anyio.CancelScope | None = None
         self._deadline = math.inf
@@ -341,7 +341,7 @@ async def speaking(
         run = await stack.enter_async_context(pipeline.run(chunks))
         if playback is not None and paced:
             played = playback
-            run.heard(lambda: played.played_ms / 1e3, reply.needed_by)
+            run.follow(lambda: played.played_ms / 1e3, reply.needed_by)
         turn = Turn(reply, run, cues_first(pipeline, run), playback)
         try:
             yield turn

@@ -1,4 +1,4 @@
-"""What an adapter was given of its input and is not withdrawn."""
+"""The input that an adapter has received and that still stands, and the order of its output."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Link(Inlet[T]):
 
     @property
     def reach(self) -> int:
-        """The end of the text from which the receiver made what it gives now."""
+        """End of the text that the receiver has used for its current output."""
         return self._read if self._made_of is None else self._made_of
 
     async def send(self, item: T | Control) -> None:

@@ -1,8 +1,8 @@
 """The life of items made from a reply: drafted, verified and released; or drafted and revoked.
 
 A head that is shown what the engine has drafted may cut phrases from it before the target has judged
-it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `Life` per turn knows
-what is outstanding. Only stages that take drafts see drafted phrases, and the `Revoke` that takes them
+it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `DraftLedger` per
+turn knows what is outstanding. Only stages that take drafts see drafted phrases, and the `Revoke` that takes them
 back. What they make of them is held in the stage's `Gate`: it is released (to the turn's log and to
 stages that don't take drafts) once its text is verified, in the order in which it was made, and
 dropped if its text is revoked. So nothing that was released is ever taken back because of a draft.
@@ -25,10 +25,10 @@ from specstream.types import AvatarCue, Cancel, Control, Phrase, Revoke, ScenePr
 __all__ = [
     "Account",
     "Confirmed",
+    "DraftEvent",
+    "DraftLedger",
     "Drafted",
     "Gate",
-    "Life",
-    "LifeEvent",
     "Presynthesis",
     "PresynthesisReport",
     "TurnAccount",
@@ -233,7 +233,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeEvent:
+class DraftEvent:
     """What happened to an item, for `specstream.testing.audit` and for debugging.
 
     ``"read"``: the pipeline took it from the engine. ``"made"``: the stage yielded it. ``"given"``: the
@@ -253,12 +253,12 @@ class _Given(NamedTuple):
     sent: bool
 
 
-class Life:
+class DraftLedger:
     """What is drafted, sent and revoked in one turn.
 
     Args:
         account: See the attribute.
-        trace: Called with each `LifeEvent`.
+        trace: Called with each `DraftEvent`.
 
     Attributes:
         account: Decides whether a drafted phrase is worth speaking, and is told what became of it.
@@ -266,7 +266,7 @@ class Life:
     """
 
     def __init__(
-        self, account: TurnAccount, trace: Callable[[LifeEvent], None] | None = None
+        self, account: TurnAccount, trace: Callable[[DraftEvent], None] | None = None
     ) -> None:
         self.account = account
         self.taken = True
@@ -277,7 +277,7 @@ class Life:
     def note(self, kind: Kind, who: str, what: Any) -> None:
         """Trace an event."""
         if self._trace is not None:
-            self._trace(LifeEvent(kind, who, what))
+            self._trace(DraftEvent(kind, who, what))
 
     def route(self, head: str, item: Any) -> tuple[Any, Any]:
         """Take an item that the head yields; return what it becomes.
@@ -347,7 +347,7 @@ class Gate:
         name: The stage's name.
     """
 
-    def __init__(self, life: Life, name: str, *, drafted: bool = True) -> None:
+    def __init__(self, life: DraftLedger, name: str, *, drafted: bool = True) -> None:
         self._life = life
         self.name = name
         self._drafted = drafted

@@ -12,7 +12,7 @@ import anyio
 from specstream.errors import ConfigError
 from specstream.stages.contract import Event, Stage, StageFailed, as_failure
 from specstream.stages.deadline import VoicePace
-from specstream.stages.drafts import Account, LifeEvent, Presynthesis, PresynthesisReport
+from specstream.stages.drafts import Account, DraftEvent, Presynthesis, PresynthesisReport
 from specstream.stages.limits import Limits
 from specstream.stages.run import Run
 
@@ -31,7 +31,7 @@ class Pipeline:
 
     A head that wants previews (`SegmentStage`) makes the engine show what it has drafted; with its
     ``drafts=True``, stages that take drafts begin on it, within ``presynthesis``. What the run gives
-    out stays the same, only sooner. ``trace`` is called with each `LifeEvent`.
+    out stays the same, only sooner. ``trace`` is called with each `DraftEvent`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Pipeline:
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
         presynthesis: Presynthesis | None = None,
-        trace: Callable[[LifeEvent], None] | None = None,
+        trace: Callable[[DraftEvent], None] | None = None,
     ) -> None:
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")

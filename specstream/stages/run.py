@@ -14,16 +14,16 @@ from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.signals import Signal
 from specstream.stages.contract import Event, Link, Stage, StageFailed, as_failure
 from specstream.stages.deadline import Deadlines, VoicePace
-from specstream.stages.drafts import Account, Drafted, Gate, Life, LifeEvent
+from specstream.stages.drafts import Account, Drafted, DraftEvent, DraftLedger, Gate
 from specstream.stages.interfaces import listened_until
 from specstream.stages.limits import Limits, Watch
 from specstream.stages.spans import ReplySpans
 from specstream.types import Cancel, Phrase, Preview, Speech
 
-__all__ = ["Outlet", "Run"]
+__all__ = ["Run", "StageOutput"]
 
 
-class Outlet:
+class StageOutput:
     """Passes on what a stage yields, and holds back what is made of drafted text.
 
     Stages that take drafts get every item at once. The log and other stages get it once its text is
@@ -116,11 +116,11 @@ class Run:
         clock: Callable[[], float],
         account: Account,
         pace: VoicePace,
-        trace: Callable[[LifeEvent], None] | None,
+        trace: Callable[[DraftEvent], None] | None,
     ) -> None:
         self._deadlines = Deadlines(pace)
-        self._life = Life(account.turn(clock), trace)
-        self._outlets: list[Outlet] = []  # the head's first
+        self._life = DraftLedger(account.turn(clock), trace)
+        self._outlets: list[StageOutput] = []  # the head's first
         self._capacity = capacity
         self._limits = limits
         self._log: Link[Event] = Link(capacity)
@@ -147,18 +147,18 @@ class Run:
             for outlet in self._outlets:
                 outlet.cancel(self.cancelled)
 
-    def heard(
-        self, heard_s: Callable[[], float], needed: Callable[[float, bool], object] | None = None
+    def follow(
+        self, played_s: Callable[[], float], needed: Callable[[float, bool], object] | None = None
     ) -> None:
-        """Size phrases by the audio ahead: ``heard_s()`` says how many seconds of it were heard.
+        """Size phrases by the audio ahead: ``played_s()`` says how many seconds of it were played.
 
         ``needed`` is told again and again by when more text is needed, on the event loop's clock, and
         whether there was any audio.
         """
-        self._deadlines.follow(heard_s, needed)
+        self._deadlines.follow(played_s, needed)
 
     def stop(self, name: str, failure: SpecstreamError) -> None:
-        """Stop the stages of that name because of what they made; they end as if they had failed."""
+        """Fail the stages called ``name`` with ``failure``: their output was rejected."""
         for outlet in self._outlets:
             if outlet.watch.name == name:
                 outlet.watch.stop(failure)
@@ -274,19 +274,19 @@ class Run:
 
     def _outlet(
         self, stage: Stage[Any, Any], source: Link[Any], sinks: Sequence[Link[Any]]
-    ) -> Outlet:
+    ) -> StageOutput:
         name = stage.name
         gate = Gate(self._life, name, drafted=source.drafted)
         watch = Watch(name, source, self._limits)
         emit = partial(self._emit, name)
-        outlet = Outlet(source, sinks, gate, watch, emit, self._capacity)
+        outlet = StageOutput(source, sinks, gate, watch, emit, self._capacity)
         self._outlets.append(outlet)
         if self.cancelled is not None:
             outlet.cancel(self.cancelled)
         return outlet
 
     async def _run_stage(
-        self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
+        self, stage: Stage[Any, Any], outlet: StageOutput, give: Callable[[Any], Awaitable[None]]
     ) -> None:
         watch, who = outlet.watch, f"stage {stage.name!r}"
         try:
@@ -311,7 +311,7 @@ class Run:
                 sink.close()
 
     async def _relay(
-        self, stage: Stage[Any, Any], outlet: Outlet, give: Callable[[Any], Awaitable[None]]
+        self, stage: Stage[Any, Any], outlet: StageOutput, give: Callable[[Any], Awaitable[None]]
     ) -> None:
         """Pass on what the stage yields to the log and to the stages behind it."""
         watch = outlet.watch

@@ -23,7 +23,7 @@ __all__ = ["DraftedPhrases", "SegmentStage"]
 T = TypeVar("T")
 
 Told: TypeAlias = Phrase | Drafted | Confirmed | Withdrawn
-"""What a head that cuts drafted text, too, says of phrases (see `specstream.stages.drafts`)."""
+"""Messages about phrases from a segmenter that also cuts drafted text (`specstream.stages.drafts`)."""
 
 _MAX_DRAFTED = 4  # phrases that are cut ahead at most
 _ROUNDING_S = 1e-6
@@ -92,7 +92,7 @@ def _same(one: Phrase, other: Phrase) -> bool:
 class SegmentStage:
     """`Chunk` to `Phrase`. Text that has waited ``deadline_s`` for a boundary is spoken anyway.
 
-    Where the turn tells how much of its audio was heard (`Run.heard`), that holds for the first phrase
+    Where the turn tells how much of its audio was heard (`Run.follow`), that holds for the first phrase
     only. Later text may wait as long as the audio ahead lasts, and a phrase is longer or shorter than a
     sentence where the voice would fall silent otherwise (see `specstream.stages.deadline`). With
     ``drafts`` it holds for every phrase.

@@ -22,8 +22,8 @@ from specstream.stages.interfaces import (
     Storyboard,
 )
 from specstream.stages.limits import check_rate
+from specstream.stages.output_checks import MarkCheck, cues_of, marks_of, prompts_of
 from specstream.stages.segment_stage import SegmentStage
-from specstream.stages.yielded import MarkCheck, cues_of, marks_of, prompts_of
 from specstream.text.spoken import LINE_START, Reading, ReadingState, Readout
 from specstream.types import (
     AvatarCue,

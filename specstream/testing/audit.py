@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
-from specstream.stages.drafts import Confirmed, Drafted, LifeEvent, Withdrawn
+from specstream.stages.drafts import Confirmed, Drafted, DraftEvent, Withdrawn
 from specstream.types import (
     AvatarCue,
     Cancel,
@@ -48,7 +48,10 @@ class BrokenRule:
 
 
 def audit(
-    trace: Iterable[LifeEvent], *, head: str = "text", takers: Collection[str] = ("voice", "avatar")
+    trace: Iterable[DraftEvent],
+    *,
+    head: str = "text",
+    takers: Collection[str] = ("voice", "avatar"),
 ) -> list[BrokenRule]:
     """Return a finding for each rule that a finished turn broke.
 
@@ -94,7 +97,7 @@ class _Auditor:
         self._phrases: list[tuple[Phrase, int]] = []
         self._cancelled = False
 
-    def take(self, event: LifeEvent) -> None:
+    def take(self, event: DraftEvent) -> None:
         kind, name, item = event.kind, event.stage, event.item
         self._cancelled |= isinstance(item, Cancel)
         if kind == "read":
@@ -164,7 +167,7 @@ class _Auditor:
                 self._complain("orphan", stage.name, item, why)
 
     def _has_source(self, made: _Made) -> bool:
-        """Whether the phrases that were given and not revoked when it was made cover its tokens."""
+        """Whether the live phrases at that time cover all tokens of the item."""
         if not made.tokens.length:
             return True
         missing = made.tokens.end

@@ -106,7 +106,7 @@ class ChoosesTokens(Protocol):
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """A trainee that unrolls several draft steps, and fewer of them early in the training."""
+    """A head trained on several draft steps; the number grows during training."""
 
     def unroll(self, done: float) -> None:
         """Set the number of steps; called before each training step with the part that is done."""

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from specstream.playback.played import HeardTrack
+from specstream.playback.played import PlayedTrack
 from specstream.stages.stages import VoiceStage
 from specstream.types import Mark, Phrase, Span, Speech
 from tests.support.standins import RATE, ToneVoice, feed, phrases_of
@@ -20,8 +20,8 @@ def piece(
     return Speech(b"", RATE, samples, words, chars, Span(0, 1), 0, last)
 
 
-def track_of(speech: Speech, text: str, tags: tuple[Span, ...] = ()) -> HeardTrack:
-    track = HeardTrack(tags)
+def track_of(speech: Speech, text: str, tags: tuple[Span, ...] = ()) -> PlayedTrack:
+    track = PlayedTrack(tags)
     track.add(speech.marks, speech, speech.samples, text)
     return track
 
@@ -53,7 +53,7 @@ def test_words_spoken_in_another_order_than_they_are_written_count_once_all_were
 
 def test_a_word_that_is_rounded_to_end_behind_the_audio_was_heard_with_it() -> None:
     text = "One two. Three"
-    track = HeardTrack()
+    track = PlayedTrack()
     for speech in (
         piece([("One", Span(0, 300), Span(0, 3)), ("two", Span(300, 640), Span(4, 7))],
               Span(0, 400), Span(0, 9), last=False),
@@ -76,7 +76,7 @@ def test_a_word_that_is_rounded_to_end_behind_the_audio_was_heard_with_it() -> N
 async def test_the_cut_is_in_the_text_as_the_model_wrote_it(written: str, heard: list[str]) -> None:
     tags = tuple(tag for phrase in phrases_of(written) for tag in phrase.tags)
     whole = Phrase(written, Span(0, len(written)), Span(0, 1), 0, tags)
-    track = HeardTrack([tag.chars for tag in tags])
+    track = PlayedTrack([tag.chars for tag in tags])
     ends = []
     for speech in await feed(VoiceStage(ToneVoice()), [whole]):
         words = [mark for mark in speech.marks if mark.kind == "word"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from specstream.playback.played import Rest
+from specstream.playback.played import AfterStop
 from specstream.stages.pipeline import Event, Pipeline
 from specstream.stages.stages import AvatarStage, SegmentStage, VoiceStage
 from specstream.types import AvatarCue, Phrase, Span, Speech
@@ -23,7 +23,9 @@ def cue(kind: str, name: str, start: int, end: int, **weights: float) -> AvatarC
     return AvatarCue(kind, name, start, end - start, 1.0, span, none, none, weights)  # type: ignore[arg-type]
 
 
-def after(rest: Rest, *made: AvatarCue, at_ms: int, late: tuple[object, ...] = ()) -> list[Event]:
+def after(
+    rest: AfterStop, *made: AvatarCue, at_ms: int, late: tuple[object, ...] = ()
+) -> list[Event]:
     """What comes after a stop at ``at_ms``; ``late`` are made behind it."""
     for seq, item in enumerate(made):
         rest.saw(Event(seq, 0.0, "avatar", item))
@@ -82,33 +84,33 @@ async def test_the_face_that_was_shown_comes_to_rest(at_ms: int, ended: bool) ->
 
 def test_a_gesture_that_was_not_shown_yet_is_never_given_again() -> None:
     mouth = [cue("viseme", "aa", 0, 400, jawOpen=0.7), cue("viseme", "O", 400, 800)]
-    rest = cues(after(Rest(), cue("gesture", "nod", 200, 900), *mouth, at_ms=300))
+    rest = cues(after(AfterStop(), cue("gesture", "nod", 200, 900), *mouth, at_ms=300))
     assert [(made.name, made.t_ms, made.duration_ms) for made in rest] == [("sil", 300, 0)]
-    rest = cues(after(Rest(), *mouth, cue("gesture", "wave", 700, 900), at_ms=300))
+    rest = cues(after(AfterStop(), *mouth, cue("gesture", "wave", 700, 900), at_ms=300))
     assert [(made.name, made.samples) for made in rest] == [("sil", Span(7200, 7200))]
 
 
 def test_a_gesture_behind_the_last_viseme_is_taken_back_too() -> None:
     made = [cue("viseme", "aa", 0, 100), cue("gesture", "wave", 400, 900)]
     for given in (made, made[1:]):
-        face, rest = Face(), cues(after(Rest(), *given, at_ms=300))
+        face, rest = Face(), cues(after(AfterStop(), *given, at_ms=300))
         face.add(*given, *rest)
         assert [kept for kept in face.cues() if kept.t_ms >= 300] == []
         assert rest[-1].name == "sil"
 
 
 def test_a_face_that_rests_or_never_moved_is_left_alone() -> None:
-    assert after(Rest(), at_ms=300) == []
+    assert after(AfterStop(), at_ms=300) == []
     still = [cue("viseme", "aa", 0, 100), cue("viseme", "sil", 100, 300)]
-    assert after(Rest(), *still, at_ms=300) == []
+    assert after(AfterStop(), *still, at_ms=300) == []
     calm = [cue("emotion", "smile", 0, 4000), cue("emotion", "neutral", 100, 100)]
-    assert after(Rest(), *calm, at_ms=300) == []
+    assert after(AfterStop(), *calm, at_ms=300) == []
     late = cue("viseme", "aa", 300, 400), cue("viseme", "sil", 400, 400)
-    assert cues(after(Rest(), at_ms=200, late=late)) == []
+    assert cues(after(AfterStop(), at_ms=200, late=late)) == []
 
 
 def test_an_earlier_cut_brings_the_face_to_rest_there() -> None:
-    rest, given = Rest(), [cue("emotion", "sad", 50, 4050), cue("viseme", "aa", 0, 900)]
+    rest, given = AfterStop(), [cue("emotion", "sad", 50, 4050), cue("viseme", "aa", 0, 900)]
     face = Face()
     face.add(*given, *cues(after(rest, *given, at_ms=500)))
     rest.stopped(2, 200 * 24, 200)
@@ -127,13 +129,13 @@ def test_an_earlier_cut_brings_the_face_to_rest_there() -> None:
 def test_the_closed_mouth_is_the_avatars_own(closing: str, name: str) -> None:
     """The rig's name for it comes with the cues that the avatar ends with."""
     late = cue("viseme", "12", 800, 900), cue("viseme", closing, 900, 900)
-    rest = cues(after(Rest(), cue("viseme", "21", 0, 800), at_ms=300, late=late))
+    rest = cues(after(AfterStop(), cue("viseme", "21", 0, 800), at_ms=300, late=late))
     assert [(made.name, made.t_ms, made.duration_ms) for made in rest] == [(name, 300, 0)]
 
 
 def test_the_avatars_own_closed_mouth_may_have_come_before() -> None:
     shown = [cue("viseme", "X", 0, 100), cue("viseme", "D", 100, 800)]
-    rest = cues(after(Rest(), *shown, at_ms=300))
+    rest = cues(after(AfterStop(), *shown, at_ms=300))
     assert [(made.name, made.t_ms, made.duration_ms) for made in rest] == [("X", 300, 0)]
 
 
@@ -158,7 +160,7 @@ def test_whatever_was_shown_the_face_comes_to_rest_and_no_cue_is_left_behind_the
         rng = random.Random(seed)
         made, late = random_cues(rng), [cue("viseme", "sil", 2000, 2000)] * rng.randrange(3)
         stop = rng.randrange(1000)
-        rest = cues(after(Rest(), *made, at_ms=stop, late=tuple(late)))
+        rest = cues(after(AfterStop(), *made, at_ms=stop, late=tuple(late)))
         face = Face()
         face.add(*made, *rest)
         assert len(rest) <= 4
@@ -171,11 +173,11 @@ def test_whatever_was_shown_the_face_comes_to_rest_and_no_cue_is_left_behind_the
 def test_an_avatar_that_gives_no_closed_mouth_gets_one() -> None:
     moved = cue("viseme", "aa", 0, 800, jawOpen=0.7)
     late = replace(moved, t_ms=800.0, samples=Span(19200, 20000))
-    rest = cues(after(Rest(), moved, at_ms=300, late=(late,)))
+    rest = cues(after(AfterStop(), moved, at_ms=300, late=(late,)))
     assert [(made.name, made.weights) for made in rest] == [("sil", {"jawOpen": 0.0})]
 
 
 def test_text_and_speech_of_a_stopped_turn_are_not_given() -> None:
     phrase, none = Phrase("a", Span(0, 1), Span(0, 1)), Span(0, 0)
     speech = Speech(b"", 24000, none, (), none, none, 0)
-    assert after(Rest(), at_ms=300, late=(phrase, speech)) == []
+    assert after(AfterStop(), at_ms=300, late=(phrase, speech)) == []

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream.stages.drafts import LifeEvent
+from specstream.stages.drafts import DraftEvent
 from specstream.stages.pipeline import Pipeline
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing import ScriptedGeneration
@@ -45,7 +45,7 @@ def reply(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Chunk]:
     return [*chunks, end]
 
 
-async def heard(chunks: list[Chunk], stop_s: float, trace: list[LifeEvent], drafts: bool) -> Any:
+async def heard(chunks: list[Chunk], stop_s: float, trace: list[DraftEvent], drafts: bool) -> Any:
     stage = Stage(chunks)
     stage.pipeline = Pipeline(
         [
@@ -70,7 +70,7 @@ async def test_an_interruption_cuts_at_the_same_word(
 ) -> None:
     revokes = 0
     for stop_s in (0.01, 0.3, 0.75, 1.5, 2.2, 3.1, 9.0):
-        trace: list[LifeEvent] = []
+        trace: list[DraftEvent] = []
         plain = await heard(reply(seed, monkeypatch), stop_s, [], drafts=False)
         assert await heard(reply(seed, monkeypatch), stop_s, trace, drafts=True) == plain
         assert audit(trace, takers=("voice", "prompt")) == []

@@ -17,7 +17,7 @@ from copy import copy
 from functools import cache
 from typing import Any
 
-from specstream.stages.drafts import Account, Gate, Life, LifeEvent, Presynthesis
+from specstream.stages.drafts import Account, DraftEvent, DraftLedger, Gate, Presynthesis
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.segment_stage import DraftedPhrases
 from specstream.stages.stages import AvatarStage, PromptStage, VoiceStage
@@ -224,7 +224,7 @@ class Tape:
 class Station:
     """One stage, stepped by hand."""
 
-    def __init__(self, stage: Any, life: Life, sink: Tape | None = None) -> None:
+    def __init__(self, stage: Any, life: DraftLedger, sink: Tape | None = None) -> None:
         self.tape, self.sink = Tape(), sink
         self.gate = Gate(life, stage.name)
         self._outputs = stage.run(self.tape)
@@ -258,7 +258,7 @@ class Station:
         return list(iter(self.gate.ready, None))
 
 
-Bend = Callable[[list[Station], Life], None]
+Bend = Callable[[list[Station], DraftLedger], None]
 
 
 def live(
@@ -270,10 +270,10 @@ def live(
         AvatarStage(TinyFace()),
         PromptStage(TinyRewriter()),
     ],
-) -> tuple[dict[str, list[Any]], list[LifeEvent]]:
+) -> tuple[dict[str, list[Any]], list[DraftEvent]]:
     """One turn: what each stage released, and the trace."""
-    trace: list[LifeEvent] = []
-    life = Life(Account(ALWAYS).turn(lambda: 0.0), trace.append)
+    trace: list[DraftEvent] = []
+    life = DraftLedger(Account(ALWAYS).turn(lambda: 0.0), trace.append)
     made = stages()
     avatar = Station(made[1], life)
     voice, prompt = Station(made[0], life, avatar.tape), Station(made[2], life)

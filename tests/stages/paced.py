@@ -135,7 +135,7 @@ async def play(setting: Setting, *, paced: bool, turns: int = 1) -> Played:
         clock, heard = PlayedEstimate(), False
         async with line.run(chunks()) as run:
             if paced:
-                run.heard(lambda clock=clock: clock.heard_s)  # type: ignore[misc]
+                run.follow(lambda clock=clock: clock.heard_s)  # type: ignore[misc]
             async for event in run:
                 now = anyio.current_time()
                 if isinstance(event.item, Phrase):

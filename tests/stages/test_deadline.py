@@ -102,7 +102,7 @@ async def spoken(text: str, *, paced: bool) -> list[tuple[str, str]]:
         async with line.run(chunks()) as run:
             if paced:
                 clock = PlayedEstimate()
-                run.heard(lambda: clock.heard_s)  # noqa: B023
+                run.follow(lambda: clock.heard_s)  # noqa: B023
             async for event in run:
                 if isinstance(event.item, Phrase):
                     phrases.append((event.item.text, event.item.reason))
@@ -132,7 +132,7 @@ async def test_a_stalled_stream_is_flushed_before_the_audio_ahead_ends() -> None
     line = Pipeline([[VoiceStage(voice)]], head=SegmentStage(clock=anyio.current_time))
     began, told = anyio.current_time(), list[tuple[str, float]]()
     async with Playout().play() as playback, line.run(stalling()) as run:
-        run.heard(lambda: playback.played_ms / 1e3)
+        run.follow(lambda: playback.played_ms / 1e3)
         async for event in run:
             if isinstance(event.item, Phrase):
                 told.append((event.item.text, anyio.current_time() - began))
@@ -175,7 +175,7 @@ async def test_text_is_not_held_for_a_voice_that_broke_or_a_turn_that_was_cancel
         line = Pipeline([[VoiceStage(Broken())]], head=SegmentStage(clock=anyio.current_time))
         reply = ScriptedEngine(["One is here. Two is here. Three is here."])
         async with reply.generate("Hi") as chunks, line.run(chunks) as run:
-            run.heard(lambda: 0.0)
+            run.follow(lambda: 0.0)
             found = []
             async for event in run:
                 found.append(event.item)

@@ -16,7 +16,7 @@ from specstream.errors import AdapterFailed
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage
 from specstream.stages.adapters import AdapterKind
-from specstream.stages.drafts import Life, LifeEvent
+from specstream.stages.drafts import DraftEvent, DraftLedger
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing.audit import audit
@@ -87,11 +87,11 @@ class Stubborn(VoiceStage):
                 yield said[-1]
 
 
-def released_at_once(stations: list[Station], life: Life) -> None:
+def released_at_once(stations: list[Station], life: DraftLedger) -> None:
     life.state = lambda end, revokes: "verified"  # type: ignore[method-assign]
 
 
-def released_although_revoked(stations: list[Station], life: Life) -> None:
+def released_although_revoked(stations: list[Station], life: DraftLedger) -> None:
     state = life.state
 
     def wrong(end: int, revokes: int) -> Any:
@@ -109,11 +109,11 @@ class Stack(deque[Any]):
     popleft = deque.pop
 
 
-def last_in_first_out(stations: list[Station], life: Life) -> None:
+def last_in_first_out(stations: list[Station], life: DraftLedger) -> None:
     stations[0].gate._held = Stack()
 
 
-def forgotten(stations: list[Station], life: Life) -> None:
+def forgotten(stations: list[Station], life: DraftLedger) -> None:
     stations[1].gate.ready = lambda: None  # type: ignore[method-assign]
 
 
@@ -171,7 +171,7 @@ async def test_what_a_run_gives_out_is_the_same_with_drafts(where: str) -> None:
         found["text"] = [replace(phrase, t_ms=0.0) for phrase in found["text"]]
         return found
 
-    trace: list[LifeEvent] = []
+    trace: list[DraftEvent] = []
     note = trace.append
     async with AsyncExitStack() as stack:
         voice: Any = VoiceStage(fast_voice())
@@ -194,7 +194,7 @@ async def test_what_a_run_gives_out_is_the_same_with_drafts(where: str) -> None:
 async def test_a_cancel_at_any_time_lets_nothing_out_that_was_held() -> None:
     events = list(schedule(TEXT, random.Random(3)))
     for stop_at in range(0, 60, 4):
-        trace: list[LifeEvent] = []
+        trace: list[DraftEvent] = []
         line = Pipeline(
             [[VoiceStage(TinyVoice()), AvatarStage(TinyFace())]],
             head=SegmentStage(drafts=True),
@@ -266,7 +266,7 @@ async def test_a_stage_that_breaks_ends_its_branch_behind_what_was_verified(brok
 
 async def test_lookahead_and_drafts_together_lose_nothing() -> None:
     for seed in range(12):
-        trace: list[LifeEvent] = []
+        trace: list[DraftEvent] = []
         line = Pipeline(
             [[VoiceStage(TinyVoice()), AvatarStage(TinyFace())], [PromptStage(TinyRewriter())]],
             head=SegmentStage(drafts=True, lookahead=True),

@@ -17,7 +17,7 @@ from specstream.remote import frames as codec, protocol
 from specstream.remote.frames import PromptFrame
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage
-from specstream.stages.drafts import LifeEvent
+from specstream.stages.drafts import DraftEvent
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing.audit import audit
@@ -73,7 +73,7 @@ async def board(where: str, make: Callable[[], Any]) -> AsyncGenerator[Any, None
 
 
 async def shots(
-    events: list[Any], prompt: Any, trace: list[LifeEvent], **options: Any
+    events: list[Any], prompt: Any, trace: list[DraftEvent], **options: Any
 ) -> dict[str, list[Any]]:
     line = Pipeline(
         [[VoiceStage(TinyVoice())], [prompt]],
@@ -93,7 +93,7 @@ async def test_wherever_the_board_is_its_shots_are_those_without_drafts(
 ) -> None:
     revoked = 0
     for seed in range(12):
-        text, trace = SEEN[seed % 2], list[LifeEvent]()
+        text, trace = SEEN[seed % 2], list[DraftEvent]()
         plain = await shots(list(schedule(text, random.Random(0))), PromptStage(make()), [])
         async with board(where, make) as prompt:
             events = list(schedule(text, random.Random(seed)))
@@ -111,7 +111,7 @@ async def test_a_flush_keeps_its_place_among_drafts() -> None:
         for item in schedule(SEEN[seed % 2], rng):
             events += [item, Flush()] if rng.random() < 0.2 else [item]
         plain = await shots(events, PromptStage(TemplateRewriter()), [])
-        trace: list[LifeEvent] = []
+        trace: list[DraftEvent] = []
         found = await shots(events, PromptStage(TemplateRewriter()), trace, drafts=True)
         assert (found["prompt"], found["voice"]) == (plain["prompt"], plain["voice"])
         assert audit(trace, takers=("voice", "prompt")) == []
@@ -150,7 +150,7 @@ async def test_a_model_is_never_asked_about_drafted_text() -> None:
 
     for seed in range(6):
         Writer.asked, text = [], SEEN[seed % 2]
-        stage, trace = PromptStage(ModelRewriter(Writer())), list[LifeEvent]()
+        stage, trace = PromptStage(ModelRewriter(Writer())), list[DraftEvent]()
         assert not stage.takes_drafts
         found = await shots(list(schedule(text, random.Random(seed))), stage, trace, drafts=True)
         assert Writer.asked and {*Writer.asked} <= {shot.action for shot in found["prompt"]}

@@ -10,9 +10,9 @@ import pytest
 
 from specstream.errors import AdapterFailed
 from specstream.stages.limits import most_audio_s
+from specstream.stages.output_checks import ROUNDING_MS, MarkCheck
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, VoiceStage
-from specstream.stages.yielded import ROUNDING_MS, MarkCheck
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
 from tests.support.standins import (
     RATE,

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from specstream.errors import ConfigError
-from specstream.stages.drafts import Account, LifeEvent, Presynthesis
+from specstream.stages.drafts import Account, DraftEvent, Presynthesis
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.pipeline import Pipeline
 from specstream.stages.stages import SegmentStage, VoiceStage
@@ -73,7 +73,7 @@ async def test_no_draft_is_counted_for_a_voice_that_takes_none() -> None:
 
 @pytest.mark.virtual_time
 async def test_every_second_of_audio_is_counted_as_spoken_or_wasted() -> None:
-    trace: list[LifeEvent] = []
+    trace: list[DraftEvent] = []
     line = Pipeline(
         [[VoiceStage(PacedVoice(0.0, factor=0.01))]],
         head=SegmentStage(clock=anyio.current_time, drafts=True),

@@ -113,7 +113,7 @@ class Reasoning:
         return reply
 
     def finish(self, text: str = "") -> str:
-        """End the reply with ``text``; return what of it, and of text held back, is the reply."""
+        """Process the last ``text``; return what belongs to the answer of it and of text held back."""
         return self._read(text) + self._settle()
 
     def _settle(self) -> str:

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from specstream.playback.played import HeardTrack
+from specstream.playback.played import PlayedTrack
 from specstream.realtime.items import (
     AnyItemInput,
     FunctionCallInput,
@@ -127,7 +127,7 @@ def spoken_text(text: str, tags: Sequence[Span]) -> str:
     return _TagRemover().remove(text, 0, tags)
 
 
-class SpokenTrack(HeardTrack):
+class SpokenTrack(PlayedTrack):
     """When each word of a reply is spoken, in samples at 24 kHz; ``sent`` samples were sent so far."""
 
     sent = 0

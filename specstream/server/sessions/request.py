@@ -35,7 +35,7 @@ Factory = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """Makers of each adapter, or of a ready stage in its place; None: no such adapter.
+    """One factory per kind of adapter (or stage); None if the server has none.
 
     An adapter serves one response at a time and may remember earlier ones, so connections share none.
     """

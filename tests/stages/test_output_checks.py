@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from specstream.errors import AdapterFailed
+from specstream.stages.output_checks import cues_of, prompts_of
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.stages.yielded import cues_of, prompts_of
 from specstream.testing import chunks_of
 from specstream.types import AvatarCue, ScenePrompt, Span, Speech
 from tests.support.standins import ToneVoice, stream
