@@ -2,10 +2,10 @@
 
 A head that is shown what the engine has drafted may cut phrases from it before the target has judged
 it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `DraftLedger` per
-turn knows what is outstanding. Only stages that take drafts see drafted phrases, and the `Revoke` that takes them
-back. What they make of them is held in the stage's `Gate`: it is released (to the turn's log and to
-stages that don't take drafts) once its text is verified, in the order in which it was made, and
-dropped if its text is revoked. So nothing that was released is ever taken back because of a draft.
+turn knows what is outstanding. Only stages that take drafts see drafted phrases, and the `Revoke` that
+takes them back. What they make of them is held in the stage's `Gate`: it is released (to the turn's
+log and to stages that don't take drafts) once its text is verified, in the order in which it was made,
+and dropped if its text is revoked. So nothing that was released is ever taken back because of a draft.
 
 No waiting and no event loop here: `specstream.stages.pipeline` does that.
 """

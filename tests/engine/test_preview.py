@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specstream.drafting.proposal import Proposal
-from specstream.engine.core.output import Output
+from specstream.engine.core.output import ReplyOutput
 from specstream.engine.core.passes import preview, previews
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.core.request import Request
@@ -28,7 +28,7 @@ CALL = '<tool_call>{"name": "now"}</tool_call>'
 
 def request_of(stops: tuple[str, ...], *, tools: bool) -> Request:
     calls = Calls(CallFormat({"<tool_call>": "</tool_call>"}), TOOLS) if tools else None
-    output = Output(TOKENIZER, stops, Reasoning({}, stops=stops), calls)
+    output = ReplyOutput(TOKENIZER, stops, Reasoning({}, stops=stops), calls)
     params = SamplingParams(stop=stops)
     sequence = SimpleNamespace(generated=0, eos_ids={EOS}, params=params)
     parts = {"sequence": sequence, "output": output, "stats": SimpleNamespace(rounds=4)}

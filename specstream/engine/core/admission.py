@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.config import EngineConfig
 from specstream.drafting.noise import Noise
 from specstream.engine.core.detokenizer import Repeats, decoder_of
-from specstream.engine.core.output import Output
+from specstream.engine.core.output import ReplyOutput
 from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder, texts_of
 from specstream.engine.core.reasoning import Reasoning, markers_of
 from specstream.engine.core.request import Request, TokenSequence
@@ -221,7 +221,7 @@ class Admission:
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
         repeats = Repeats(params.max_repeats) if params.max_repeats else None
-        output = Output(self._decoder, params.stop, reasoning, calls, repeats)
+        output = ReplyOutput(self._decoder, params.stop, reasoning, calls, repeats)
         request.admitted = sequence, output
         return True
 

@@ -9,10 +9,10 @@ from specstream.engine.core.detokenizer import Detokenizer, Repeats, StopMatcher
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.tools.calls import Calls
 
-__all__ = ["Output"]
+__all__ = ["ReplyOutput"]
 
 
-class Output:
+class ReplyOutput:
     """Turns committed tokens into the text that is final.
 
     Attributes:
@@ -55,7 +55,7 @@ class Output:
         """Index of the token after the last one that belongs to reasoning or to a call."""
         return max(self.reasoning.end, self.calls.end if self.calls is not None else 0)
 
-    def fork(self) -> Output:
+    def fork(self) -> ReplyOutput:
         """Return a copy that continues from here, to find the text of drafted tokens.
 
         The copy's ``text``, ``decoded`` and ``replied`` begin empty, and it doesn't look for calls.

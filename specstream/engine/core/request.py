@@ -15,7 +15,7 @@ from torch import Tensor
 from specstream.drafting.checking import Explanation
 from specstream.drafting.noise import Noise
 from specstream.drafting.proposal import Proposal
-from specstream.engine.core.output import Output
+from specstream.engine.core.output import ReplyOutput
 from specstream.engine.core.prompt import EncodedPrompt
 from specstream.engine.core.slots import Slot
 from specstream.errors import SpecstreamError
@@ -152,7 +152,7 @@ class Request:
     prompt: EncodedPrompt | None = None
     truncated: int = 0  # messages that were left out of the prompt
     reference_ids: list[int] = field(default_factory=list)
-    admitted: tuple[TokenSequence, Output] | None = None
+    admitted: tuple[TokenSequence, ReplyOutput] | None = None
     reused: int = 0  # tokens of the prompt whose keys and values were still cached
     # Set while it runs.
     stats: SpecStats = field(default_factory=SpecStats)
@@ -175,7 +175,7 @@ class Request:
         return self.admitted[0]
 
     @property
-    def output(self) -> Output:
+    def output(self) -> ReplyOutput:
         """The decoded output; only of an admitted request."""
         assert self.admitted is not None
         return self.admitted[1]
