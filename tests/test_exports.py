@@ -86,4 +86,4 @@ def test_the_weights_stay_small() -> None:
 def test_the_reference_pages_are_up_to_date() -> None:
     script = Path(__file__).parent.parent / "scripts" / "api"
     done = subprocess.run([sys.executable, str(script), "--check"], check=False)
-    assert done.returncode == 0, "run scripts/api"
+    assert done.returncode == 0, "run .venv/bin/python scripts/api"
