@@ -125,7 +125,7 @@ def test_the_client_needs_no_torch_and_the_rest_needs_the_client(
 
 
 def test_no_message_or_page_tells_a_user_to_install_the_namesake() -> None:
-    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     for folder in ("specstream", "adapters", "examples"):
         paths += [p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".html"}]
     namesake = re.compile(r"pip install (-\S+ )*[\"']?specstream(?!-sdk|-client)\b")

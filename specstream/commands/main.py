@@ -108,7 +108,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = adding_to(latency)
     live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
     add("url", live, nargs="?")
-    add("--scenario FILE", "a conversation, in TOML; see docs/testing.md", required=True)
+    add("--scenario FILE", "a conversation, in TOML; see docs/guides/testing.md", required=True)
     add("--voice", "the user's voice, for a server", default="auto")
     add("--out DIR", "write latency.json and latency.svg there")
 

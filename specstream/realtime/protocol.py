@@ -1,7 +1,7 @@
 """The frames that a client may send; reading is strict.
 
 The wire is the OpenAI Realtime protocol (GA) over WebSocket: one JSON object per text frame, our
-extensions in a ``specstream`` field. ``docs/protocol.md`` documents it,
+extensions in a ``specstream`` field. ``docs/reference/realtime.md`` documents it,
 `specstream.realtime.events` has the frames that a server sends.
 """
 

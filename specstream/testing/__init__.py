@@ -1,7 +1,7 @@
 """Tools to test code that is built on specstream: scripted parts, virtual time, latencies, proposers.
 
-No weights, no network; torch is loaded by the check of proposers only. docs/testing.md begins with an
-example.
+No weights, no network; torch is loaded by the check of proposers only. docs/guides/testing.md begins
+with an example.
 """
 
 from __future__ import annotations

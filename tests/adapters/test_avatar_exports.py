@@ -163,7 +163,7 @@ def test_what_was_taken_back_is_not_exported() -> None:
 
 
 def test_talking_head_s_payload() -> None:
-    """Run against 1.7.0 of its package: `streamAudio` queues every entry (see docs/avatar.md)."""
+    """Run against 1.7.0 of its package: `streamAudio` queues every entry (see docs/guides/avatar.md)."""
     payload = talking_head(script(), [speech()])
     assert payload["visemes"] == ["PP", "aa", "PP", "nn", "U"]
     assert payload["vtimes"] == [0, 100, 200, 400, 500]

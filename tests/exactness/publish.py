@@ -1,4 +1,4 @@
-"""Recomputes the figures of docs/exactness.md: ``python -m tests.exactness.publish PART …``.
+"""Recomputes the figures of docs/figures/exactness.md: ``python -m tests.exactness.publish PART …``.
 
 Each part prints one JSON object a line, as it gets them.
 """

@@ -121,7 +121,7 @@ def test_a_deadlock_is_an_error() -> None:
 
 def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     (tmp_path / "test_agents.py").write_text(TESTS)
-    document = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    document = (Path(__file__).parents[2] / "docs/guides/testing.md").read_text()
     (tmp_path / "test_example.py").write_text(document.split("```python\n")[1].split("```")[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "specstream.testing.plugin"]
     options = [

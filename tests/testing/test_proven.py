@@ -1,4 +1,4 @@
-"""The table of docs/testing.md names tests that are there."""
+"""The table of docs/contributing/structure.md names tests that are there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_every_test_that_the_document_names_exists() -> None:
-    document = (TESTS.parent / "docs/testing.md").read_text("utf-8")
+    document = (TESTS.parent / "docs/contributing/structure.md").read_text("utf-8")
     rows = document.split("## What is proven where")[1].split("|---|---|\n")[1].splitlines()
     named = [row.split("|")[2] for row in rows if row.startswith("|")]
     assert len(named) > 20
