@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from specstream.config import EngineConfig as EngineConfig, LearningConfig as LearningConfig
     from specstream.engine.engine import Engine as Engine
     from specstream.engine.generation import Generation as Generation
+    from specstream.engine.openai.engine import OpenAIEngine as OpenAIEngine
+    from specstream.engine.protocol import (
+        EngineCapabilities as EngineCapabilities,
+        TextEngine as TextEngine,
+    )
     from specstream.engine.session import Session as Session
     from specstream.errors import SpecstreamError as SpecstreamError
     from specstream.metrics import Report as Report
@@ -48,6 +53,8 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.config": "EngineConfig LearningConfig",
         "specstream.engine.engine": "Engine",
         "specstream.engine.generation": "Generation",
+        "specstream.engine.openai.engine": "OpenAIEngine",
+        "specstream.engine.protocol": "EngineCapabilities TextEngine",
         "specstream.engine.session": "Session",
         "specstream.errors": "SpecstreamError",
         "specstream.metrics": "Report",

@@ -62,7 +62,8 @@ class Report:
     reply, ``reasoning`` what the model wrote for itself before it, in ``reasoning_tokens`` (tags
     included), ``tool_calls`` the calls that have ended. ``truncated_messages`` of the conversation were
     left out of the prompt (see `Truncation`). ``looping``: the sentence that was written ``max_repeats``
-    times and so ended the reply (as ``length``).
+    times and so ended the reply (as ``length``). ``counted_tokens``: what a server says that it wrote;
+    it needn't give their ids.
     """
 
     text: str
@@ -91,6 +92,7 @@ class Report:
     tool_calls: tuple[ToolCall, ...] = ()
     truncated_messages: int = 0
     looping: str = ""
+    counted_tokens: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -105,12 +107,12 @@ class Report:
     @property
     def tokens_per_second(self) -> float:
         """Generated tokens per second of the whole request."""
-        return len(self.token_ids) / self.total_ms * 1e3 if self.total_ms > 0 else 0.0
+        return self.completion_tokens / self.total_ms * 1e3 if self.total_ms > 0 else 0.0
 
     @property
     def completion_tokens(self) -> int:
         """How many tokens were generated."""
-        return len(self.token_ids)
+        return max(len(self.token_ids), self.counted_tokens)
 
     def to_dict(self) -> dict[str, object]:
         """Plain data under the names that the command line and the wire use."""

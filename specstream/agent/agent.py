@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -17,6 +17,8 @@ from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question
 from specstream.agent.talking import Talking
 from specstream.engine.engine import Engine
+from specstream.engine.openai.engine import OpenAIEngine
+from specstream.engine.protocol import EngineCapabilities, TextEngine
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError, RequestError
 from specstream.playback.playout import AudioSink, AudioWriter, Playout
@@ -32,12 +34,6 @@ __all__ = ["Agent"]
 
 _MAX_EVENTS = 64  # unread events, after which the agent waits for its reader
 _NOT_ENTERED = "the agent is not running: use it in its block (async with)"
-
-
-class _Engine(Protocol):
-    """The part of a running `Engine` that an agent uses."""
-
-    def session(self, system: str | None = None) -> BaseSession[Any]: ...
 
 
 class Agent:
@@ -63,7 +59,8 @@ class Agent:
     Args:
         target: Target model (see `Engine.load`); the bundled one by default.
         draft: Draft model (see `Engine.load`).
-        engine: A running engine to use instead of loading one; it is left open.
+        engine: A running engine to use instead of loading one; it is left open. Or the address of a
+            server (see `OpenAIEngine`), whose model ``target`` names.
         voice: A voice's name or object, or a stage; ``"auto"`` is
             `specstream.stages.adapters.default_voice`; None: text only.
         avatar: An avatar's name, object or stage; None: none.
@@ -90,7 +87,7 @@ class Agent:
         target: str | Path | None = None,
         draft: str | Path | None = None,
         *,
-        engine: _Engine | None = None,
+        engine: TextEngine | str | None = None,
         voice: Any = "auto",
         avatar: Any = None,
         prompts: Any = None,
@@ -105,11 +102,16 @@ class Agent:
         preempt: Preempt | None = None,
         **options: Any,
     ) -> None:
-        if engine is not None and (target is not None or draft is not None or options):
+        if isinstance(engine, str) and draft is None and not options:
+            self._own: Engine | OpenAIEngine | None = OpenAIEngine(
+                engine, None if target is None else str(target)
+            )
+        elif engine is not None and (target is not None or draft is not None or options):
             raise ConfigError("give the agent a running engine, or what to load, not both")
-        check_options(engine, sample_rate, system, params, preempt)
-        self._own = Engine.load(target, draft, **options) if engine is None else None
-        self._given = engine
+        else:
+            self._own = Engine.load(target, draft, **options) if engine is None else None
+        check_options(self._own or engine, sample_rate, system, params, preempt)
+        self._given = None if isinstance(engine, str) else engine
         self._listening = listening
         self._sample_rate = sample_rate
         self._playout = playout_of(play)
@@ -170,7 +172,13 @@ class Agent:
         session = await self._stack.enter_async_context(engine.session(system or None))
         self._session = session
         talking = self._talking = Talking(
-            session, parts, self._playout, params, self._ledger, self._tell
+            session,
+            parts,
+            self._playout,
+            params,
+            self._ledger,
+            self._tell,
+            getattr(engine, "capabilities", EngineCapabilities(reference=True)).reference,
         )
         if parts.ears is not None:
             echo = None

@@ -37,6 +37,7 @@ class Talking:
         params: Sampling parameters of the replies.
         ledger: Decides which answers are begun early.
         tell: Called with the source and the item of each event.
+        redrafts: Whether the engine drafts from a text: that of a dropped answer.
 
     Attributes:
         questions: The questions to answer.
@@ -53,6 +54,7 @@ class Talking:
         params: SamplingParams | None,
         ledger: Ledger,
         tell: Callable[[str, object], Awaitable[None]],
+        redrafts: bool = True,
     ) -> None:
         self._session = session
         self._speaks, self._voice = parts.speaks, parts.first
@@ -61,6 +63,7 @@ class Talking:
         self._tell = tell
         self._replies = 0
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
+        self._redrafts = redrafts
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
         self.questions = Questions()
         self.turn: Turn[Any] | None = None
@@ -111,7 +114,8 @@ class Talking:
     ) -> AbstractAsyncContextManager[Turn[Any]]:
         if self._voice is not None:
             self._voice.hold = hold
-        self._draft = self._dropped.text if asked.turn == self._dropped.turn else ""
+        again = self._redrafts and asked.turn == self._dropped.turn
+        self._draft = self._dropped.text if again else ""
         return self._session.turn(asked.text, *self._made_with, hold=hold, reference=self._draft)
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.generation import Generation
 from specstream.engine.hosting import EngineHost
+from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import Session
 from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.params import checked_params, template_kwargs
@@ -39,6 +40,12 @@ class Engine:
 
     One engine serves many requests at once. It belongs to the event loop that entered it.
     """
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What this engine can, for parts that take any engine."""
+        exact = self.config.mode == "reproducible"
+        return EngineCapabilities(True, True, True, True, True, reproducible=exact)
 
     def __init__(self, config: EngineConfig) -> None:
         if not isinstance(config, EngineConfig):

@@ -10,6 +10,7 @@ from typing import Any, Never
 
 import anyio
 
+from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
 from specstream.errors import PromptError, SpecstreamError
 from specstream.metrics import Report
@@ -198,6 +199,7 @@ class ScriptedEngine:
         self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
         self.places, self.slowed = 1, None
+        self.capabilities = EngineCapabilities(rounds=True, token_ids=True, reference=True)
         self.manner = Manner()
         self.tools: list[Tools | None] = []
         self._replies = list(replies)

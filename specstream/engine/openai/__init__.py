@@ -1,0 +1,1 @@
+"""A text engine behind OpenAI's chat completions: vLLM, SGLang, llama.cpp, Ollama, OpenAI. No torch."""

@@ -1,0 +1,368 @@
+"""An engine behind OpenAI's chat completions, beside a server that streams as llama.cpp and vLLM do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specstream import OpenAIEngine, SamplingParams
+from specstream.errors import (
+    ConfigError,
+    ConnectionFailed,
+    EngineBusy,
+    EngineClosed,
+    EngineError,
+    EngineFailed,
+    ModelNotFound,
+    PromptError,
+    PromptTooLong,
+    SamplingError,
+    SpecstreamError,
+)
+from specstream.params import Grammar
+from specstream.types import Chunk, Message, Span, Tool, Tools, Truncation
+from tests.support.openai_server import Answer, ChatServer, delta, llama_events, vllm_events
+
+pytest.importorskip("openai")
+
+WEATHER = Tool("weather", "The weather.", {"type": "object", "properties": {}})
+
+
+async def read(engine: OpenAIEngine, *asked: Any, **options: Any) -> tuple[list[Chunk], Any]:
+    async with engine.generate(*asked, **options) as reply:
+        return [chunk async for chunk in reply], reply
+
+
+async def test_deltas_become_chunks_whose_spans_cover_the_text() -> None:
+    answer = Answer(llama_events("The", " capital", "", " is", " Paris", "."))
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Where?", SamplingParams(max_tokens=9))
+    text = "".join(chunk.text for chunk in chunks)
+    assert text == reply.text == reply.text_read == "The capital is Paris."
+    at = token = 0
+    for chunk in chunks:
+        assert chunk.chars == Span(at, at + len(chunk.text))
+        assert chunk.tokens.start == token and len(chunk.ends) == chunk.tokens.length
+        at, token = chunk.chars.end, chunk.tokens.end
+    assert [c.finish_reason for c in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    (body,) = server.requests
+    assert body["model"] == "small" and body["stream"] is True and body["max_tokens"] == 9
+    assert "return_token_ids" not in body, "an unknown server gets OpenAI's own fields alone"
+    report = reply.report
+    assert (report.prompt_tokens, report.reused_tokens, report.completion_tokens) == (15, 12, 6)
+    assert (report.drafted, report.accepted, report.finish_reason) == (8, 5, "stop")
+
+
+async def test_of_vllm_a_delta_is_a_round_with_its_token_ids() -> None:
+    answer = Answer(vllm_events((" vast", [4]), (" and mysterious", [5, 6, 7])))
+    server = ChatServer([answer], owner="vllm")
+    async with server.running(), OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Go on.")
+    assert [c.token_ids for c in chunks] == [(4,), (5, 6, 7), ()]
+    assert [c.tokens for c in chunks] == [(0, 1), (1, 4), (4, 4)]
+    assert chunks[-1].finish_reason == "length", "though the server gave it with the last text"
+    report = reply.report
+    assert (report.rounds, report.drafted, report.accepted, report.reused_tokens) == (2, 8, 2, 16)
+    assert server.requests[0]["return_token_ids"] is True
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([delta("One"), delta(" two"), delta(finish="stop")], id="no [DONE], no usage"),
+        pytest.param(
+            [{"choices": None}, delta("One"), delta(" two", finish="stop"), "[DONE]"],
+            id="no choices",
+        ),
+        pytest.param(
+            [{"choices": []}, delta(""), delta("One"), delta(""), delta(" two", finish="stop")],
+            id="empty deltas",
+        ),
+    ],
+)
+async def test_a_stream_in_the_least_form_is_a_reply(events: list[Any]) -> None:
+    async with ChatServer([Answer(events)]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, _ = await read(engine, "Count.")
+    assert "".join(c.text for c in chunks) == "One two" and chunks[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        pytest.param(Answer([delta("One")]), EngineFailed, "without a finish_reason", id="end"),
+        pytest.param(Answer([delta("One"), "[DONE]"]), EngineFailed, "finish_reason", id="done"),
+        pytest.param(
+            Answer([delta("One"), {"error": {"message": "engine gone", "code": 500}}]),
+            EngineFailed,
+            "engine gone",
+            id="error event",
+        ),
+        pytest.param(Answer([delta("One"), ""]), EngineFailed, "no JSON", id="empty data"),
+        pytest.param(Answer([delta("One")], cut=True), ConnectionFailed, "connection", id="cut"),
+        pytest.param(Answer([delta("One")], hang=True), EngineError, "silent for 0.3 s", id="hang"),
+    ],
+)
+async def test_a_stream_that_breaks_raises_after_what_came(
+    answer: Answer, error: type[SpecstreamError], said: str
+) -> None:
+    async with (
+        ChatServer([answer]).running() as server,
+        OpenAIEngine(server.url, between_s=0.3) as engine,
+        engine.generate("Count.") as reply,
+    ):
+        assert (await anext(reply)).text == "One"
+        with pytest.raises(error, match=said):
+            await anext(reply)
+        assert isinstance(reply.error, error) and reply.report.finish_reason is None
+        with pytest.raises(StopAsyncIteration):
+            await anext(reply)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "said"),
+    [
+        (400, {"error": {"message": "no such role", "code": 400}}, PromptError, "no such role"),
+        (
+            400,
+            {
+                "error": {
+                    "code": 400,
+                    "type": "exceed_context_size_error",
+                    "message": "18005 tokens",
+                }
+            },
+            PromptTooLong,
+            "18005 tokens",
+        ),
+        (400, {"error": {"message": "maximum context length is 2048"}}, PromptTooLong, "2048"),
+        (422, {"detail": [{"loc": ["top_k"], "msg": "extra"}]}, PromptError, "top_k"),
+        (401, {"error": "Unauthorized"}, ConfigError, "Unauthorized"),
+        (
+            404,
+            {"error": {"message": "The model x does not exist"}},
+            ModelNotFound,
+            "does not exist",
+        ),
+        (500, "boom", EngineFailed, "boom"),
+    ],
+)
+async def test_refusals_are_typed_and_keep_the_servers_words(
+    status: int, body: Any, error: type[SpecstreamError], said: str
+) -> None:
+    async with (
+        ChatServer([Answer(status=status, body=body)]).running() as server,
+        OpenAIEngine(server.url) as engine,
+    ):
+        engine._client = engine._client.with_options(max_retries=0)  # type: ignore[union-attr]
+        with pytest.raises(error, match=said):
+            await read(engine, "Hi")
+
+
+async def test_a_busy_server_is_asked_again_before_the_first_word() -> None:
+    loading = Answer(status=503, body={"error": {"message": "Loading model", "code": 503}})
+    answers = [loading, Answer(llama_events("Yes."))]
+    async with ChatServer(answers).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, _ = await read(engine, "Hi")
+    assert "".join(c.text for c in chunks) == "Yes." and len(server.requests) == 2
+
+
+async def test_leaving_the_block_closes_the_stream() -> None:
+    answer = Answer([delta("One"), delta(" two")], hang=True)
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        async with engine.generate("Count.") as reply:
+            assert (await anext(reply)).text == "One"
+        await server.left.wait()
+        assert reply.report.finish_reason == "cancelled"
+        assert [c.finish_reason async for c in reply][-1] == "cancelled"
+
+
+async def test_cancelling_a_wait_loses_no_chunk() -> None:
+    server = ChatServer([Answer(llama_events("One", " two"))], gate=asyncio.Event())
+    async with (
+        server.running(),
+        OpenAIEngine(server.url) as engine,
+        engine.generate("Count.") as reply,
+    ):
+        waiting = asyncio.create_task(anext(reply))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert server.gate is not None
+        server.gate.set()
+        assert "".join([chunk.text async for chunk in reply]) == "One two"
+
+
+async def test_a_slow_reader_holds_the_server_back() -> None:
+    parts = [delta("word ") for _ in range(5_000)]
+    async with (
+        ChatServer([Answer([*parts, delta(finish="stop")])]).running() as server,
+        OpenAIEngine(server.url) as engine,
+        engine.generate("Count.", SamplingParams(max_tokens=6_000)) as reply,
+    ):
+        await anext(reply)
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        assert len(reply._arrived) <= 65
+        assert len("".join([c.text async for c in reply])) == 5 * 4_999
+
+
+async def test_stop_strings_are_looked_for_here_too() -> None:
+    """Some servers leave them in the text, and take four of them."""
+    answer = Answer([delta("One tw"), delta("o thr"), delta("ee"), delta(" four")], hang=True)
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        params = SamplingParams(stop=("a", "b", "c", "d", " three"))
+        chunks, reply = await read(engine, "Count.", params)
+        await server.left.wait()
+    assert reply.text == "One two" and chunks[-1].finish_reason == "stop"
+    assert server.requests[0]["stop"] == ["a", "b", "c", "d"]
+
+
+async def test_a_loop_ends_the_reply() -> None:
+    answer = Answer([delta("I am a fox. ") for _ in range(9)], hang=True)
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        _, reply = await read(engine, "Who?", SamplingParams(max_repeats=3))
+    assert reply.report.looping == "I am a fox." and reply.report.finish_reason == "length"
+
+
+def call(index: int, id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    made = {"index": index, "function": {"name": name, "arguments": arguments}}
+    return delta(tool_calls=[made | ({"id": id, "type": "function"} if id else {})])
+
+
+@pytest.mark.parametrize(
+    ("events", "arguments", "problem", "finish"),
+    [
+        (
+            [
+                call(0, "c1", "weather", ""),
+                call(0, None, None, '{"at": "R'),
+                call(0, None, None, 'ome"}'),
+            ],
+            '{"at": "Rome"}',
+            "",
+            "tool_calls",
+        ),
+        ([call(0, "c1", "weather", '"Paris"')], '"Paris"', "bad_json", "stop"),
+        ([call(0, "c1", "weather", '{"at": "R')], '{"at": "R', "cut_off", "length"),
+    ],
+    ids=["pieces", "no object", "cut"],
+)
+async def test_calls_are_checked_whatever_the_server_says(
+    events: list[Any], arguments: str, problem: str, finish: str
+) -> None:
+    answer = Answer([*events, delta(finish=finish), "[DONE]"])
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Weather?", tools=Tools((WEATHER,), choice="weather"))
+    (made,) = reply.tool_calls
+    assert (made.id, made.name, made.arguments) == ("c1", "weather", arguments)
+    assert made.problem == problem and reply.text == ""
+    assert chunks[-1].finish_reason == ("length" if finish == "length" else "tool_calls")
+    body = server.requests[0]
+    assert body["tools"][0]["function"]["name"] == "weather"
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+
+
+async def test_reasoning_is_no_text() -> None:
+    events = [delta(reasoning_content="Hm."), delta("Yes."), delta(finish="stop")]
+    async with ChatServer([Answer(events)]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Is it?")
+    assert reply.text == "Yes." and reply.report.reasoning == "Hm."
+    assert [c.reasoning for c in chunks][0] == "Hm." and chunks[0].reasoning_end == 1
+
+
+async def test_turns_that_do_not_fit_leave_a_conversation() -> None:
+    full = Answer(status=400, body={"error": {"message": "the context size is exceeded"}})
+    told: list[Message] = [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "1."},
+        {"role": "user", "content": "Two?"},
+        {"role": "assistant", "content": "2."},
+        {"role": "user", "content": "Three?"},
+    ]
+    answers = [full, full, Answer(llama_events("3."))]
+    async with ChatServer(answers).running() as server, OpenAIEngine(server.url) as engine:
+        _, reply = await read(engine, told, truncation=Truncation())
+        assert reply.report.truncated_messages == 4
+        assert [m["content"] for m in server.requests[-1]["messages"]] == ["Be short.", "Three?"]
+        server.answers = [full]
+        with pytest.raises(PromptTooLong):
+            await read(engine, told)
+
+
+REFUSED: list[tuple[Callable[[], SamplingParams], str]] = [
+    (lambda: SamplingParams(top_k=5), "top_k can't be honoured by this server"),
+    (lambda: SamplingParams(stop_when=(lambda ids, text: False,)), "stop_when"),
+    (lambda: SamplingParams(grammar=Grammar("regex", "a+")), "regex grammar can't be sent"),
+]
+
+
+@pytest.mark.parametrize(("params", "said"), REFUSED)
+async def test_what_the_server_can_not_honour_is_refused_by_name(
+    params: Callable[[], SamplingParams], said: str
+) -> None:
+    async with ChatServer([Answer()]).running() as server, OpenAIEngine(server.url) as engine:
+        with pytest.raises(SamplingError, match=said):
+            await read(engine, "Hi", params())
+        assert server.requests == []
+
+
+async def test_other_refusals() -> None:
+    async with ChatServer([Answer()]).running() as server, OpenAIEngine(server.url) as engine:
+        with pytest.raises(PromptError, match="engine of our own"):
+            await read(engine, "Hi", reference="What was written before.")
+        with pytest.raises(PromptError, match="last message is the assistant's"):
+            await read(
+                engine, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            )
+        with pytest.raises(PromptError, match="chat template"):
+            await read(engine, "Hi", chat_template_kwargs={"enable_thinking": False})
+    with pytest.raises(EngineClosed, match="not running"):
+        await read(engine, "Hi")
+    with pytest.raises(ConfigError, match="http://"):
+        OpenAIEngine("localhost:8000")
+
+
+async def test_a_recognised_server_gets_its_own_fields() -> None:
+    params = SamplingParams(temperature=0.7, top_k=5, repetition_penalty=1.1)
+    for owner, name in (("vllm", "repetition_penalty"), ("llamacpp", "repeat_penalty")):
+        server = ChatServer([Answer(llama_events("Yes."))], owner=owner)
+        async with server.running(), OpenAIEngine(server.url) as engine:
+            await read(engine, "Hi", params, chat_template_kwargs={"enable_thinking": False})
+        (body,) = server.requests
+        assert body["top_k"] == 5 and body[name] == 1.1 and body["temperature"] == 0.7
+        assert body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+async def test_a_schema_goes_as_a_response_format() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    params = SamplingParams(grammar=Grammar("json_schema", json.dumps(schema)))
+    async with (
+        ChatServer([Answer(llama_events('{"n": 1}'))]).running() as server,
+        OpenAIEngine(server.url) as engine,
+    ):
+        await read(engine, "Hi", params)
+    asked = server.requests[0]["response_format"]
+    assert asked["json_schema"] == {"name": "reply", "schema": schema, "strict": True}
+
+
+async def test_the_model_and_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-theirs")
+    monkeypatch.setenv("SPECSTREAM_ENGINE_KEY", "sk-ours")
+    server = ChatServer([Answer(llama_events("Yes."))], models=("one", "two"))
+    async with server.running():
+        with pytest.raises(ConfigError, match="one, two"):
+            await OpenAIEngine(server.url).__aenter__()
+        async with OpenAIEngine(server.url, "two") as engine:
+            await read(engine, "Hi")
+    assert server.requests[0]["model"] == "two" and set(server.keys) == {"Bearer sk-ours"}
+    with pytest.raises(ConnectionFailed, match="connection failed"):
+        await OpenAIEngine("http://127.0.0.1:9/v1").__aenter__()
+    busy = ChatServer([Answer(status=429, body={"error": {"message": "slow down"}})])
+    async with busy.running(), OpenAIEngine(busy.url) as engine:
+        engine._client = engine._client.with_options(max_retries=0)  # type: ignore[union-attr]
+        with pytest.raises(EngineBusy, match="slow down"):
+            await read(engine, "Hi")
