@@ -19,6 +19,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run slow tests, too")
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -28,14 +32,16 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a machine or an hour of its own, unless asked for by ``-m``."""
+    """Leave out what needs a machine or an hour of its own, unless asked for by ``-m``.
+
+    Slow tests are left out of a run of all tests, too, unless ``--slow`` asks for them.
+    """
     if config.option.markexpr:
         return
-    skipped = [
-        item
-        for item in items
-        if item.get_closest_marker("nightly") or item.get_closest_marker("gpu")
-    ]
+    left_out = {"nightly", "gpu"}
+    if not config.option.slow and config.args_source != config.ArgsSource.ARGS:
+        left_out.add("slow")
+    skipped = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
     if skipped:
         config.hook.pytest_deselected(items=skipped)
         items[:] = [item for item in items if item not in skipped]

@@ -46,6 +46,7 @@ LAYERS = [
         "specstream.engine.engine",
         "specstream.engine.generation",
         "specstream.engine.hosting",
+        "specstream.engine.openai",
         "specstream.engine.session",
     },
     {"specstream.listening"},

@@ -15,6 +15,8 @@ import pytest
 
 from specstream import __version__
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 

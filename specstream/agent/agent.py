@@ -102,7 +102,7 @@ class Agent:
         preempt: Preempt | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(engine, str) and draft is None and not options:
+        if isinstance(engine, str) and "://" in engine and draft is None and not options:
             self._own: Engine | OpenAIEngine | None = OpenAIEngine(
                 engine, None if target is None else str(target)
             )

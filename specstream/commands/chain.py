@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from specstream.commands.output import note
-from specstream.engine.engine import Engine
+from specstream.engine.protocol import TextEngine
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.remote.stage import RemoteStage
 from specstream.stages.adapters import AdapterKind, default_voice, load_adapter, stage_of
@@ -56,7 +56,7 @@ def load_voice(name: str, **delivery: Any) -> SpeechSynthesizer:
 
 
 def stage_or_adapter(
-    kind: AdapterKind, name: str, *, engine: Engine | None = None, **delivery: Any
+    kind: AdapterKind, name: str, *, engine: TextEngine | None = None, **delivery: Any
 ) -> Any:
     """Load an adapter by its name, or make the remote stage of a ``ws://`` address.
 
@@ -96,7 +96,7 @@ def _options(delivery: Mapping[str, Any]) -> str:
 
 @asynccontextmanager
 async def open_pipeline(
-    engine: Engine | None, voice: str, avatar: str, prompt: str, **delivery: Any
+    engine: TextEngine | None, voice: str, avatar: str, prompt: str, **delivery: Any
 ) -> AsyncGenerator[Pipeline, None]:
     """Open the pipeline of a voice turn, each part by its name or address; the engine need not run yet.
 

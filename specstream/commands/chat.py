@@ -8,16 +8,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 from specstream.checks import counted
-from specstream.commands.common import engine_of, params_of, speed_line
+from specstream.commands.common import params_of, speed_line, text_engine_of
 from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
 from specstream.commands.progress import loaded
 from specstream.commands.terminal import handling, read_lines
 from specstream.config import DEFAULT_TARGET
 from specstream.engine.engine import Engine
-from specstream.engine.generation import Generation
-from specstream.engine.session import Session
+from specstream.engine.openai.engine import OpenAIEngine
+from specstream.engine.protocol import TextGeneration
+from specstream.engine.session import BaseSession
 from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestError
 from specstream.metrics import Report
 from specstream.types import Message, SamplingParams
@@ -36,7 +38,7 @@ async def run(args: argparse.Namespace) -> None:
     conversation, as does the end of input. After an error the conversation goes on on a terminal, while
     piped input ends with the error.
     """
-    engine = engine_of(args)
+    engine = text_engine_of(args)
     params_of(args)  # so that a wrong value is reported before the model is loaded
     async with loaded(engine):
         if engine.slowed is not None or (sys.stdin is not None and sys.stdin.isatty()):
@@ -47,11 +49,14 @@ async def run(args: argparse.Namespace) -> None:
 
 
 async def _talk(
-    engine: Engine, system: str | None, params: SamplingParams, args: argparse.Namespace
+    engine: Engine | OpenAIEngine,
+    system: str | None,
+    params: SamplingParams,
+    args: argparse.Namespace,
 ) -> None:
     async with engine.session(system or None) as talk:
         if sys.stdin is not None and sys.stdin.isatty():
-            _greet(engine.config.target)
+            _greet("" if isinstance(engine, OpenAIEngine) else engine.config.target)
             await _converse(talk, params, as_json=args.json)
             return
         for text in read_lines():
@@ -72,7 +77,7 @@ def _greet(target: str) -> None:
         )
 
 
-async def _converse(talk: Session, params: SamplingParams, *, as_json: bool) -> None:
+async def _converse(talk: BaseSession[Any], params: SamplingParams, *, as_json: bool) -> None:
     first = list(talk.messages)  # the system message, if there is one
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited and called back
@@ -130,7 +135,7 @@ def _ask(interrupts: _Interrupts) -> str | None:
 
 
 async def _turn(
-    talk: Session, text: str, params: SamplingParams, interrupts: _Interrupts | None = None
+    talk: BaseSession[Any], text: str, params: SamplingParams, interrupts: _Interrupts | None = None
 ) -> Report:
     """Print one reply as it is generated; drop the older half of the turns if the context is full."""
     before, forgotten = list(talk.messages), False
@@ -148,7 +153,8 @@ async def _turn(
             raise
         if forgotten:
             note("(the older half of the conversation is forgotten: the model's context is full)")
-        return chunks.report
+        report: Report = chunks.report
+        return report
 
 
 def _forget_half(messages: list[Message]) -> bool:
@@ -179,7 +185,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self._asking = self._stopped = False
-        self._reply: Generation | None = None
+        self._reply: TextGeneration | None = None
         self._loop = asyncio.get_running_loop()
 
     @contextmanager
@@ -191,7 +197,7 @@ class _Interrupts:
         finally:
             self._asking = self._stopped = False
 
-    def begin(self, reply: Generation) -> None:
+    def begin(self, reply: TextGeneration) -> None:
         """Make interrupts stop ``reply``; if there was one since the last line, stop it now."""
         self._reply = reply
         if self._stopped:

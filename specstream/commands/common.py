@@ -14,6 +14,7 @@ from specstream.config import parse_config, read_config
 from specstream.drafting.proposers import KINDS
 from specstream.engine.core.prompt import check_messages
 from specstream.engine.engine import Engine
+from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import ConfigError, PromptError
 from specstream.model.places import check_models
 from specstream.params import template_kwargs
@@ -24,12 +25,14 @@ __all__ = [
     "add_model_options",
     "add_prompt_options",
     "add_sampling_options",
+    "add_server_engine_options",
     "engine_of",
     "messages_of",
     "params_of",
     "remedy",
     "speed_line",
     "tables_of",
+    "text_engine_of",
 ]
 
 
@@ -191,6 +194,33 @@ def engine_of(args: argparse.Namespace) -> Engine:
     return Engine(config)
 
 
+def add_server_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a text engine behind an address."""
+    add = adding_to(parser, "a model that a server serves")
+    add(
+        "--engine URL",
+        "OpenAI's chat completions, such as http://127.0.0.1:8000/v1, write the text",
+    )
+    add("--model NAME", "the model's name there (default: the only one)")
+
+
+def text_engine_of(args: argparse.Namespace) -> Engine | OpenAIEngine:
+    """The engine behind ``--engine``, else that of `engine_of`, with its errors.
+
+    Raises:
+        ConfigError: ``--engine`` together with an option of models that are loaded here.
+    """
+    if args.engine is None:
+        if args.model is not None:
+            raise ConfigError("--model names a model of --engine; a model to load is a --target")
+        return engine_of(args)
+    ours = [*_AS_GIVEN, "proposer", "learn", "learn_out", "chat_template_kwargs"]
+    if given := [name for name in ours if getattr(args, name, None)]:
+        option = given[0].replace("_", "-")
+        raise ConfigError(f"--{option} is for models that are loaded here, not for --engine")
+    return OpenAIEngine(args.engine, args.model)
+
+
 def _check_file(path: str | None, table: dict[str, Any]) -> None:
     """Raise the mistakes of the config file's table ``engine`` as errors that name the file."""
     try:
@@ -272,8 +302,10 @@ def remedy(reason: str) -> str:
     return reason.removeprefix("compile: no native passes: ")
 
 
-def speed_line(engine: Engine) -> str:
+def speed_line(engine: Engine | OpenAIEngine) -> str:
     """One line about the speed of a running engine; with the cure where it is half of what could be."""
+    if isinstance(engine, OpenAIEngine):
+        return f"{engine.model} of {engine.url} writes the replies"
     import torch
 
     from specstream.bench.machine import cpu_name

@@ -31,6 +31,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_model_options,
         add_prompt_options,
         add_sampling_options,
+        add_server_engine_options,
     )
     from specstream.commands.export import add_export_options
     from specstream.commands.pull import add_pull_options
@@ -103,6 +104,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             add_sampling_options(made)
     for made in (chat, serve):
         add_learning_options(made)
+        add_server_engine_options(made)
 
     latency = command("latency", "a scripted conversation: how long each turn waits, and for what")
     add = adding_to(latency)

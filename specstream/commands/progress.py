@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TextIO
+from typing import TextIO, TypeVar, cast
 
 from specstream.commands.terminal import ends_at_once
 from specstream.engine.engine import Engine
+from specstream.engine.openai.engine import OpenAIEngine
 
 __all__ = ["Progress", "forecast", "loaded", "show_log"]
+
+E = TypeVar("E", bound=Engine | OpenAIEngine)
 
 _CLEAR = "\r\033[K"
 _REDRAWN_S = 0.2  # seconds between updates while models load
@@ -97,7 +100,7 @@ def forecast(used: float, done: float, total: float, most: float | None = None) 
 
 
 @asynccontextmanager
-async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
+async def loaded(engine: E) -> AsyncGenerator[E, None]:
     """Run ``engine`` in the block. While it loads, a terminal shows the seconds.
 
     An interrupt while the models load ends the process (see `ends_at_once`), so the caller must not
@@ -111,7 +114,7 @@ async def loaded(engine: Engine) -> AsyncGenerator[Engine, None]:
             await asyncio.sleep(0)  # raises an earlier cancellation before anything has begun
             drawing = asyncio.create_task(_draw("loading the models"))
             try:
-                running = await stack.enter_async_context(engine)
+                running = cast(E, await stack.enter_async_context(engine))
             finally:
                 drawing.cancel()
                 await asyncio.wait({drawing})

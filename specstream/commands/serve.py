@@ -9,11 +9,12 @@ from pathlib import Path
 from anyio import to_thread
 
 from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapter
-from specstream.commands.common import engine_of, params_of, speed_line
+from specstream.commands.common import engine_of, params_of, speed_line, text_engine_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import PORT, ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
+from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
 from specstream.methods import OwnProposerConfig
@@ -25,6 +26,7 @@ from specstream.stages.adapters import load_adapter
 
 __all__ = ["load_ears", "run_adapter", "run_server"]
 
+_OWN = {DEFAULT_TARGET: "bundled-target", DEFAULT_DRAFT: "bundled-draft"}
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 
@@ -34,12 +36,16 @@ async def run_server(args: argparse.Namespace) -> int:
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
     await check_address(config.host, port, key)
-    described, delivery = engine_of(args), delivery_of(args)
+    described, delivery = text_engine_of(args), delivery_of(args)
     params_of(args)  # so that a wrong value is reported before the models are loaded
     async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
         pass  # opened once, so that a wrong adapter is reported before the models are loaded
     ears = await to_thread.run_sync(load_ears, args.ears)
     async with loaded(described) as engine:
+        if isinstance(engine, OpenAIEngine):
+            names = {"target": engine.model}
+        else:
+            names = _names(engine.config)
         server = RealtimeServer(
             engine,
             voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
@@ -58,12 +64,16 @@ async def run_server(args: argparse.Namespace) -> int:
             idle_s=config.idle,
             lead_s=config.lead,
             tls=tls,
-            bundled=engine.config.target == DEFAULT_TARGET,
-            names=_names(engine.config),
+            bundled=names["target"] == _OWN[DEFAULT_TARGET],
+            names=names,
         )
         line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
-        places = f"{engine.places} replies are written side by side (--max-running sets it)"
-        return await _serve(server, config, line, places, speed_line(engine))
+        lines = [speed_line(engine)]
+        if not isinstance(engine, OpenAIEngine):
+            lines.insert(
+                0, f"{engine.places} replies are written side by side (--max-running sets it)"
+            )
+        return await _serve(server, config, line, *lines)
 
 
 def _names(config: EngineConfig) -> dict[str, str]:
@@ -75,8 +85,7 @@ def _names(config: EngineConfig) -> dict[str, str]:
         drafts = () if kind == "off" else (kind,)
     if isinstance(config.proposer, OwnProposerConfig):
         drafts = (config.proposer.name,)
-    own = {DEFAULT_TARGET: "bundled-target", DEFAULT_DRAFT: "bundled-draft"}
-    called = [own.get(name) or Path(name).name for name in (config.target, *drafts)]
+    called = [_OWN.get(name) or Path(name).name for name in (config.target, *drafts)]
     names = {"target": called[0], "draft": ", ".join(called[1:])}
     return {what: name for what, name in names.items() if name}
 

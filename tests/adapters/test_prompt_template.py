@@ -12,6 +12,8 @@ from specstream.types import Phrase, Revoke, ScenePrompt, Span, Tag
 from specstream_adapters.prompt import TemplateRewriter
 from tests.support.standins import feed
 
+pytestmark = pytest.mark.slow
+
 STORIES = {
     "tale": (
         "Once upon a time, in a village by the sea, there lived a shy baker called Anselm. [smile] "

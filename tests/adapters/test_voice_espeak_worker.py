@@ -7,7 +7,7 @@ import contextvars
 import threading
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -213,23 +213,22 @@ async def test_of_the_jobs_that_wait_the_one_goes_first_whose_listener_hears_sil
     )
     thread.submit(go.wait)
 
-    def submit(name: str, silent_at: float | None) -> None:
+    def submit(name: str, silent_at: float | None) -> Future[None]:
         if silent_at is not None:
             listened_until.set(lambda: silent_at)
-        thread.submit(done.append, name)
+        return thread.submit(done.append, name)
 
-    now = time.monotonic()
+    now, jobs = time.monotonic(), list[Future[None]]()
     for name, ahead_s in (("much", 9.0), ("soon", 0.2), ("nobody", None), ("late", -1.0)):
         context = contextvars.copy_context()
-        context.run(submit, name, None if ahead_s is None else now + ahead_s)
+        jobs.append(context.run(submit, name, None if ahead_s is None else now + ahead_s))
     dropped = thread.submit(done.append, "dropped")
     dropped.cancel()
     last = contextvars.copy_context().run(thread.submit, done.append, "later")
     go.set()
-    await asyncio.wrap_future(last)
-    await asyncio.wrap_future(thread.submit(int))
-    await asyncio.wrap_future(thread.submit(int))
-    assert done[:4] == ["late", "nobody", "later", "soon"]
+    for job in (last, *jobs):
+        await asyncio.wrap_future(job)
+    assert done == ["late", "nobody", "later", "soon", "much"]
 
 
 def test_a_job_passes_results_and_errors(library: CountingLibrary) -> None:

@@ -24,7 +24,7 @@ from specstream.types import Chunk, Mark, Phrase, Span, SpeechBuffer
 from tests.server.doubles import WORD_S, WordVoice
 from tests.support.rooms import Room
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 WORDS = "red blue green cold warm small large early late north south quick calm".split()
 
 

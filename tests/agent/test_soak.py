@@ -20,7 +20,7 @@ from specstream.types import AvatarCue
 from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
 from tests.support.turns import TEXT, Sound
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 RATE, VOICE_RATE = 16_000, 24_000
 TURNS, WARM, TRACED = 120, 20, 80
 PACE_MS = 40  # how late a cue may be

@@ -9,6 +9,8 @@ import pytest
 from specstream.bench.load.callers import Caller, figures
 from specstream.bench.load.capacity import Order, ServingCosts, capacity, simulate
 
+pytestmark = pytest.mark.slow
+
 COSTS = ServingCosts(pass_s=0.018, row_s=0.002, prompt_s=0.03, phrase_s=0.012, sound_s=0.01)
 
 

@@ -10,6 +10,8 @@ from specstream.bench.load import serving
 from specstream.commands.bench.serving import run_serving
 from specstream.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 async def test_all_servers_stream_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_SETTLE_S", 0.1)

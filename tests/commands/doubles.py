@@ -18,7 +18,8 @@ def scripted(
 ) -> ScriptedEngine:
     """Replace the engine of ``command`` by one without models."""
     engine = ScriptedEngine(list(replies), **options)
-    monkeypatch.setattr(f"specstream.commands.{command}.engine_of", lambda args: engine)
+    maker = "text_engine_of" if command in ("chat", "serve") else "engine_of"
+    monkeypatch.setattr(f"specstream.commands.{command}.{maker}", lambda args: engine)
     return engine
 
 

@@ -25,6 +25,8 @@ from specstream.testing import ScriptedEngine, ScriptedGeneration, chunks_of
 from specstream.types import Message
 from tests.commands.doubles import piped, scripted
 
+pytestmark = pytest.mark.slow
+
 
 def test_lines_are_turns_of_one_conversation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -117,7 +119,7 @@ def test_a_conversation_that_outgrows_the_context_goes_on_without_its_older_half
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = SmallEngine(["yes, of course."])
-    monkeypatch.setattr("specstream.commands.chat.engine_of", lambda args: engine)
+    monkeypatch.setattr("specstream.commands.chat.text_engine_of", lambda args: engine)
     piped(monkeypatch, b"one, please\ntwo, please\nthree\n" + b"x" * 50 + b"\nnever read\n")
     assert main(["chat", "--system", "Yes."]) == 2
     captured = capsys.readouterr()
@@ -162,7 +164,7 @@ def generate(messages, *args, **options):
     return ask(messages, *args, **options)
 
 engine.generate = generate
-chat.engine_of = lambda args: engine
+chat.text_engine_of = lambda args: engine
 code = main(["chat"])
 print("HISTORY", [m["content"] for m in engine.requests[-1][0]] if engine.requests else [])
 sys.exit(code)

@@ -12,6 +12,8 @@ import pytest
 
 from specstream.commands.terminal import ends_at_once
 
+pytestmark = pytest.mark.slow
+
 # Blocks the importing thread for ever: the main thread, or one that the interpreter's exit waits for.
 STUCK = """
 import sys, threading

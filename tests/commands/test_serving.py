@@ -167,7 +167,7 @@ async def serving(
         codes.append(await serve.run_server(parsed("serve", "--port", "0", *argv)))
 
     monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
-    monkeypatch.setattr(serve, "engine_of", scripted)
+    monkeypatch.setattr(serve, "text_engine_of", scripted)
     monkeypatch.setattr(serve, "note", note)
     async with anyio.create_task_group() as group:
         group.start_soon(run)
@@ -230,7 +230,7 @@ async def test_a_server_that_says_it_is_ready_can_be_stopped(
         yield engine
 
     monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
-    monkeypatch.setattr(serve, "engine_of", scripted)
+    monkeypatch.setattr(serve, "text_engine_of", scripted)
     monkeypatch.setattr(serve, "note", note)
     before = signal.getsignal(signal.SIGTERM)
     assert await run(parsed(*argv)) == 0

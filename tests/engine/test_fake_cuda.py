@@ -38,7 +38,7 @@ from tests.support.heads import random_eagle
 from tests.support.medusas import random_medusa
 from tests.support.tiny import EOS, ask, auto_proposer, byte_tokenizer, make_core, tiny_model
 
-pytestmark = pytest.mark.fake_cuda
+pytestmark = [pytest.mark.fake_cuda, pytest.mark.slow]
 
 TOKENIZER = byte_tokenizer()
 V = len(TOKENIZER)

@@ -11,6 +11,8 @@ from specstream.engine.engine import Engine
 from specstream.errors import PromptError, PromptTooLong
 from specstream.types import Message, SamplingParams, Truncation
 
+pytestmark = pytest.mark.slow
+
 SYSTEM: Message = {"role": "system", "content": "s" * 42}
 ROOM = 1000
 

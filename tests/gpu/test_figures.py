@@ -21,7 +21,7 @@ from tests.gpu.report import LINES, WIDTH, table, write_files
 from tests.gpu.running import Outcome, Part, run_all, run_part
 
 # Python 3.12 warns of forks in a process with threads; the driver has none.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"), pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 QUICK = {

@@ -12,7 +12,7 @@ from specstream.testing.doubles import ScriptedRecognizer, ScriptedTurnDetector
 from tests.server.browser import needs_chromium, tab
 from tests.server.doubles import Gate, Stand, WordVoice, drafting
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 READY = "document.querySelector('#status span').textContent === 'ready'"
 
 

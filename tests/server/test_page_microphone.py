@@ -6,6 +6,8 @@ import wave
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import TurnTrack, VoiceActivity
 from specstream.testing import ScriptedEngine
@@ -14,7 +16,7 @@ from tests.server.browser import needs_chromium, tab
 from tests.server.doubles import Stand, WordVoice
 from tests.server.test_page_browser import READY
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 RATE = 24_000
 LABEL = "[...$('mic').children].map((part) => part.textContent).concat($('mic').ariaPressed)"
 LINES = "[...document.querySelectorAll('.you, .reply')].map((line) => line.textContent).join('|')"

@@ -17,7 +17,7 @@ from tests.server.doubles import OneShotBoard, Stand, WordVoice
 from tests.server.test_page_browser import READY
 from tests.server.test_page_states import ASK
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 MARKDOWN = """# Fruit
 **Two** kinds, *not* three, `a_b` and 2 * 3 * 4 of snake_case_names:
 

@@ -12,7 +12,7 @@ from tests.server.browser import needs_chromium, tab
 from tests.server.doubles import Gate, Stand, WordVoice
 from tests.server.test_page_browser import READY
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 ASK = "$('prompt').value = '%s'; ready(); $('ask').requestSubmit()"
 STATE = "$('status').textContent.trim()"
 LINES = "[...$('log').querySelectorAll(':scope > :not(.hint)')].map((line) => line.textContent)"

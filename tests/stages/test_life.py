@@ -39,6 +39,8 @@ from tests.stages.lives import (
 )
 from tests.support.standins import events_by_source
 
+pytestmark = pytest.mark.slow
+
 TAKERS = ("voice", "avatar", "prompt")
 
 

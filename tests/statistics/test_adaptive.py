@@ -30,6 +30,8 @@ from specstream.engine.core.lifecycle import PrefillBudget
 from tests.exactness.cells import LENGTH, PROMPT, Cell
 from tests.support.choosers import Dice, Steady, proposer_with
 
+pytestmark = pytest.mark.slow
+
 ALPHA = 1e-3
 N = 1000
 RULES = ("ratio", "block")

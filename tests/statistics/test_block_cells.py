@@ -18,6 +18,8 @@ from specstream.drafting.proposers.rows import take_chain
 from tests.exactness.cells import Cell, run_cell
 from tests.support.blocks import block_proposer
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N = 1e-3, 500
 CELLS = [
     Cell(target="tiny"),

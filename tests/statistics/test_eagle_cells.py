@@ -24,6 +24,8 @@ from tests.exactness.bugs import take_with_a_wrong_q
 from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.support.heads import eagle_head, random_eagle
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N = 1e-3, 400
 DRAFTABLE = torch.tensor([0, 1, 2, 4])
 CHAIN, TREE = {"depth": 3}, {"depth": 3, "top_k": 2, "nodes": 5}

@@ -18,6 +18,8 @@ import pytest
 
 from tests.exactness.cells import FACTORS, Cell, covering_cells, every_cell, run_cell
 
+pytestmark = pytest.mark.slow
+
 CELLS = covering_cells()
 TINY = [
     Cell(target="tiny", batch="4"),

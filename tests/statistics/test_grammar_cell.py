@@ -19,6 +19,8 @@ from tests.exactness.bugs import Meddling
 from tests.exactness.toy import PairRunner, make_core
 from tests.support.tiny import BOS, EOS, byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("llguidance")
 
 TOKENIZER = byte_tokenizer()

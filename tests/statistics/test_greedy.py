@@ -21,6 +21,8 @@ from specstream.model.runner import ModelRunner
 from specstream.types import Message
 from tests.exactness.toy import Numbers, make_core, noisy_copy, tiny_llama
 
+pytestmark = pytest.mark.slow
+
 NONE: frozenset[int] = frozenset()
 
 

@@ -24,6 +24,8 @@ from specstream.model.tokens.sampling import probabilities
 from specstream.types import SamplingParams
 from tests.exactness.independence import independence
 
+pytestmark = pytest.mark.slow
+
 
 def test_survival_is_scipys() -> None:
     for df in (1, 5, 50, 400):

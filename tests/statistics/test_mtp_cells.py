@@ -22,6 +22,8 @@ from tests.exactness.cells import Cell, run_cell
 from tests.support.mtps import mtp_head, random_module
 from tests.support.tiny import byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N = 1e-3, 400
 CELLS = [
     Cell("mtp", rule, warper, processor, "fixed", batch, "tiny")

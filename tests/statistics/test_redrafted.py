@@ -11,6 +11,8 @@ from specstream.bench.exactness.harness import run_requests
 from tests.exactness.cells import LENGTH, PROMPT, Cell
 from tests.exactness.toy import Letters
 
+pytestmark = pytest.mark.slow
+
 ALPHA = 1e-3
 CELLS = [
     Cell("suffix", rule="block"),

@@ -17,6 +17,8 @@ from tests.exactness.scale import (
     make_job,
 )
 
+pytestmark = pytest.mark.slow
+
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
 )

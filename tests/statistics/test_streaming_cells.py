@@ -18,6 +18,8 @@ from tests.exactness.cells import PROMPT
 from tests.exactness.toy import EOS, Letters, exact_joint, make_core, tiny_llama
 from tests.support.streams import streaming_proposer
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N, VOCAB, LENGTH = 1e-3, 500, 5, 4
 MODEL = tiny_llama(VOCAB, 0, layers=2)
 CELLS = [

@@ -18,6 +18,8 @@ from specstream.bench.exactness.enumeration import GTest
 from tests.exactness.bugs import BUGS, HARMLESS, run_bug
 from tests.exactness.cells import Cell, run_cell
 
+pytestmark = pytest.mark.slow
+
 N = 1000
 SIZES = {  # by the size of the deviation
     "argmax draft, q given as if drawn": 400,  # p = 1e-50 and less, as the next three

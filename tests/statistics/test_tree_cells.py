@@ -30,6 +30,8 @@ from tests.exactness.cells import VOCAB, Cell, run_cell
 from tests.exactness.toy import random_logits
 from tests.support.trees import BestTree, LyingTree, RandomTree, TreeProposer
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N = 1e-3, 500
 KINDS: list[type[TreeProposer]] = [RandomTree, BestTree, LyingTree]
 CELLS = [

@@ -17,6 +17,8 @@ from specstream.model.runner import ModelRunner
 from tests.exactness.bugs import ArgmaxDraft
 from tests.support.tiny import save_pair
 
+pytestmark = pytest.mark.slow
+
 CLAIMS = 5
 
 

@@ -13,6 +13,8 @@ from specstream.drafting.optional import States
 from specstream.errors import ConfigError
 from specstream.testing import PROPOSER_CHECKS, check_proposer
 
+pytestmark = pytest.mark.slow
+
 QUICK = 1000  # replies a rule: a total variation of 0.17 is found with probability 0.99
 
 

@@ -22,6 +22,8 @@ from specstream.types import Chunk, Phrase, Span, Speech, Tag
 from tests.support.standins import ToneVoice, feed
 from tests.text.spoken_forms import ENGLISH, forms, phrase, plain, said, words
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("normt2s")
 
 

@@ -10,6 +10,8 @@ from specstream.drafting.policy.records import Offer, Outlook
 from tests.drafting.policy.simulator import Fixed, Machine, Result, Text, serve, text
 from tests.drafting.policy.test_controller import DRAWINGS, FIXED, policy, seeds, texts
 
+pytestmark = pytest.mark.slow
+
 
 def roomy(tokens: int) -> float:
     return 8.0 + 0.02 * tokens

@@ -14,6 +14,8 @@ from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundO
 from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, lookup_offer
 from tests.drafting.policy.simulator import Fixed, Machine, Result, Text, serve, text
 
+pytestmark = pytest.mark.slow
+
 
 def costs(machine: Machine) -> Costs:
     made = Costs(

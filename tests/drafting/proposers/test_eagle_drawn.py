@@ -28,6 +28,8 @@ from specstream.model.tokens.sampling import draw
 from specstream.types import SamplingParams
 from tests.support.drafts import Text
 
+pytestmark = pytest.mark.slow
+
 V, N, ALPHA = 3, 3_000, 1e-4
 PARAMS = SamplingParams(temperature=1.0)
 CPU = torch.device("cpu")

@@ -27,6 +27,8 @@ from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_gr
 from tests.exactness.toy import EOS, sampled_text
 from tests.support.tiny import answered, ask, make_core, run_until_idle
 
+pytestmark = pytest.mark.slow
+
 V = len(TOKENIZER)
 
 

@@ -27,6 +27,8 @@ from tests.exactness import toy
 from tests.support.tiny import EOS, answered, ask, make_core, run_until_idle, tiny_model
 from tests.support.vocabularies import tokenizer_of
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = ["the cat sat", "Über déjà 🙂", "1, 22, 333", "日本 日本"]
 WAYS = ("retokenised", "intersection")
 CPU = torch.device("cpu")

@@ -38,6 +38,8 @@ from tests.engine.plain import (
 from tests.exactness.toy import EOS, TinyRunner, sampled_text
 from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
+pytestmark = pytest.mark.slow
+
 
 def threaded(pool: Executor | None = None, noise: float = 0.05) -> MirrorProposer:
     made = mirror(MODEL, noise, frozenset())

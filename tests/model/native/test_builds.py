@@ -15,6 +15,8 @@ from specstream.model.native import builds, library as module
 from specstream.model.native.builds import BUILDS, Build, fitting
 from specstream.model.native.library import Library, library, native_library
 
+pytestmark = pytest.mark.slow
+
 V3 = "avx2 bmi1 bmi2 f16c fma abm movbe".split()
 V4 = [*V3, *"avx512f avx512bw avx512cd avx512dq avx512vl".split()]
 LATE = (

@@ -11,6 +11,8 @@ from specstream.errors import ConfigError
 from specstream.model.native import library as module
 from specstream.model.native.library import Library, library, native_library
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -12,6 +12,8 @@ import pytest
 from specstream.model.native import library
 from specstream.model.native.builds import BUILDS, FLAGS
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).with_name("portable.cpp")
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 LEVELS = {
