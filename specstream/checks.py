@@ -1,4 +1,4 @@
-"""The folder for files that are kept between runs: compiled code and pulled models."""
+"""Small checks and words that every layer uses: numbers, names, error lines, the cache folder."""
 
 from __future__ import annotations
 

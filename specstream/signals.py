@@ -1,4 +1,4 @@
-"""The clock that play-out and pacing go by; tests bring their own."""
+"""What waits and what tells the time: a signal between tasks, and the clock that play-out goes by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was heard of a turn, and what was not."""
+"""The values that flow through a pipeline: messages, chunks, phrases, speech, cues, scene prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of English words."""
+"""What adapters share: checks of options, forms of English words, onnxruntime without telemetry."""
 
 from __future__ import annotations
 

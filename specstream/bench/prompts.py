@@ -1,4 +1,4 @@
-"""The prompts of the experiment: the bundled ones, or a file of the user's own."""
+"""The prompts of the experiment, and the options that choose them."""
 
 from __future__ import annotations
 

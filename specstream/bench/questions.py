@@ -1,4 +1,4 @@
-"""Word error rate of a recogniser's transcripts."""
+"""Spoken questions of the bench, and the word error rate of their transcripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements: one record for every reply that an arm wrote."""
+"""Measurements: one record for every reply of an arm, and medians of many."""
 
 from __future__ import annotations
 

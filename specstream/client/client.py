@@ -1,4 +1,4 @@
-"""The Python client of a Realtime server. Imports no torch.
+"""The Python client of a Realtime server, and the events of a reply. Imports no torch.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Connects to a Realtime server, which may still be loading its models. Imports no torch."""
+"""Connects to a Realtime server, which may still be loading its models; names of hosts, and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing of the command line; an error prints one line, with a suggestion where there is one."""
+"""The terminal: parsing of the command line, text from stdin, and what Ctrl-C does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short measurement of draft steps and target passes on this machine, made when an engine is built."""
+"""Times of draft steps and target passes on this machine: measured at a start, kept for later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explanation that an adaptive proposer gives of its decisions."""
+"""Checks that a proposal can be verified, and the explanation that an adaptive proposer gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of `specstream.drafting.rules` for trees: at each node one child or none is accepted.
+"""Acceptance rules of speculative sampling, for chains and for trees, as probabilities.
 
 ``parents[j]`` is the node that token j follows (-1: the root), and comes before j. Row 0 of the target
 is after the root, row j + 1 after node j. The `Acceptance` of a tree has the probability that

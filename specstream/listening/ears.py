@@ -1,4 +1,4 @@
-"""A recogniser and a turn detector that belong together."""
+"""A recogniser and a turn detector that belong together, and the line in front of the recogniser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the speaker done? A small rule over the last words of a transcript.
+"""Is the speaker done, and does a word claim the turn? Small rules over a transcript's last words.
 
 Silence alone is a poor sign: people pause to think after "I would like to, um", and don't pause longer
 after a question. The rule sorts what was said so far into four kinds:

@@ -1,4 +1,4 @@
-"""Events of a `Listener`: how a turn begins, goes on and ends, and its transcript."""
+"""A `Listener`'s settings, and its events: how a turn begins, goes on and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a pass goes on from tokens whose first layers were computed before it (early-exit drafting)."""
+"""The inputs and results of a pass, and passes that go on from an early exit."""
 
 from __future__ import annotations
 

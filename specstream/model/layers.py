@@ -1,4 +1,4 @@
-"""One decoder layer of the Llama family, in torch operations."""
+"""Layers of the Llama family in torch operations: norms, joined products, one decoder layer."""
 
 from __future__ import annotations
 

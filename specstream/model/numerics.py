@@ -1,4 +1,4 @@
-"""Compares logits of trial tokens, up to rounding."""
+"""One upload for many numbers, and the comparison of logits up to rounding."""
 
 from __future__ import annotations
 

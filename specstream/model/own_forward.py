@@ -1,4 +1,4 @@
-"""The number of positions that a model supports, and that get the same rotary angles in every pass."""
+"""Passes by a model's own forward, and the positions that it supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether a token's logits depend on what else is in its pass: in any bit, or beyond rounding.
+"""Checks of a loaded model: does a token's row depend on what else is in its pass?
 
 Native code's don't depend on it at any width. Other kernels sum in an order that depends on the shapes
 and, at some widths, on a row's place in the pass. For them a fixed width is found by trial, on the

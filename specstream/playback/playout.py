@@ -1,4 +1,4 @@
-"""Play-out: writes speech to a sink at the pace of a clock, and knows to the sample what was heard."""
+"""Play-out: writes speech to a sink at the pace of a clock, and knows to the sample what was played."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of audio input: its format, who ends a turn, and whether transcripts are sent."""
+"""The settings of audio input, and settings of the protocol that this server doesn't serve."""
 
 from __future__ import annotations
 

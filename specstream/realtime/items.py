@@ -1,4 +1,4 @@
-"""The items that a client puts into a conversation, or gives as the input of one response."""
+"""The items that a client sends: messages, calls, results, and the tools of a session."""
 
 from __future__ import annotations
 

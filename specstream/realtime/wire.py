@@ -1,4 +1,4 @@
-"""Strict reading of what a client sends: what doesn't fit is refused by the name of its key."""
+"""Ids, limits and refusals of the protocol; what a client sends is read strictly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a remote voice's speech and marks follow the phrases that it was given, without gaps."""
+"""Checks of a remote adapter's output: speech without gaps, cues and prompts in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves one adapter over WebSockets to any number of pipelines."""
+"""Serves one adapter over WebSockets: its connections, each a turn at a time."""
 
 from __future__ import annotations
 

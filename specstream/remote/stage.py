@@ -1,4 +1,4 @@
-"""A stage that runs in another process, behind a WebSocket."""
+"""A stage that runs behind a WebSocket, and one turn of it."""
 
 from __future__ import annotations
 

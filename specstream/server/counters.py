@@ -1,4 +1,4 @@
-"""Counters of a server."""
+"""Counters of a server, and their page in Prometheus' format."""
 
 from __future__ import annotations
 

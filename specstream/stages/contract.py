@@ -1,4 +1,4 @@
-"""Stages, and the events that a pipeline makes of what they yield.
+"""What a stage is: links between stages, controls in order, and the events made of its output.
 
 A stage turns one stream into another. Controls (`Flush`, `Revoke`, `Cancel`) travel in the same
 stream as the items, in order; every stage passes them on once it has acted on them.

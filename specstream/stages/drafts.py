@@ -1,4 +1,4 @@
-"""The life of items made from a reply: drafted, verified and released; or drafted and revoked.
+"""Drafted text in a pipeline: released once verified, revoked if not; and speech made ahead of it.
 
 A head that is shown what the engine has drafted may cut phrases from it before the target has judged
 it. It yields these as `Drafted`, and later either `Confirmed` or `Withdrawn`. One `DraftLedger` per

@@ -1,4 +1,4 @@
-"""One turn's run of a pipeline."""
+"""One turn's run of a pipeline: its stages, their outputs and the ordered log."""
 
 from __future__ import annotations
 

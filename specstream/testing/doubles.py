@@ -1,4 +1,4 @@
-"""Scripted ears: a recogniser and a turn detector for tests. Re-exported by `specstream.testing`."""
+"""Scripted doubles: a model with a tempo, a voice, a recogniser and a turn detector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a scenario's conversation: who speaks when, and what is measured."""
+"""The course of a scenario's conversation: who speaks when, what is heard, and what is measured."""
 
 from __future__ import annotations
 

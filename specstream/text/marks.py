@@ -1,4 +1,4 @@
-"""Tells what a full stop after a word means, by lists for a dozen languages that are used all at once.
+"""Marks and abbreviations: what a full stop, a quote or a bracket means in a dozen languages.
 
 The lists are in ``words.toml``, which also has what is said for an abbreviation (`SPOKEN`). A reply may
 change its language from one sentence to the next, so a full stop has no language option; words that mean

@@ -1,4 +1,4 @@
-"""Where to cut if no boundary comes in time: finds the best break in a window without one."""
+"""The best break in a stretch of text without a boundary, by what stands around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes batches from shards of replies: with bounded memory, in a seeded order, with little padding."""
+"""Makes batches from shards of replies, and the vocabulary that a head's drafts are made of."""
 
 from __future__ import annotations
 

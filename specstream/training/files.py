@@ -1,4 +1,4 @@
-"""Writes a trained head's folder with its card, and reads one to continue its training."""
+"""Files of a training: written whole or not at all; a head's folder with its card."""
 
 from __future__ import annotations
 

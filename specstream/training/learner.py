@@ -1,4 +1,4 @@
-"""Trains a draft on finished replies, in small steps on the engine's thread."""
+"""Trains a draft on finished replies, which it keeps, in small steps on the engine's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: steps, checkpoints, measurements. It writes no file but the checkpoint."""
+"""The training loop with its optimisers (Muon, AdamW): steps, checkpoints, measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of a draft distribution q against the target's p: token by token, and of drafts at places."""
+"""Losses of a draft's distribution against the target's, and the settings that heads share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be trained, by the names of drafting methods."""
+"""The options of a training, and what can be trained, by the names of drafting methods."""
 
 from __future__ import annotations
 

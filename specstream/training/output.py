@@ -1,4 +1,4 @@
-"""The two folders of a training: the output folder and the work folder."""
+"""The folders of a training, and what is told at its end: acceptance, and speed on this machine."""
 
 from __future__ import annotations
 

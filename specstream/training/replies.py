@@ -1,4 +1,4 @@
-"""Generates replies of the target in batches and stores them with hidden states of the same passes."""
+"""Reads a target's prompts, generates its replies in batches and stores them with hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a head's decoder layers as trainable modules, under the names of transformers' Llama."""
+"""What is trained: the interface of a head, and decoder layers as trainable modules."""
 
 from __future__ import annotations
 

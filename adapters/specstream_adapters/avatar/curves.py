@@ -1,4 +1,4 @@
-"""Turn cues into smooth, overlapping curves: coarticulation by dominance functions.
+"""Turn cues into smooth, overlapping curves, for the rig at hand.
 
 Each segment of the mouth pulls towards its shape with a dominance that falls off exponentially around
 it, and the shape at a moment is the mean of all, weighted by dominance (Cohen and Massaro, "Modeling

@@ -1,4 +1,4 @@
-"""Map tags in the text (``[smile]``, ``[shakes her head]``) to gestures and emotions."""
+"""Names of visemes, and tags such as ``[smile]`` as gestures and emotions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export a turn's cues in the formats that other players of faces read."""
+"""Export a turn's cues in the formats of other players of faces, TalkingHead's among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn the marks and the audio of phrases into a gapless sequence of mouth segments."""
+"""Turn marks, spelling and audio of phrases into a gapless sequence of mouth segments."""
 
 from __future__ import annotations
 

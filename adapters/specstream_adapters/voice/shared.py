@@ -1,4 +1,4 @@
-"""What the voices share: the marks that go with a buffer, a library's thread, and loading it once."""
+"""What the voices share: marks, text without tags, a library's thread, and loading it once."""
 
 from __future__ import annotations
 

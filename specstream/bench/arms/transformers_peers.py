@@ -1,4 +1,4 @@
-"""A peer outside torch: llama.cpp, through llama-cpp-python, on a GGUF file of the same model."""
+"""Peers: transformers' own generate, assisted generation and lookup; llama.cpp on a GGUF file."""
 
 from __future__ import annotations
 

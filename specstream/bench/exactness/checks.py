@@ -1,4 +1,4 @@
-"""Greedy decoding: where speculative and plain text diverge, and whether rounding explains it.
+"""Checks of a pair: equal bits, greedy text, and every sampling parameter.
 
 A pass over K + 1 tokens sums in another order than a pass over one, so the last bits of the logits
 differ. Where the two best tokens are closer than that, either may win. Every divergence is reported

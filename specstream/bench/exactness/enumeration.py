@@ -1,4 +1,4 @@
-"""Exact output distribution of a rule, summed over every proposal that a draft can make.
+"""The exact distribution of a rule's output by enumeration, and the G-test against it.
 
 Everything is batched over B problems and over all V^K proposals of K tokens, in float64. A *table* is a
 small language model: ``levels[j]`` is ``[B, V^j, V]``, the distribution after each of the V^j contexts

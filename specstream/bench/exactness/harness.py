@@ -1,4 +1,4 @@
-"""An independent implementation of the target's distribution: numpy, float64, one position at a time.
+"""Engines to test, and an independent reference: numpy, float64, one position at a time.
 
 It shares no code with `specstream.model`, so that a mistake in the engine's processors or warpers shows
 as a difference between samples and distribution.

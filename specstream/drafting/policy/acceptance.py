@@ -1,4 +1,4 @@
-"""When a draft chain ends: optimal stopping, for one request or several that draft in lockstep."""
+"""Estimates of acceptance by position, and when a chain should end for them: optimal stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost model of a round, in milliseconds: seeded by a calibration, then learned from rounds."""
+"""The cost model of a round: seeded by a calibration, learned from rounds, aware of load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy: plans each round from the costs and acceptance of earlier rounds. No torch, no clock.
+"""The policy: plans each round from earlier ones, and says why. No torch, no clock.
 
 It changes only the speed, never the output distribution: every proposal is verified.
 """

@@ -1,4 +1,4 @@
-"""The interface of proposers among which the adaptive proposer chooses."""
+"""What a method is built from, and the interface of those among which ``auto`` chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains from marginals: heads that predict all positions at once, before any token is drawn."""
+"""Proposals of heads: the states that they read, and chains drawn from their marginals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose the continuation to draft: a vote among all places that match the end of the text."""
+"""Finds where the end of a text stands before, and chooses the continuation to draft by a vote."""
 
 from __future__ import annotations
 

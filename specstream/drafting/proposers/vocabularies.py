@@ -1,4 +1,4 @@
-"""A request as a draft model sees it: with other token ids than its own."""
+"""A draft with another vocabulary than the target's: common tokens, and a request in its ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission of a request: encode its prompt, check its parameters and reserve a KV cache for it."""
+"""Admission of a request: shorten and encode its prompt, check its parameters, reserve a KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Life cycle of requests: queueing, admission, delivery of chunks, cancellation and failure."""
+"""Requests from queueing to their last chunk, and how many prompt tokens a pass reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Previews: the text of a round's proposal before verification, for consumers that ask for it."""
+"""Plans the target's pass of a step, and previews its proposals for consumers that ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes messages as token ids with the model's own chat template."""
+"""Checks messages and their tool calls, and encodes them with the model's own chat template."""
 
 from __future__ import annotations
 

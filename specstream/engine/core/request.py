@@ -1,4 +1,4 @@
-"""One request: its inputs, the delivery of its chunks, and its results and statistics."""
+"""One request: its tokens, the delivery of its chunks, and its results and statistics."""
 
 from __future__ import annotations
 

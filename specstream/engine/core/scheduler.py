@@ -1,4 +1,4 @@
-"""Chooses which waiting request starts next and which running ones take part in a step."""
+"""Chooses which waiting request starts next, which take part in a step, and how many share one."""
 
 from __future__ import annotations
 

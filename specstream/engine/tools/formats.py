@@ -1,4 +1,4 @@
-"""Implements ``tool_choice`` by sampling parameters: a grammar that forces calls, or banned openers."""
+"""The forms in which models write calls, and how ``tool_choice`` forces or bans one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses calls in the tags of Qwen3-Coder and GLM; values become JSON by the tool's schema."""
+"""Reads calls while they are written: JSON objects, and the tags of Qwen3-Coder and GLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interfaces of drafting heads, and helpers that several heads share."""
+"""The interfaces and shapes of drafting heads, and helpers that several heads share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A contiguous key-value cache: all rows of one sequence in one tensor of its own."""
+"""Key-value caches that can be rolled back: the interface, and a cache of one sequence."""
 
 from __future__ import annotations
 

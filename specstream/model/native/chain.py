@@ -1,4 +1,4 @@
-"""Several greedy steps of a draft model in one native call."""
+"""A head's level, or several greedy steps of a draft, in one native call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applies all processors of one request, with the right context for every proposed position.
+"""Logits processors: a registry of the sampling parameters of stage ``"logits"``.
 
 A row follows the committed tokens *and the proposed tokens before it*: exactly these are the context
 that a processor must see.

@@ -1,4 +1,4 @@
-"""The rule by which a chain of greedy steps ends when it is made in one call: `ModelRunner.chain`."""
+"""Tokens of one vocabulary as text of another, and the rule by which a chain of steps stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audio on its way to the wire: its sample rate, sample offsets and pacing."""
+"""Audio on its way to the wire: encodings, sample rate, sample offsets and pacing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection's ordered, numbered event log on its way to the socket."""
+"""A connection's inbox with its limits, and its ordered, numbered log on the way to the socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The items of one Realtime session, in order."""
+"""The items of one Realtime session, in order, and how far each was heard."""
 
 from __future__ import annotations
 

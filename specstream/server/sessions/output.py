@@ -1,4 +1,4 @@
-"""The events of a response's message item, from ``output_item.added`` to ``conversation.item.done``."""
+"""The events of a response's items, from ``output_item.added`` to ``conversation.item.done``."""
 
 from __future__ import annotations
 

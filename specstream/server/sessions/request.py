@@ -1,4 +1,4 @@
-"""The request for a response, and what all sessions of a server share."""
+"""The request for a response, the adapters that responses lend, and what all sessions share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of one response, from ``response.created`` to ``response.done``."""
+"""One response, from ``response.created`` to ``response.done``: a turn whose events go to a client."""
 
 from __future__ import annotations
 
