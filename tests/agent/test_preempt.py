@@ -13,6 +13,7 @@ from specstream import Agent
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.preempt import Ledger
 from specstream.agent.questions import Guess, Question
+from specstream.engine.protocol import EngineCapabilities
 from specstream.errors import AdapterFailed, ConfigError, PromptError
 from specstream.listening.events import TurnHeard, TurnPaused
 from specstream.testing import ScriptedEngine, ScriptedModel
@@ -94,6 +95,19 @@ async def test_other_words_get_another_answer_drafted_from_the_first() -> None:
     assert "".join(chunk.text for chunk in room.made(Chunk)) == wanted
     [ended] = room.made(ReplyEnded)
     assert (ended.reply, ended.outcome.complete) == (0, True)
+
+
+async def test_an_engine_that_drafts_from_no_text_is_given_none() -> None:
+    engine = model("Sure. One two three four.", "Sure. Five six seven eight.")
+    engine.capabilities = EngineCapabilities()
+    room = Room(["Tell me a tale now please."], engine=engine, preempt=Preempt())
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(240, silence=True)
+        await ask(room, 200)
+        assert room.told()[0] == "Tell me a tale now please."
+    assert len(engine.references) == 2 and engine.references == ["", ""]
+    assert room.agent.preempted.redrafted == 0
 
 
 def _noting(synthesize: Any, spoken: list[str]) -> Any:
