@@ -21,8 +21,8 @@ from specstream.commands.output import RunPrinter
 from specstream.engine.engine import Engine
 from specstream.errors import OutputError, SpecstreamError
 from specstream.metrics import Report
+from specstream.playback.played import PlayedEstimate
 from specstream.server.sessions.timings import FirstAudible
-from specstream.stages.deadline import PlayedEstimate
 from specstream.stages.pipeline import Event, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Message, SamplingParams, ScenePrompt, Span, Speech
 

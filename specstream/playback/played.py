@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+import anyio
+
 from specstream.stages.contract import Event
 from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 
-__all__ = ["AfterStop", "PlayedTrack", "SpokenWord"]
+__all__ = ["AfterStop", "PlayedEstimate", "PlayedTrack", "SpokenWord"]
 
 _WORD = re.compile(r"\S+")
 _SLOW_CHARS_PER_S = 10
@@ -242,3 +244,25 @@ def _end(cue: AvatarCue) -> float:
 def _is_closed(cue: AvatarCue) -> bool:
     """Whether it is a closed mouth: by its name, or as the viseme without duration that ends a turn."""
     return cue.kind == "viseme" and (cue.name in _SILENT or not cue.samples.length)
+
+
+class PlayedEstimate:
+    """Estimates what was heard where there is no play-out: speech counts as played when it arrives.
+
+    Attributes:
+        until: When all speech so far will have been heard, on the clock of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._put_s = self.until = 0.0
+
+    def put(self, speech: Speech) -> None:
+        """Take the next speech."""
+        end_s = speech.samples.end / speech.sample_rate
+        self.until = max(self.until, anyio.current_time()) + end_s - self._put_s
+        self._put_s = end_s
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds of the turn's audio that were heard."""
+        return self._put_s - max(0.0, self.until - anyio.current_time())

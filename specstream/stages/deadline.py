@@ -25,7 +25,6 @@ __all__ = [
     "START_S",
     "Bounds",
     "Deadlines",
-    "PlayedEstimate",
     "ReleasedPhrase",
     "VoicePace",
     "letters",
@@ -379,25 +378,3 @@ class Deadlines:
         self.news = True
         if self.wake is not None:
             self.wake()
-
-
-class PlayedEstimate:
-    """Estimates what was heard where there is no play-out: speech counts as played when it arrives.
-
-    Attributes:
-        until: When all speech so far will have been heard, on the clock of the event loop.
-    """
-
-    def __init__(self) -> None:
-        self._put_s = self.until = 0.0
-
-    def put(self, speech: Speech) -> None:
-        """Take the next speech."""
-        end_s = speech.samples.end / speech.sample_rate
-        self.until = max(self.until, anyio.current_time()) + end_s - self._put_s
-        self._put_s = end_s
-
-    @property
-    def heard_s(self) -> float:
-        """Seconds of the turn's audio that were heard."""
-        return self._put_s - max(0.0, self.until - anyio.current_time())

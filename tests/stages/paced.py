@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import anyio
 
-from specstream.stages.deadline import Bounds, Deadlines, PlayedEstimate
+from specstream.playback.played import PlayedEstimate
+from specstream.stages.deadline import Bounds, Deadlines
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.pipeline import Pipeline
 from specstream.stages.stages import SegmentStage, VoiceStage

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import anyio
 import pytest
 
+from specstream.playback.played import PlayedEstimate
 from specstream.playback.playout import Playout
-from specstream.stages.deadline import MOMENT_S, START_S, Bounds, Deadlines, PlayedEstimate
+from specstream.stages.deadline import MOMENT_S, START_S, Bounds, Deadlines
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import SegmentStage, VoiceStage
 from specstream.testing import (

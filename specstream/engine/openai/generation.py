@@ -18,6 +18,7 @@ from specstream.types import Chunk, FinishReason, SamplingParams, Span, ToolCall
 
 __all__ = ["OpenAIGeneration", "Patience"]
 
+_FOR_COUNTS_S = 1.0  # what is waited for the counts of a reply that has its finish reason
 _MAX_UNREAD = 64  # chunks; then nothing more is read from the socket, which holds the server back
 
 
@@ -168,6 +169,8 @@ class OpenAIGeneration:
                         await anext(parts)
         except Exception as error:
             if self._finish is None:
+                if held := self._stops.finish():
+                    self._put(held, None, tokens=0)
                 self.error = self._fault(error)
         finally:
             self._last_ms = self._now_ms()
@@ -179,9 +182,13 @@ class OpenAIGeneration:
         while True:
             patience = self._patience.between_s if self._round else self._patience.first_s
             try:
-                part = await self._within(anext(parts), patience)
+                part = await self._within(anext(parts), _FOR_COUNTS_S if reason else patience)
             except StopAsyncIteration:
                 break
+            except Exception:
+                if reason is None:
+                    raise
+                break  # the reply is complete: only its counts are missing
             self._count(part)
             for choice in part.choices or ():
                 if self._finish is not None:

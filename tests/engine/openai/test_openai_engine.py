@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specstream import OpenAIEngine, SamplingParams
+from specstream.engine.openai import generation
 from specstream.errors import (
     ConfigError,
     ConnectionFailed,
@@ -168,6 +169,27 @@ async def test_a_busy_server_is_asked_again_before_the_first_word() -> None:
     async with ChatServer(answers).running() as server, OpenAIEngine(server.url) as engine:
         chunks, _ = await read(engine, "Hi")
     assert "".join(c.text for c in chunks) == "Yes." and len(server.requests) == 2
+
+
+@pytest.mark.parametrize("end", ["hang", "cut"])
+async def test_a_reply_with_its_finish_reason_is_complete_whatever_comes_then(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_FOR_COUNTS_S", 0.05)
+    answer = Answer([delta("One"), delta(finish="length")], hang=end == "hang", cut=end == "cut")
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Count.")
+    assert reply.text == "One" and chunks[-1].finish_reason == "length" and reply.error is None
+
+
+async def test_text_that_was_held_back_is_given_before_an_error() -> None:
+    answer = Answer([delta("One th")])
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        async with engine.generate("Count.", SamplingParams(stop=(" three",))) as reply:
+            with pytest.raises(EngineFailed, match="finish_reason"):
+                async for _ in reply:
+                    pass
+        assert reply.text_read == "One th"
 
 
 async def test_leaving_the_block_closes_the_stream() -> None:
