@@ -111,7 +111,8 @@ def test_a_stop_inside_an_accepted_block_ends_it_there(kind: str) -> None:
         kept = core.slots._kept[f"s{number % 3}"]
         assert kept.rows == request.token_ids[: kept.cache.length]
         assert kept.cache.length >= len(request.token_ids) - 1 - (reason == "stop")
-    assert inside > 0 or kind == "off"
+    # On a busy machine `auto` may find that no draft pays; those that it chooses among must draft.
+    assert inside > 0 or kind in ("off", "auto")
 
 
 def test_spans_tile_the_reply() -> None:
