@@ -44,9 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = {*args.only, *args.skip} - {*names, ""}
     if unknown:
         sys.exit(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    chosen = [
-        p for p in PARTS if p.name not in args.skip and (not args.only or p.name in args.only)
-    ]
+    named = {part.name: part for part in PARTS}
+    chosen = [named[name] for name in args.only or names if name not in args.skip]
     os.chdir(_ROOT)  # for the programs that parts start
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"== imports: {time.monotonic() - _BEGAN:.1f} s", flush=True)  # noqa: T201
@@ -68,7 +67,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--seconds", type=float, default=450.0, help="for everything")
-    parser.add_argument("--only", type=names, default=[], metavar="A,B", help="these parts")
+    parser.add_argument(
+        "--only", type=names, default=[], metavar="A,B", help="these parts, in this order"
+    )
     parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="not these parts")
     parser.add_argument("--device", choices=("cuda", "fake", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="smallest sizes, to try the code")

@@ -76,7 +76,11 @@ def _tell(args: argparse.Namespace) -> int:
     if "missing" in bundled:
         advice.append("the bundled models are missing: pip install specstream-sdk, from a wheel")
     found |= states
-    found["default_voice"] = default_voice().name
+    try:
+        found["default_voice"] = default_voice().name
+    except SpecstreamError as error:  # as where a checkout is used in place
+        found["default_voice"] = "none"
+        advice.append(str(error))
     if asked is not None:
         found |= (facts := _told(asked))
         if "cpu_passes" not in facts:

@@ -19,9 +19,10 @@ from tests.gpu.running import Part
 __all__ = ["PARTS"]
 
 PARTS = [
+    # The first use of a package, a card and a compiler on a machine takes tens of seconds.
     Part("env", machine.env, 25),
-    Part("kernels", kernels.kernels, 35),
-    Part("decoder", decoders.decoder, 20),
+    Part("kernels", kernels.kernels, 55),
+    Part("decoder", decoders.decoder, 25),
     Part("graphs", captures.graphs, 30),
     Part("equality", equality.equality, 55, least=20, number=0.0),
     Part("passes", passes.passes, 50, least=15),
@@ -33,4 +34,5 @@ PARTS = [
     Part("profile", profiling.profile, 20, least=12),
     Part("memory", machine.memory, 12),
     Part("sanitizer", profiling.sanitizer, 45, least=20),
+    Part("doctor", machine.doctor, 45, least=15),
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import gzip
+import pstats
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from tests.gpu.speed import PLAN
 __all__ = ["profile", "sanitizer"]
 
 _ROUNDS, _LARGEST = 3, 15
+_HOST_ROUNDS, _HOST_LARGEST = 20, 40
 
 
 @torch.inference_mode()
@@ -35,12 +38,13 @@ def profile(context: Context) -> dict[str, Any]:
     found = dict[str, Any]()
     for batch in batches:
         core = pair.core("draft-4", batch)
-        params = [SamplingParams(max_tokens=200)] * batch
+        params = [SamplingParams(max_tokens=400)] * batch
         live = requests(core, prompts(batch), params)
         while not all(request.stats.rounds > 2 for request in live):
             core.step()
         rows = _kernels(context, core, batch)
         found[f"batch {batch}"] = rows
+        found[f"batch {batch}, host"] = _host(core, context.size(_HOST_ROUNDS, 2))
         largest = ", ".join(f"{row['name'][:24]} {row['ms']:.2f}" for row in rows[:3])
         total = sum(row["ms"] for row in rows)
         context.row(f"batch {batch}: ms of the kernels of a round", f"{total:.2f}: {largest}")
@@ -62,6 +66,25 @@ def _kernels(context: Context, core: Any, batch: int) -> list[dict[str, Any]]:
         each = [(event.key, event.self_cpu_time_total / 1e3, event.count) for event in events]
     largest = sorted(each, key=lambda one: -one[1])[:_LARGEST]
     return [{"name": name, "ms": ms / _ROUNDS, "calls": count} for name, ms, count in largest]
+
+
+def _host(core: Any, rounds: int) -> list[dict[str, Any]]:
+    """The Python functions that take longest, in ms a round; profiling makes each call slower."""
+    profiler = cProfile.Profile()
+    for _ in range(rounds):
+        profiler.runcall(core.step)
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, Any]]
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    rows: list[dict[str, Any]] = [
+        {
+            "name": f"{Path(file).name}:{line} {function}",
+            "ms": own / rounds * 1e3,
+            "ms_with_callees": whole / rounds * 1e3,
+            "calls": calls / rounds,
+        }
+        for (file, line, function), (_, calls, own, whole, _) in stats.items()
+    ]
+    return sorted(rows, key=lambda row: -row["ms"])[:_HOST_LARGEST]
 
 
 @contextmanager
