@@ -160,7 +160,8 @@ class EngineConfig(StrictConfig):
     wheel brings or a C++ compiler makes at the first start (about ten seconds; kept in
     ``$SPECSTREAM_CACHE``, else the user's cache folder). True refuses to start without native code,
     False leaves all passes to torch.
-    On a GPU True records short passes as CUDA graphs when the engine starts.
+    On a GPU short passes are captured as CUDA graphs when the engine starts, which takes some seconds,
+    except in reproducible mode and where the draft learns; False leaves all passes eager.
 
     ``chat_template_kwargs`` are variables for the model's chat template, such as
     ``{"enable_thinking": False}``; a request's own win over them. ``reasoning="apart"`` separates a
@@ -231,7 +232,8 @@ class EngineConfig(StrictConfig):
     mode: Literal["default", "reproducible"] = "default"
     compile: bool | None = Field(
         default=None,
-        description="native passes on a CPU (default: where they can be had), CUDA graphs on a GPU",
+        description="native passes on a CPU (default: where they can be had), CUDA graphs on a GPU "
+        "(default: yes)",
     )
     chat_template_kwargs: dict[str, Any] = Field(
         default={}, description="variables for the chat template"

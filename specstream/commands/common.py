@@ -70,7 +70,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
     add(
         "--compile",
         "short passes in native code on a CPU (default: where it can be had), as CUDA "
-        "graphs on a GPU (default: no)",
+        "graphs on a GPU (default: yes)",
         action=argparse.BooleanOptionalAction,
         default=None,
     )

@@ -191,8 +191,11 @@ def calibrate(
         side, long = once(lambda: _Bench(draft)), min(_READ_WIDTH, _room(draft))
         both = [lambda: side().run(1), lambda: side().run(long)]
         step_ms, long_ms = times.of("draft", 2, lambda: draft_ms(*both))
-        read_ms = max(0.0, (long_ms - step_ms) / (long - 1))
-        costs.drafts["draft"] = DraftCosts(step_ms, read_ms=read_ms)
+        read_ms, chained = max(0.0, (long_ms - step_ms) / (long - 1)), draft.captured_steps
+        if chained:
+            (chain_ms,) = times.of("draft chain", 1, lambda: draft_ms(lambda: side().chain()))
+            step_ms = chain_ms / chained
+        costs.drafts["draft"] = DraftCosts(step_ms, read_ms=read_ms, chained=max(chained, 1))
     for name, work in (others or {}).items():
         (step_ms,) = times.of(f"draft {name}", 1, partial(draft_ms, work))
         costs.drafts[name] = DraftCosts(step_ms)
@@ -248,6 +251,16 @@ class _Bench:
         """Run a pass of ``width`` tokens a sequence, wait for the device, and roll the caches back."""
         lengths = [cache.length for cache in self._caches]
         self._forward(width)
+        for cache, length in zip(self._caches, lengths, strict=True):
+            cache.rollback_to(length)
+
+    @torch.inference_mode()
+    def chain(self) -> None:
+        """Draft a captured chain behind one token, wait for the device, and roll the caches back."""
+        runner, lengths = self._runner, [cache.length for cache in self._caches]
+        tokens = [torch.zeros(1, dtype=torch.int64, device=runner.device) for _ in self._caches]
+        if (found := runner.chains(tokens, self._caches)) is not None:
+            found.tokens.tolist()  # wait for the device
         for cache, length in zip(self._caches, lengths, strict=True):
             cache.rollback_to(length)
 

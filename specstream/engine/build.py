@@ -88,7 +88,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     for runner in runners:
         check()
         runner.compile(check, config.places, depths if runner is target else ())
-        warm_up(runner)
+        warm_up(runner, config.places)
     # An end token without an output row is never drawn.
     eos_ids = frozenset(i for i in end_ids(target.model, tokenizer) if i < target.vocab_size)
     if draft is not None:
@@ -189,7 +189,7 @@ def _target_runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
     return ModelRunner(
         model,
         context_length=config.context_length,
-        captured=TARGET if config.compile else None,
+        captured=TARGET if _captures(config) else None,
         native=config.compile,
         quantize=_scheme(config.quantize),
         # A draft that is named may be large, and needs a pool of its own.
@@ -229,7 +229,7 @@ def _load_draft(
         draft = ModelRunner(
             model,
             vocab_size=target.vocab_size if same else None,
-            captured=DRAFT if config.compile else None,
+            captured=DRAFT if _captures(config) else None,
             native=config.compile,
             quantize=_scheme(config.draft_quantize),
             setting="draft_quantize",
@@ -261,6 +261,12 @@ def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
     if _gives_states(target) or config.proposer.loads == "head":
         return shipped_heads(config.target, config.proposer.kind)
     return ()
+
+
+def _captures(config: EngineConfig) -> bool:
+    """Whether passes are captured if the device is a GPU: not those of a draft that learns."""
+    fixed = config.mode == "reproducible" or config.learning is not None
+    return config.compile is True or (config.compile is None and not fixed)
 
 
 def _scheme(named: Literal["none"] | Scheme) -> Scheme | None:

@@ -51,7 +51,7 @@ def card_facts() -> dict[str, str]:
     found["gpu_layers"] = "torch's operations: Triton isn't installed"
     if fused.installed():
         found["gpu_layers"] = f"fused kernels (Triton {importlib.metadata.version('triton')})"
-    found["gpu_passes"] = "eager; --compile captures short passes as CUDA graphs"
+    found["gpu_passes"] = "short passes are captured as CUDA graphs; --no-compile runs all eagerly"
     return found
 
 

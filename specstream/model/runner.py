@@ -93,7 +93,7 @@ class ModelRunner:
                     native=code,
                     pool_share=pool_share,
                 )
-        if self._decoder is None and (quantize is not None or captured is not None or native):
+        if self._decoder is None and (quantize is not None or native):
             name, done = ("compile", "compiled") if quantize is None else (setting, "quantised")
             raise ModelUnsupported(
                 f"{name}: only plain models of the Llama family can be {done}, and "

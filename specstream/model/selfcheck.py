@@ -28,6 +28,7 @@ from specstream.errors import (
     SpecstreamError,
 )
 from specstream.model.forward import ForwardInput
+from specstream.model.graphs import batches_up_to
 from specstream.model.layers import ROUNDED
 from specstream.model.numerics import off_by, rounding, trial_tokens
 from specstream.model.runner import ModelRunner
@@ -45,14 +46,15 @@ __all__ = [
 ]
 
 _MOST_S = 1.0  # seconds after which no further optional shape is begun
+_WIDEST = 128  # tokens of a sequence, on a GPU: more than that are read by one kernel
 
 
 @torch.inference_mode()
-def warm_up(runner: ModelRunner) -> None:
+def warm_up(runner: ModelRunner, most: int = 1) -> None:
     """Run passes with the shapes of a prompt and of a round once.
 
     With packed matrices also run passes of the other numbers of rows that have their own kernels, for
-    about a second.
+    about a second. On a GPU also run eager passes of up to ``most`` sequences.
     """
     began, cache = time.perf_counter(), runner.new_cache()
     needed = [runner.fixed_width] if runner.fixed_width else [16, 5, 1]
@@ -65,7 +67,26 @@ def warm_up(runner: ModelRunner) -> None:
         tokens = torch.zeros(width, dtype=torch.int64, device=runner.device)
         runner.forward([ForwardInput(tokens, cache)])
         cache.rollback_to(0)
+    if runner.device.type == "cuda" and runner.lean and not runner.fixed_width:
+        _run_eagerly(runner, most)
     runner.forwards = 0
+
+
+def _run_eagerly(runner: ModelRunner, most: int) -> None:
+    """Run a pass for each size of tile and each number of programs that share a sequence's keys.
+
+    Triton compiles a kernel for each, which would stop running conversations for a second; later starts
+    find it on the disk.
+    """
+    caches = [runner.new_cache() for _ in range(most)]
+    widths = (1 << n for n in range(_WIDEST.bit_length()))
+    for width in (width for width in widths if width <= runner.context_length):
+        for batch in batches_up_to(most):
+            count = min(batch, most)
+            tokens = torch.zeros(width, dtype=torch.int64, device=runner.device)
+            runner.decoder([ForwardInput(tokens, cache) for cache in caches[:count]])
+            for cache in caches[:count]:
+                cache.rollback_to(0)
 
 
 _TEXT = "In 1969 two people walked on the moon, and the others watched."

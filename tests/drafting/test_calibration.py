@@ -11,6 +11,7 @@ import torch
 from specstream.drafting.calibration import calibrate
 from specstream.drafting.policy.costs import Costs
 from specstream.model.forward import ForwardInput, ForwardOutput
+from specstream.model.graphs import DraftedChain
 from specstream.model.runner import ModelRunner
 from tests.support.tiny import tiny_model
 
@@ -31,6 +32,7 @@ class Paced:
 
     device = torch.device("cpu")
     model_vocab_size = 7
+    captured_steps = 0
     last: Paced | None = None
 
     def __init__(
@@ -67,6 +69,12 @@ class Paced:
         self.clock.now += (ms + self.cold_ms * cold) / 1e3
         Paced.last = self
         return ForwardOutput([torch.zeros(1, self.model_vocab_size) for _ in inputs])
+
+    def chains(self, tokens: Sequence[torch.Tensor], caches: Sequence[Cache]) -> Any:
+        for cache in caches:
+            cache.extend(self.captured_steps)
+        self.clock.now += (self.base_ms / 2 + self.captured_steps * self.token_ms) / 1e3
+        return DraftedChain(torch.zeros(self.captured_steps, len(caches)), torch.zeros(0))
 
 
 class Cache:
@@ -113,6 +121,15 @@ def test_the_draft_is_timed_right_behind_the_target(clock: Clock) -> None:
     assert 1 * costs.drafts["draft"].read == pytest.approx(
         0.1
     )  # the cold start is the pass's, not the tokens'
+
+
+def test_a_draft_with_captured_chains_is_timed_by_a_chain(clock: Clock) -> None:
+    draft = Paced(clock, 2.0, 0.1)
+    draft.captured_steps = 4
+    costs = costs_of(Paced(clock, 10.0, 0.5), draft).drafts["draft"]
+    assert costs.passes(4) == pytest.approx(1.0 + 4 * 0.1)
+    assert [costs.made(count) for count in (1, 2, 4, 5, 6, 8, 9)] == [1, 4, 4, 5, 8, 8, 9]
+    assert draft.caches[0].length == 128
 
 
 def test_without_a_draft_the_target_is_enough(clock: Clock) -> None:

@@ -194,7 +194,7 @@ def test_a_start_that_nobody_waits_for_ends_before_the_next_model(
     worker = EngineWorker(
         lambda: build.build_engine(config, check), outcomes.append, lambda: ended.append(True)
     )
-    monkeypatch.setattr(build, "warm_up", ready.append)
+    monkeypatch.setattr(build, "warm_up", lambda runner, most: ready.append(runner))
     worker.start()
     worker.join()
     assert [type(error) for error in outcomes] == [EngineClosed] and ended == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,9 +36,11 @@ def graphs(context: Context) -> dict[str, Any]:
         if context.tiny:
             plan = CapturePlan(plan.widths[1:3], plan.wide[:1], min(plan.steps, 2))
         made = runner(context, bundled(context, "bfloat16", which))
+        began = time.monotonic()
         _compile(context, made, plan, most, depths)
+        took = time.monotonic() - began
         assert made.compiled is not None
-        found[which] = _count(context, which, plan, made.compiled, most)
+        found[which] = _count(context, which, plan, made.compiled, most, took)
         if made.compiled.passes.captured:
             with _strict(context, made.compiled):
                 _compare(context, which, made, depths, most)
@@ -63,14 +66,15 @@ def _compile(
 
 
 def _count(
-    context: Context, which: str, plan: CapturePlan, made: Graphs, most: int
+    context: Context, which: str, plan: CapturePlan, made: Graphs, most: int, took: float
 ) -> dict[str, Any]:
     wanted = len(plan.passes(batches_up_to(most)))
     chains = 0 if made.chains is None else len(made.chains.captured)
     wanted_chains = 5 * len(batches_up_to(most)) if plan.steps else 0
     whole = len(made.passes.captured) == wanted and chains == wanted_chains
     said = f"{len(made.passes.captured)} of {wanted} passes, {chains} of {wanted_chains} chains"
-    context.check(f"{which}: captured and agreed", whole, f"{said}, {made.nbytes / 2**20:.0f} MiB")
+    said += f", {made.nbytes / 2**20:.0f} MiB, {took:.1f} s"
+    context.check(f"{which}: captured and agreed", whole, said)
     missing = made.passes.missing or ("" if made.chains is None else made.chains.missing)
     if missing:
         context.row(f"{which}: not captured", missing)

@@ -54,6 +54,7 @@ def cells(context: Context) -> dict[str, Any]:
             context.row(f"{name}, {seen.total()} replies", "drawn, not compared")
             continue
         test = g_test(seen, cell.exact())
+        context.row(f"{name}, {test.n} replies", f"p {test.p_value:.2g}")
         found[name], counts[name] = test.p_value, test.n
         told[name] = {"p": test.p_value, "n": test.n, "tv": test.tv, "tv_of_chance": test.noise}
     if found:

@@ -19,6 +19,7 @@ from tests.gpu.pair import prompts, requests
 __all__ = ["Pace", "device_times", "kernel_ms", "measure"]
 
 _WARM = 3  # steps of a full batch before any is counted
+_LEARNING = 64  # the same of `auto`, which learns what passes take and who is accepted
 _TRACED = 4  # steps whose kernels are timed
 
 
@@ -66,7 +67,7 @@ def measure(
     live = list[Request]()
     steps, spent, tokens = 0, 0.0, 0
     began = time.monotonic()
-    warm = 0
+    warm, first = 0, _LEARNING if core.config.proposer.kind == "auto" else _WARM
 
     def fill() -> None:
         missing = at_once - len(live)
@@ -85,7 +86,7 @@ def measure(
         _raise(live)
         if decoding:
             warm += 1
-            if warm > (0 if context.tiny else _WARM):
+            if warm > (0 if context.tiny else first):
                 steps, spent = steps + 1, spent + took
                 tokens += sum(len(request.token_ids) for request in live) - before
     busy = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from specstream.model.heads.base import Head
 from specstream.model.heads.recognise import load_head, told_acceptance
 from specstream.model.load import load_tokenizer
 from specstream.model.runner import ModelRunner
+from specstream.model.selfcheck import warm_up
 from specstream.models.kept import located
 from specstream.types import Message, SamplingParams
 from tests.gpu.context import Context
@@ -56,6 +58,11 @@ class Pair:
         depths = sorted({depth for head in self.heads.values() for depth in head.depths})
         self.target.compiled = capture(self.context, self.target, plan, batches, depths)
         self.draft.compiled = capture(self.context, self.draft, DRAFT, batches)
+        began = time.monotonic()
+        for each in (self.target, self.draft):
+            warm_up(each, max(batches))
+        took = time.monotonic() - began
+        self.context.row("all shapes run eagerly once", f"{took:.1f} s")
         for which, made in (("target", self.target), ("draft", self.draft)):
             graphs = made.compiled
             if graphs is not None and "eagerly" in graphs.summary:

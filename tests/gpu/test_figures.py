@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"), py
 ROOT = Path(__file__).parents[2]
 QUICK = {
     "fake": "kernels,passes,cells,profile,sanitizer",
-    "cpu": "env,decoder,graphs,equality,speed8,speed1,peers,cells,bits,memory",
+    "cpu": "env,decoder,graphs,equality,halves,speed8,speed1,peers,cells,bits,memory,doctor",
 }
 
 

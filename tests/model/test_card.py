@@ -38,7 +38,7 @@ def test_a_card_and_what_is_used_of_it(
     assert found["gpu"] == ("NVIDIA H100 80GB HBM3, compute capability 9.0, 70 of 80 GiB free")
     assert found["gpu_attention"] == "flash, padded"
     assert "Triton isn't installed" in found["gpu_layers"]
-    assert "--compile" in found["gpu_passes"]
+    assert "--no-compile" in found["gpu_passes"]
 
 
 def test_several_and_old_cards(h100: dict[str, Any]) -> None:

@@ -65,6 +65,10 @@ class Dice:
         self.aside: list[RoundTimes] = []
         self.known: set[int] = set()
         self.forgotten: list[int] = []
+        self.resting = False  # steps have no drafts
+
+    def drafts(self, requests: int) -> bool:
+        return not self.resting
 
     def _stop(self) -> Callable[[float], bool] | None:
         """Go on while the token was likely enough, or unlikely enough, or by the count; or never ask."""

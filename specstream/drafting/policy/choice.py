@@ -147,7 +147,11 @@ class Step:
         curves = [list(accumulate(self._curve(candidate, p, width, count), max)) for p in group]
 
         def total(chosen: Sequence[tuple[float, float]]) -> float:
-            return sum(gain for gain, _ in chosen) - start - step * max(n for _, n in chosen)
+            return (
+                sum(gain for gain, _ in chosen)
+                - start
+                - step * draft.made(max(n for _, n in chosen))
+            )
 
         depths = range(max(map(len, curves)))
         choices = ([curve[min(n, len(curve) - 1)] for curve in curves] for n in depths)

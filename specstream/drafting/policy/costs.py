@@ -164,6 +164,7 @@ class DraftCosts:
     Args:
         step_ms: A draft pass over one token, in ms.
         read_ms: Each prompt or reply token that the draft reads first, in ms. Default: step_ms / 16.
+        chained: How many passes are made at once, whether or not all of their tokens are wanted.
 
     Attributes:
         start, step, row, read: The current estimates, in ms; ``row`` is the addition of each further
@@ -171,12 +172,18 @@ class DraftCosts:
         rounds: Number of rounds in which the candidate drafted.
     """
 
-    def __init__(self, step_ms: float, read_ms: float | None = None) -> None:
+    def __init__(self, step_ms: float, read_ms: float | None = None, chained: int = 1) -> None:
+        self._chained = chained
         reading = step_ms / 16 if read_ms is None else read_ms
         deviations = _MEASURED * step_ms, _MEASURED * step_ms, 0.5 * step_ms, reading
         self._fit = Fit((0.0, step_ms, 0.0, reading), deviations)
         self.start, self.step, self.row, self.read = self._fit.weights
         self.rounds = 0
+
+    def made(self, count: float) -> float:
+        """Return how many passes are made for ``count`` tokens of a request."""
+        left = count % self._chained
+        return count if left <= 1 else count - left + self._chained
 
     def passes(self, count: float, rows: int = 1) -> float:
         """Return the time of ``count`` passes over ``rows`` requests in lockstep, in ms."""

@@ -192,12 +192,16 @@ class Policy:
             return set()
         return {name for name in self._candidates if share(self._rounds, name) < _RARE}
 
+    def drafts(self, requests: int) -> bool:
+        """Whether the next step of so many requests may have drafts; else `plan` needs no offers."""
+        return self._load.drafts(requests)
+
     def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         """Return one plan for each request of the next step."""
         if not outlooks:
             return []
         requests = [self._request(outlook) for outlook in outlooks]
-        if not self._load.drafts(len(requests)):
+        if not self.drafts(len(requests)):
             return [_OFF] * len(requests)
         # Plain decoding is always possible, so the rate is at least that of plain decoding.
         rate = sum(request.tokens.value / request.cost.value for request in requests)

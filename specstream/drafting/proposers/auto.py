@@ -122,7 +122,9 @@ class AutoProposer:
         began = self._now()
         self._asked = True
         self._rounds, self._used, self._passes, self._read = {}, set(), 0, 0
-        outlooks = [self._outlook(r, b) for r, b in zip(requests, budget, strict=True)]
+        offering = self._policy.drafts(len(requests))
+        pairs = zip(requests, budget, strict=True)
+        outlooks = [self._outlook(request, most, offering) for request, most in pairs]
         plans = self._policy.plan(outlooks)
         self._planning = self._now() - began
         tasks: dict[str, list[Task]] = {}
@@ -144,9 +146,11 @@ class AutoProposer:
             self._rounds[request.id] = _Round(plan, outlook.offers, found)
         return [self._rounds[request.id].drafted.proposal for request in requests]
 
-    def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
-        made = self._candidates if self.wants_states(request) else self._others
-        offers = {name: one.offer(request, budget) for name, one in made.items()}
+    def _outlook(self, request: SpecRequest, budget: int, offering: bool) -> Outlook:
+        offers = dict[str, Offer]()
+        if offering:
+            made = self._candidates if self.wants_states(request) else self._others
+            offers = {name: one.offer(request, budget) for name, one in made.items()}
         return Outlook(request.id, request.params.greedy, budget, offers)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:

@@ -32,6 +32,7 @@ __all__ = ["DraftModelProposer"]
 # few, so the first bound holds even if the target's own prefill chunk is smaller.
 _MIN_CHUNK = 64
 _SHARED_CHUNK = 192  # at most this many, over all requests, where several wait for the step to end
+_GPU_CHUNK = 4096  # the same on a GPU, which reads so many in the time of a few passes
 _SHARPER = 0.85
 """Factor from the target's sampling temperature to the draft's.
 
@@ -96,7 +97,9 @@ class DraftModelProposer(TaskProposer):
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains in lockstep; return the number of draft passes."""
-        left = self._prefill_chunk if len(chains) == 1 else min(self._prefill_chunk, _SHARED_CHUNK)
+        left = self._prefill_chunk
+        if len(chains) > 1:
+            left = min(left, _SHARED_CHUNK) if self._looks else _GPU_CHUNK
         begun = list[tuple[Drafting, list[int]]]()
         for chain in chains:
             behind = self._begin(chain, left)

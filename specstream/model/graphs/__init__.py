@@ -28,6 +28,7 @@ __all__ = [
     "DraftedChain",
     "Draws",
     "Graphs",
+    "batches_up_to",
     "compile_passes",
 ]
 

@@ -36,6 +36,19 @@ from tests.support.drafts import Text
 from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 
+def test_in_steps_without_drafts_no_offers_are_made() -> None:
+    core, dice = diced(3, eos_ids=frozenset())
+    request, _ = ask(core, "ababab", greedy(60))
+    offered = list[bool]()
+    while core.step():
+        if dice.outlooks:
+            offered.append(any(outlook.offers for outlook in dice.outlooks))
+        dice.resting = not dice.resting
+        dice.kinds = ["off"] if dice.resting else ["draft", "suffix", "off"]
+    assert {True, False} == set(offered)
+    assert len(request.token_ids) - request.prompt_length == 60
+
+
 def test_lookup_is_compared_though_it_was_not_used() -> None:
     core, dice = diced(3, eos_ids=frozenset(), max_running=3)
     asked = [ask(core, text, greedy(60)) for text in ("ababab", "aaaa", "the cat the cat")]
