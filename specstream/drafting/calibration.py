@@ -150,6 +150,7 @@ CONTEXT = 128
 
 # Tokens of the timed target passes: native passes read six tokens in little more than the time of one.
 _WIDTHS = (1, 2, 6, 9)
+_FULL = (1, 3, 5)  # the same of each sequence where all places are taken, in captured passes
 _READ_WIDTH = 64  # tokens of the draft pass that measures the cost of reading a prompt
 _REPEATS = 7  # measurements of each pass, at most
 _BUDGET_S = 0.6  # seconds after which no measurement is repeated; each is made twice at least
@@ -186,7 +187,14 @@ def calibrate(
     *alone, pair_ms = times.of("target", len(widths) + 1, target_ms)
     passes = dict(zip(widths, alone, strict=True))
     row_ms = pair_ms - passes[2] if widest > 1 else None
-    costs = Costs(passes, row_ms=None if row_ms is None else max(0.0, row_ms))
+    most = max(target.compiled.passes.batches) if target.compiled is not None else 1
+    if most > 1:  # for so many sequences, what one pass of few tokens takes says little
+        full = once(lambda: _Bench(target, sequences=most))
+        works = [partial(lambda width: full().run(width), width) for width in _FULL]
+        many = times.of("full target", len(_FULL), lambda: _least_ms(works))
+        passes |= {most * n: ms for n, ms in zip(_FULL, many, strict=True) if most * n > widest}
+    least = None if row_ms is None else max(0.0, row_ms)
+    costs = Costs(passes, row_ms=least, padded=target.compiled is not None)
     if draft is not None:
         side, long = once(lambda: _Bench(draft)), min(_READ_WIDTH, _room(draft))
         both = [lambda: side().run(1), lambda: side().run(long)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ class Paced:
     device = torch.device("cpu")
     model_vocab_size = 7
     captured_steps = 0
+    compiled: Any = None
     last: Paced | None = None
 
     def __init__(
@@ -130,6 +132,16 @@ def test_a_draft_with_captured_chains_is_timed_by_a_chain(clock: Clock) -> None:
     assert costs.passes(4) == pytest.approx(1.0 + 4 * 0.1)
     assert [costs.made(count) for count in (1, 2, 4, 5, 6, 8, 9)] == [1, 4, 4, 5, 8, 8, 9]
     assert draft.caches[0].length == 128
+
+
+def test_captured_passes_are_timed_with_all_places_taken(clock: Clock) -> None:
+    """One sequence's few tokens say nothing about the width at which a pass gets slower."""
+    target = Paced(clock, 10.0, 0.5, row_ms=0.25)
+    target.compiled = SimpleNamespace(passes=SimpleNamespace(batches=(1, 2, 4, 8)))
+    costs = costs_of(target, None)
+    assert costs.padded and not costs_of(Paced(clock, 10.0, 0.5), None).padded
+    for width in (3, 5):
+        assert costs.verify(8 * width) == pytest.approx(10.0 + 0.5 * 8 * width + 7 * 0.25)
 
 
 def test_without_a_draft_the_target_is_enough(clock: Clock) -> None:

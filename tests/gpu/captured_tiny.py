@@ -29,7 +29,7 @@ def run(context: Context) -> float:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.mul_(0.2)
-    decoder = pooled_decoder(context, place(context, model), 2048)
+    decoder = pooled_decoder(context, place(context, model), 8192)
     graphed = GraphedPasses(decoder, CapturePlan((1, 5)), capture_with(context), 512, (1, 2))
     graphed.record_all(lambda: None)
     worst = 0.0 if graphed.captured else torch.inf

@@ -18,7 +18,7 @@ from tests.gpu.pair import prompts, requests
 
 __all__ = ["Pace", "device_times", "kernel_ms", "measure"]
 
-_WARM = 3  # steps of a full batch before any is counted
+_WARM = 8  # steps before any is counted
 _LEARNING = 64  # the same of `auto`, which learns what passes take and who is accepted
 _TRACED = 4  # steps whose kernels are timed
 
@@ -84,11 +84,10 @@ def measure(
         core.step()
         took = time.perf_counter() - start
         _raise(live)
-        if decoding:
-            warm += 1
-            if warm > (0 if context.tiny else first):
-                steps, spent = steps + 1, spent + took
-                tokens += sum(len(request.token_ids) for request in live) - before
+        warm += 1
+        if decoding and (context.tiny or warm > first):
+            steps, spent = steps + 1, spent + took
+            tokens += sum(len(request.token_ids) for request in live) - before
     busy = None
     if trace and steps and context.real:
         busy = kernel_ms(core.step, _TRACED) / (spent / steps * 1e3)

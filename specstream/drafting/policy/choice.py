@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from specstream.drafting.policy.acceptance import ChainStop, Lockstep, RequestAcceptance
 from specstream.drafting.policy.costs import Costs
-from specstream.drafting.policy.records import Candidate, Outlook, RoundPlan
+from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundPlan
 
 __all__ = ["ChosenPlan", "Step", "Tries"]
 
@@ -108,14 +108,21 @@ class Step:
     ) -> None:
         self._places, self._candidates = places, candidates
         self._costs, self._worth = costs, worth
+        # Where the widest request decides what a pass takes, its width is shared like a draft pass.
+        self._padded = costs.padded and len(places) > 1
+        self._widest = 0  # most nodes of a request so far
         self._around = worth * (costs.other(True) - costs.other(False))
 
     def choose(self) -> None:
         """Choose a proposal for each request.
 
         One candidate after another takes over the requests that gain more by it than by what was chosen
-        before.
+        before. Where requests are padded to the widest one, one candidate proposes for all: a draft
+        that others stood in for has to read their tokens first, which takes a pass of its own.
         """
+        if self._padded:
+            self._choose_one()
+            return
         for candidate in self._candidates:
             group = [p for p in self._places if p.room(candidate.name)]
             while group:
@@ -125,8 +132,22 @@ class Step:
                     if total > sum(p.gain for p in group):
                         for place, (gain, drafted) in zip(group, chosen, strict=True):
                             place.take(candidate.name, math.ceil(drafted), gain)
+                        self._widest = max(self._widest, *(place.nodes for place in group))
                     break
                 group = better  # fewer requests share the draft passes now: compute again
+
+    def _choose_one(self) -> None:
+        most, taken = 0.0, list[tuple[ChosenPlan, str, int, float]]()
+        for candidate in self._candidates:
+            if not (group := [p for p in self._places if p.room(candidate.name)]):
+                continue
+            total, chosen = self.best(candidate, group)
+            if total > most:
+                most, each = total, zip(group, chosen, strict=True)
+                taken = [(p, candidate.name, math.ceil(n), gain) for p, (gain, n) in each]
+        for place, name, tokens, gain in taken:
+            if gain > 0.0:
+                place.take(name, tokens, gain)
 
     def best(
         self, candidate: Candidate, group: Sequence[ChosenPlan]
@@ -143,15 +164,16 @@ class Step:
         if candidate.passes == "one":
             start, step = start + step, 0.0
         width = self._width(group)
+        offers = [place.outlook.offers[candidate.name] for place in group]
         # The best of each request up to each number of draft passes.
         curves = [list(accumulate(self._curve(candidate, p, width, count), max)) for p in group]
 
         def total(chosen: Sequence[tuple[float, float]]) -> float:
-            return (
-                sum(gain for gain, _ in chosen)
-                - start
-                - step * draft.made(max(n for _, n in chosen))
-            )
+            shared = start + step * draft.made(max(n for _, n in chosen))
+            if self._padded:
+                nodes = (_nodes(o, n) for o, (_, n) in zip(offers, chosen, strict=True))
+                shared += worth * self._padding(max(nodes))
+            return sum(gain for gain, _ in chosen) - shared
 
         depths = range(max(map(len, curves)))
         choices = ([curve[min(n, len(curve) - 1)] for curve in curves] for n in depths)
@@ -174,14 +196,22 @@ class Step:
         else:
             survival = acceptance.survival(offer, room)
             lengths = [(sure, float(n)) for n, sure in enumerate(accumulate(survival), 1)]
-        nodes = [offer.nodes[math.ceil(n) - 1] if offer.nodes else n for _, n in lengths]
-        wider = self._costs.widening(width, [round(count * n) for n in nodes])
+        wider = [0.0] * len(lengths)
+        if not self._padded:
+            nodes = [_nodes(offer, n) for _, n in lengths]
+            wider = self._costs.widening(width, [round(count * n) for n in nodes])
         each, row = worth / count, worth * draft.row
         fixed = self._around + worth * offer.behind * draft.read / place.rounds_left
         return [
             (accepted - row * drafted - each * ms - fixed, drafted)
             for (accepted, drafted), ms in zip(lengths, wider, strict=True)
         ]
+
+    def _padding(self, nodes: float) -> float:
+        """Return what it takes to widen all requests of the target pass to so many nodes, in ms."""
+        rows, more = len(self._places), max(0.0, nodes - self._widest)
+        (wider,) = self._costs.widening(rows * (1 + self._widest), (round(rows * more),))
+        return wider
 
     def _width(self, group: Sequence[ChosenPlan]) -> int:
         """Return the tokens of the target pass without the proposals of the group."""
@@ -239,3 +269,10 @@ class Step:
             return 0.0
         (wider,) = self._costs.widening(self._width((place,)), (place.nodes,))
         return self._worth * wider / place.nodes
+
+
+def _nodes(offer: Offer, tokens: float) -> float:
+    """Return the tokens that a proposal of so many tokens (levels) adds to the target pass."""
+    if not offer.nodes:
+        return tokens
+    return offer.nodes[min(math.ceil(tokens), len(offer.nodes)) - 1]

@@ -97,7 +97,7 @@ _AT_MOST = 1.5  # no cause accounts for more than this multiple of an observed t
 _MEASURED = 0.3  # relative standard deviation of a measured initial weight; that of a guess is 1
 _SETTLED = 64  # the first rounds, and a draft's first ones, all of which are learned from
 _EVERY = 3  # after these, one of three
-_WIDER = (9, 17, 33, 129)  # tokens of a target pass that end a span with a slope of its own
+_WIDER = (9, 17, 33, 129, 513)  # tokens of a target pass that end a span with a slope of its own
 _OTHER_MS = 0.32  # initial guess of the time outside the pass in a plain round
 _OTHER_RATIO = 1.25  # ratio to it of the time outside the passes in a round with a proposal
 
@@ -209,16 +209,24 @@ class Costs:
             more, and preferably for the widest.
         row_ms: Addition of another request to a target pass, apart from its tokens. Default: the time
             of a pass of one token.
+        padded: Whether a pass takes as long as if all of its requests had as many tokens as the widest,
+            as captured passes do.
 
     Raises:
         ValueError: ``target_ms`` lacks 1 or a second width, or has a time that is not above 0.
     """
 
-    def __init__(self, target_ms: Mapping[int, float], *, row_ms: float | None = None) -> None:
+    def __init__(
+        self,
+        target_ms: Mapping[int, float],
+        *,
+        row_ms: float | None = None,
+        padded: bool = False,
+    ) -> None:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
         self.drafts: dict[str, DraftCosts] = {}
-        self.rounds = 0
+        self.rounds, self.padded = 0, padded
         points = sorted(target_ms.items())
         measured = len(points) - 1  # number of spans between two knots that were measured
         self._knots = [width for width, _ in points]
@@ -250,6 +258,10 @@ class Costs:
         alone = self._sums[at] + self._target.weights[2 + at] * (tokens - self._knots[at])
         return alone + self._target.weights[1] * (rows - 1)
 
+    def tokens(self, rows: int, proposed: Sequence[int]) -> int:
+        """Return the tokens that a target pass is priced by, of what is proposed for its requests."""
+        return rows * (1 + max(proposed, default=0)) if self.padded else rows + sum(proposed)
+
     def widening(self, tokens: int, more: Sequence[int]) -> list[float]:
         """Return the addition of each number of ``more`` tokens, ascending, to a target pass, in ms."""
         without = self.verify(tokens)
@@ -266,26 +278,32 @@ class Costs:
     # Learning.
 
     def observe(
-        self, times: RoundTimes, proposed: int, drafter: str = "", drafting: int = 0
+        self,
+        times: RoundTimes,
+        proposals: Sequence[int],
+        drafter: str = "",
+        drafting: int = 0,
     ) -> None:
         """Learn from one step.
 
         Args:
             times: Its times.
-            proposed: Number of tokens proposed, over all requests.
+            proposals: Number of tokens proposed for each request.
             drafter: The only candidate that made draft passes; "" if there was none, or more than one.
             drafting: Number of requests that it drafted for.
         """
-        rows, tokens = times.rows, times.tokens
+        rows, tokens, proposed = times.rows, times.tokens, sum(proposals)
         if rows < 1:
             return
+        if tokens == rows + proposed:  # else the pass read prompts, too
+            tokens = self.tokens(rows, proposals)
         counted = self.draft(drafter) if drafter and times.draft_forwards else self
         counted.rounds += 1
         if counted.rounds > _SETTLED and counted.rounds % _EVERY:
             return  # learning takes a visible share of a small target's round
         if isinstance(counted, DraftCosts):
             counted.observe(times, max(drafting, 1))
-        if tokens == rows + proposed:  # else the pass read prompts, too
+        if times.tokens == rows + proposed:
             # Rounds with and without proposals train one weight, as plain rounds are rare where
             # speculation pays.
             amount = rows * (_OTHER_RATIO if proposed else 1.0)

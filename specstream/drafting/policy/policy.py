@@ -232,12 +232,12 @@ class Policy:
 
         ``outcomes`` is empty after a step of requests that don't speculate: only costs are learned.
         """
-        rows, proposed = len(outcomes), sum(o.drafted for o in outcomes)
+        rows, proposals = len(outcomes), [o.drafted for o in outcomes]
         asked = [o for o in outcomes if o.plan.proposer in self._drafts]
         drafting, names = sum(o.drafted > 0 for o in asked), {o.plan.proposer for o in asked}
         # The step's draft time can be attributed only if a single candidate drafted.
         drafter = names.pop() if len(names) == 1 else ""
-        self.costs.observe(times, proposed, drafter, drafting)
+        self.costs.observe(times, proposals, drafter, drafting)
         if not outcomes:
             return
         plain_ms = self.costs.plain(rows)
@@ -245,7 +245,8 @@ class Policy:
         if times.rows == rows:
             took = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
             self._load.observe(rows, sum(o.accepted + 1 for o in outcomes), took, plain_ms)
-        ms = self.costs.verify(rows + proposed, rows) + rows * self.costs.other(proposed > 0)
+        ms = self.costs.verify(self.costs.tokens(rows, proposals), rows)
+        ms += rows * self.costs.other(any(proposals))
         ms += min(times.plan_ms, plain_ms)
         reading = 0.0  # happens once a reply, so it is left out of a round's usual cost
         if drafter:

@@ -125,6 +125,40 @@ def test_a_plan_for_a_tree_names_what_a_node_costs() -> None:
         assert lockstep.price(1) == pytest.approx(0.2 * 0.05 * (2 if nodes else 1))
 
 
+def padded_step(worth: float, *places: ChosenPlan) -> Step:
+    costs = Costs({1: 3.0, 2: 3.1, 64: 3.0 + 0.1 * 63}, row_ms=0.0, padded=True)
+    costs.drafts["draft"] = DraftCosts(0.4)
+    lookup = Candidate("suffix", "suffix lookup", "none", priors=(0.5,))
+    costs.drafts["suffix"] = DraftCosts(0.0)
+    return Step(places, [lookup, DRAFT], costs, worth)
+
+
+def test_where_requests_are_padded_to_the_widest_one_a_lone_long_proposal_pays_for_all() -> None:
+    """Four requests; one could propose four tokens, the others hardly any."""
+    good, bad = [0.9, 0.8, 0.7, 0.6], [0.2, 0.05]
+    lengths = []
+    for worth in (0.5, 1.5, 5.0):
+        places = [place(DRAFT, good), *(place(DRAFT, bad) for _ in range(3))]
+        padded_step(worth, *places).choose()
+        lengths.append(places[0].tokens)
+        width = max(one.nodes for one in places)
+        paid = worth * (0.4 * width + (4 * width) * 0.1)
+        assert sum(one.gain for one in places) >= paid or width == 0
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
+    assert lengths[-1] == 0
+
+
+def test_in_a_padded_pass_one_candidate_proposes_for_all() -> None:
+    lookup = Candidate("suffix", "suffix lookup", "none", priors=(0.5,))
+    both = [place(DRAFT, [0.9, 0.8, 0.7]) for _ in range(3)]
+    other = place(lookup, [0.95, 0.9, 0.9])
+    padded_step(0.3, *both, other).choose()
+    assert [one.candidate for one in (*both, other)] == ["draft"] * 3 + ["off"]
+    costs = Costs({1: 3.0, 2: 3.1}, padded=True)
+    assert costs.tokens(4, [3, 0, 1, 0]) == 16
+    assert Costs({1: 3.0, 2: 3.1}).tokens(4, [3, 0, 1, 0]) == 8
+
+
 def test_requests_that_draft_share_the_passes() -> None:
     """Each alone would lose, two together gain; and a third that hardly stands joins for one token."""
     chances = [0.9, 0.8, 0.1]

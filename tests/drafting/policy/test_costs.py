@@ -62,7 +62,7 @@ def learn(costs: Costs, truth: Callable[[int, int], float], rounds: int, stalls:
         tokens = rows * rng.randint(1, 12)
         ms = truth(tokens, rows) * (1.0 + rng.gauss(0.0, 0.05))
         ms += 50.0 if rng.random() < stalls else 0.0
-        costs.observe(step(tokens, ms, rows=rows, other_ms=0.4 * rows), tokens - rows)
+        costs.observe(step(tokens, ms, rows=rows, other_ms=0.4 * rows), [tokens - rows])
 
 
 @pytest.mark.parametrize("stalls", [0.0, 0.02])
@@ -81,9 +81,9 @@ def test_a_stall_moves_nothing_by_more_than_three_percent() -> None:
     learn(costs, lambda tokens, _: 2.8 + 0.04 * (tokens - 1), 200, 0.0)
     for index in range(40):
         count = 1 + index % 4
-        costs.observe(step(1 + count, 2.9, passes=count, draft_ms=0.3 * count), count, "draft", 1)
+        costs.observe(step(1 + count, 2.9, passes=count, draft_ms=0.3 * count), [count], "draft", 1)
     before = costs.verify(5), costs.draft("draft").passes(1), costs.other()
-    costs.observe(step(5, 52.9, passes=4, draft_ms=51.2, other_ms=50.4), 4, "draft", 1)
+    costs.observe(step(5, 52.9, passes=4, draft_ms=51.2, other_ms=50.4), [4], "draft", 1)
     after = costs.verify(5), costs.draft("draft").passes(1), costs.other()
     assert after == pytest.approx(before, rel=0.03)
 
@@ -92,7 +92,7 @@ def test_following_the_mean_would_not_do(monkeypatch: pytest.MonkeyPatch) -> Non
     """The planted fault that the test above is for: no limit to what an outlier says."""
     monkeypatch.setattr("specstream.drafting.policy.costs._OUTLIER", 1e9)
     costs = seeded()
-    costs.observe(step(5, 52.9, other_ms=50.4), 4)
+    costs.observe(step(5, 52.9, other_ms=50.4), [4])
     assert costs.verify(5) > 1.2 * seeded().verify(5)
 
 
@@ -101,7 +101,7 @@ def test_draft_passes_are_told_from_what_the_draft_read() -> None:
     for index in range(300):
         count, read = 1 + index % 4, 100 * (index % 2)
         draft_ms = count * 0.5 + read * 0.02
-        costs.observe(step(5, 2.9, passes=count, draft_ms=draft_ms, read=read), 4, "draft", 1)
+        costs.observe(step(5, 2.9, passes=count, draft_ms=draft_ms, read=read), [4], "draft", 1)
     assert costs.draft("draft").passes(1) == pytest.approx(0.5, rel=0.05)
     assert 1 * costs.draft("draft").read == pytest.approx(0.02, rel=0.1)
 
@@ -110,7 +110,7 @@ def test_the_start_of_a_draft_is_told_from_its_passes() -> None:
     costs = seeded()
     for index in range(600):
         passes = 1 + index % 5
-        costs.observe(step(5, 2.9, passes=passes, draft_ms=0.4 + 0.5 * passes), 4, "draft", 1)
+        costs.observe(step(5, 2.9, passes=passes, draft_ms=0.4 + 0.5 * passes), [4], "draft", 1)
     assert costs.draft("draft").start == pytest.approx(0.4, abs=0.08)
     assert costs.draft("draft").step == pytest.approx(0.5, abs=0.03)
     assert costs.draft("draft").passes(0) == 0.0
@@ -120,7 +120,7 @@ def test_what_another_request_adds_to_a_draft_pass() -> None:
     costs = seeded()
     for rows in (4, 1) * 150:
         draft_ms = 3 * (0.3 + (rows - 1) * 0.1)
-        costs.observe(step(16, 3.0, rows=4, passes=3, draft_ms=draft_ms), 12, "draft", rows)
+        costs.observe(step(16, 3.0, rows=4, passes=3, draft_ms=draft_ms), [12], "draft", rows)
     assert costs.draft("draft").passes(1, rows=4) == pytest.approx(0.6, rel=0.1)
     assert costs.draft("draft").passes(1) == pytest.approx(0.3, rel=0.05)
 
@@ -128,7 +128,7 @@ def test_what_another_request_adds_to_a_draft_pass() -> None:
 def test_a_step_that_read_a_prompt_says_nothing_about_the_rest_of_a_round() -> None:
     costs = seeded()
     for _ in range(50):
-        costs.observe(step(200, 30.0, other_ms=20.0), 0)
+        costs.observe(step(200, 30.0, other_ms=20.0), [0])
     assert costs.other(False) == pytest.approx(0.32)
     assert costs.verify(5) == pytest.approx(2.9, rel=0.02)
 
@@ -140,13 +140,13 @@ def test_what_a_plain_round_costs_is_known_where_there_are_none() -> None:
     for _ in range(300):
         width = rng.choice((3, 5, 9))
         ms = {3: 2.0, 5: 2.1, 9: 2.5}[width] * (1.0 + rng.gauss(0.0, 0.05))
-        costs.observe(step(width, ms, other_ms=0.25), width - 1)
+        costs.observe(step(width, ms, other_ms=0.25), [width - 1])
     assert costs.other() == pytest.approx(0.25, rel=0.05)
     assert costs.other(False) == pytest.approx(0.2, rel=0.15)
     assert costs.verify(5) == pytest.approx(2.1, rel=0.05)
     assert costs.plain() == pytest.approx(1.8 + 0.2, rel=0.08)
     for _ in range(20):  # a few plain rounds say it better
-        costs.observe(step(1, 1.8, other_ms=0.2), 0)
+        costs.observe(step(1, 1.8, other_ms=0.2), [0])
     assert costs.plain() == pytest.approx(2.0, rel=0.04)
 
 
@@ -154,7 +154,7 @@ def test_a_machine_that_gets_slower_takes_plain_rounds_along() -> None:
     costs = seeded()
     learn(costs, lambda tokens, _: 2.8 + 0.04 * (tokens - 1), 200, 0.0)
     for _ in range(150):
-        costs.observe(step(6, 1.5 * 3.0), 5)
+        costs.observe(step(6, 1.5 * 3.0), [5])
     assert costs.verify(6) == pytest.approx(1.5 * 3.0, rel=0.05)
     assert costs.verify(1) == pytest.approx(1.5 * 2.8, rel=0.1)
 
@@ -163,7 +163,7 @@ def test_a_width_never_measured_is_learned_quickly() -> None:
     """Beyond a knee, where the pass turns from bound by weights to bound by arithmetic."""
     costs = seeded()
     for _ in range(12):
-        costs.observe(step(33, 20.0, rows=4), 29)
+        costs.observe(step(33, 20.0, rows=4), [29])
     assert costs.verify(33, rows=4) == pytest.approx(20.0, rel=0.2)
     assert costs.verify(5) == pytest.approx(2.9, rel=0.1)
 
@@ -187,9 +187,9 @@ def test_the_first_word_of_a_draft_is_heard_at_once() -> None:
     """However long plain rounds were all there was: tries of a draft not yet timed are rationed."""
     costs = seeded()
     for _ in range(100):
-        costs.observe(step(1, 2.8), 0)
+        costs.observe(step(1, 2.8), [0])
     for near in (0.4, 0.1):
-        costs.observe(step(5, 2.9, passes=4, draft_ms=0.4), 4, "draft", 1)
+        costs.observe(step(5, 2.9, passes=4, draft_ms=0.4), [4], "draft", 1)
         assert costs.draft("draft").passes(4) == pytest.approx(0.4, rel=near)
 
 
@@ -200,5 +200,5 @@ def test_what_comes_every_sixteen_rounds_is_learned_from(phase: int) -> None:
     for number in range(2_000):
         tokens = 2 if number % 16 == phase else 1
         wider = 1.0 if number < 200 else 4.0
-        costs.observe(step(tokens, 10.0 + wider * (tokens - 1)), tokens - 1)
+        costs.observe(step(tokens, 10.0 + wider * (tokens - 1)), [tokens - 1])
     assert costs.verify(2) - costs.verify(1) > 2.0
