@@ -11,6 +11,8 @@ of speed that is missed doesn't count.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import sys
 import time
@@ -26,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts that the command line asks for."""
     args = _arguments(argv)
     args.out = args.out.resolve()
+    if args.read is not None:
+        return _again(args.read, args.out)
     for key, value in {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
@@ -60,6 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(outcome.wrong for outcome in outcomes))
 
 
+def _again(results: Path, out: Path) -> int:
+    """Print the table of kept results again, and draw their speeds."""
+    from tests.gpu.report import draw, table
+    from tests.gpu.running import Outcome
+
+    known = {field.name for field in dataclasses.fields(Outcome)}
+    each = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    outcomes = [Outcome(**{k: v for k, v in one.items() if k in known}) for one in each]
+    print("\n".join(table(outcomes, f"GPU figures of {results.name}")))  # noqa: T201
+    out.mkdir(parents=True, exist_ok=True)
+    draw(outcomes, out / f"{results.stem}.png")
+    return 0
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return [name.strip() for name in text.split(",")]
@@ -72,6 +90,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="not these parts")
     parser.add_argument("--device", choices=("cuda", "fake", "cpu"), default="cuda")
+    parser.add_argument(
+        "--read", type=Path, metavar="FILE", help="only print and draw the results in this file"
+    )
     parser.add_argument("--tiny", action="store_true", help="smallest sizes, to try the code")
     return parser.parse_args(argv)
 

@@ -27,6 +27,7 @@ from specstream.methods import DraftProposerConfig, LookaheadProposerConfig
 from specstream.model.forward import ForwardInput
 from specstream.model.load import load_tokenizer
 from specstream.model.native.library import library
+from specstream.model.graphs import TARGET
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.vocabulary import find_draft
 from specstream.types import SamplingParams
@@ -279,3 +280,31 @@ def test_native_passes_that_are_demanded_and_can_not_be_had_are_an_error(tmp_pat
 def test_a_quantised_target_verifies_trees_in_torchs_float32_passes() -> None:
     values = {"quantize": "int8", "compile": False, "dtype": "float32", "device": "cpu"}
     build.build_engine(parse_config(values | {"proposer": {"kind": "lookahead"}}))
+
+
+@pytest.mark.parametrize(
+    ("values", "captured"),
+    [
+        ({}, True),
+        ({"compile": True}, True),
+        ({"compile": False}, False),
+        ({"mode": "reproducible"}, False),
+        ({"learning": {"consent": True}}, False),
+    ],
+)
+def test_passes_are_captured_unless_they_have_one_width_or_the_draft_learns(
+    values: dict[str, Any], captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = list[Any]()
+
+    class Stop(Exception):
+        pass
+
+    def runner(model: Any, **options: Any) -> Any:
+        plans.append(options["captured"])
+        raise Stop
+
+    monkeypatch.setattr(build, "ModelRunner", runner)
+    with pytest.raises(Stop):
+        build.build_engine(parse_config({"proposer": "draft", **values}))
+    assert plans == [TARGET if captured else None]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.running import Outcome
 
-__all__ = ["LINES", "WIDTH", "table", "write_files"]
+__all__ = ["LINES", "WIDTH", "draw", "table", "write_files"]
 
 LINES, WIDTH = 60, 150
 _COLUMNS = (13, 49, 78, 6)  # part, what, value, bar; with spaces between
@@ -64,6 +65,45 @@ def _line(*cells: str) -> str:
         for cell, width in zip(cells, _COLUMNS, strict=True)
     )
     return " ".join(" ".join(made).split("\n"))[:WIDTH].rstrip()
+
+
+_COLOURS = {"off": "#8a8f98", "draft-4": "#0b5fad", "auto": "#5aa9e6"}
+
+
+def draw(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Draw the speeds of greedy replies, a panel for each size of model; needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    panels = {one.part: one.result for one in outcomes if one.result.get("paces")}
+    figure, axes = plt.subplots(1, max(len(panels), 1), figsize=(9, 3.6), squeeze=False)
+    for axis, (part, result) in zip(axes[0], panels.items(), strict=False):
+        _panel(axis, result)
+        axis.set_title(f"{part.removeprefix('speed')}B, greedy, draft of the bundled pair")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _panel(axis: Any, result: dict[str, Any]) -> None:
+    """Bars of tokens a second and request, by the number of requests and method."""
+    rates = {
+        (pace["setting"][1], pace["setting"][2]): pace["rate"] / pace["setting"][1]
+        for pace in result["paces"]
+        if pace["setting"][0] == "greedy"
+    }
+    batches = sorted({batch for batch, _ in rates})
+    for number, (method, colour) in enumerate(_COLOURS.items()):
+        places = [i + 0.27 * (number - 1) for i, b in enumerate(batches) if (b, method) in rates]
+        heights = [rates[b, method] for b in batches if (b, method) in rates]
+        axis.bar(places, heights, 0.25, color=colour, label=method)
+        for x, height in zip(places, heights, strict=True):
+            axis.text(x, height, f"{height:.0f}", ha="center", va="bottom", fontsize=7)
+    roofline = result["roofline_tokens_per_second"]
+    axis.axhline(roofline, color="#b5502e", linewidth=1, label="reading the weights once a token")
+    axis.set_xticks(range(len(batches)), [f"{batch} at once" for batch in batches])
+    axis.set_ylabel("tokens a second, each")
+    axis.set_ylim(top=1.3 * max(roofline, *rates.values()))
+    axis.legend(fontsize=7, frameon=False)
 
 
 def write_files(folder: Path, lines: Sequence[str]) -> None:
