@@ -25,9 +25,9 @@ from specstream.errors import (
 )
 from specstream.methods import DraftProposerConfig, LookaheadProposerConfig
 from specstream.model.forward import ForwardInput
+from specstream.model.graphs import TARGET
 from specstream.model.load import load_tokenizer
 from specstream.model.native.library import library
-from specstream.model.graphs import TARGET
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.vocabulary import find_draft
 from specstream.types import SamplingParams
