@@ -5,19 +5,37 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
+from websockets.http11 import Response
 
 from specstream.client.dial import is_loopback, literal_address
 from specstream.errors import ConfigError
 
-__all__ = ["Authentication", "check_key", "check_names", "respond"]
+__all__ = ["NO_KEY", "Asked", "Authentication", "check_key", "check_names"]
 
 _KEY_PROTOCOL = "openai-insecure-api-key."
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+NO_KEY = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
+
+
+class Asked(Protocol):
+    """What of a request is checked: its path with the query, and its headers."""
+
+    @property
+    def path(self) -> str:
+        """With the query."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """All of them."""
+        ...
 
 
 class Authentication:
@@ -44,14 +62,15 @@ class Authentication:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._any_host = any_host or "*" in self._hosts
 
-    def require_key(self, _connection: ServerConnection, request: Request) -> Response | None:
+    def require_key(self, connection: ServerConnection, request: Asked) -> Response | None:
         """Answer 401 unless the request has the key (``process_request`` of websockets)."""
         if self.has_key(request):
             return None
-        text = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
-        return respond(HTTPStatus.UNAUTHORIZED, text, www_authenticate="Bearer")
+        refusal = connection.respond(HTTPStatus.UNAUTHORIZED, NO_KEY)
+        refusal.headers["WWW-Authenticate"] = "Bearer"
+        return refusal
 
-    def has_key(self, request: Request) -> bool:
+    def has_key(self, request: Asked) -> bool:
         """Return whether the key is in the header, the query or a subprotocol, or no key is needed."""
         if self._key is None:
             return True
@@ -68,7 +87,7 @@ class Authentication:
         matches = [hmac.compare_digest(key.encode(errors="replace"), wanted) for key in keys]
         return any(matches)
 
-    def host_passes(self, request: Request) -> bool:
+    def host_passes(self, request: Asked) -> bool:
         """Return whether the server accepts the name or address in ``Host``."""
         host = request.headers.get("Host", "")
         name = urlsplit(f"//{host}").hostname or ""
@@ -76,7 +95,7 @@ class Authentication:
             self._any_host or literal_address(name) is not None or name in self._hosts
         )
 
-    def origin_passes(self, request: Request) -> bool:
+    def origin_passes(self, request: Asked) -> bool:
         """Return whether the request's origin may connect; a request without one is from no web page."""
         origin = request.headers.get("Origin")
         if origin is None or origin in self._origins or "*" in self._origins:
@@ -84,24 +103,6 @@ class Authentication:
         page = urlsplit(origin)
         own = page.netloc == request.headers.get("Host")
         return own and (self._key is not None or is_loopback(page.hostname or ""))
-
-
-def respond(
-    status: HTTPStatus, body: str, kind: str = "text/plain; charset=utf-8", **headers: str
-) -> Response:
-    """Build a plain HTTP response; underscores in the names of ``headers`` become hyphens."""
-    data = body.encode()
-    fields = Headers(
-        {
-            "Content-Type": kind,
-            "Content-Length": str(len(data)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Connection": "close",
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }
-    )
-    return Response(status.value, status.phrase, fields, data)
 
 
 def check_key(host: str, api_key: str | None) -> None:

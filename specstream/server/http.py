@@ -1,105 +1,176 @@
-"""The plain HTTP side of the Realtime server: demo page, health, metrics, checks before an upgrade."""
+"""The ASGI application: who may ask, the demo page, health, metrics, and the Realtime socket."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
-from urllib.parse import urlsplit
+from typing import NamedTuple
+from urllib.parse import parse_qs
 
-from websockets.asyncio.server import ServerConnection
-from websockets.http11 import Request, Response
-from websockets.typing import Subprotocol
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+from websockets.datastructures import Headers
 
 from specstream import __version__
 from specstream.realtime.wire import PATH
-from specstream.server.auth import Authentication, respond
-from specstream.server.counters import Counters, format_for
+from specstream.server.api.errors import ApiError
+from specstream.server.auth import NO_KEY, Authentication
+from specstream.server.counters import Counters
 from specstream.server.limits import ConnectionLimit
 from specstream.server.page import CONTENT_POLICY, page
+from specstream.server.socket import AsgiSocket
 
-__all__ = ["Routes", "address_of", "select_subprotocol"]
+__all__ = ["Gate", "make_app"]
+
+_API = "/v1/"
+_RETRY = {"Retry-After": "5"}
+_NOTHING = f"nothing here; the protocol is at {PATH}\n"
 
 
-def address_of(connection: ServerConnection) -> str:
-    """Return the address that a client connects from."""
-    peer = connection.remote_address
-    return str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
+class _Asked(NamedTuple):
+    """A request as `Authentication` sees it."""
 
-
-def select_subprotocol(
-    _connection: ServerConnection, offered: Sequence[Subprotocol]
-) -> Subprotocol | None:
-    """Select ``realtime`` if it was offered, never the subprotocol that carries a key."""
-    return Subprotocol("realtime") if "realtime" in offered else None
+    path: str
+    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
-    """Answers one HTTP request with a page or a refusal, or lets it upgrade to a WebSocket."""
+class Gate:
+    """Lets requests through to ``app`` that may come in; the others get a refusal.
 
+    Every request: its ``Host``. Figures, the API and sessions: the key. The API and sessions: the
+    browser page's ``Origin``. Sessions: a free place.
+    """
+
+    app: ASGIApp
     authentication: Authentication
     counters: Counters
     limit: ConnectionLimit
-    bundled: bool
 
-    def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
-        """See `websockets.asyncio.server.serve`, ``process_request``."""
-        method = getattr(request, "method", "GET")  # websockets 15 accepts only GET
-        if method not in ("GET", "HEAD"):
-            return respond(HTTPStatus.METHOD_NOT_ALLOWED, "only GET\n", allow="GET, HEAD")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] in ("http", "websocket"):
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                self.counters.refused_total += refusal.status_code not in (400, 426)
+                if scope["type"] == "websocket":
+                    await WebSocket(scope, receive, send).send_denial_response(refusal)
+                else:
+                    await refusal(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        query = scope["query_string"].decode("latin-1")
+        pairs = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        asked = _Asked(f"{scope['path']}?{query}", Headers(pairs))
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
         try:
-            response = self._route(connection, request)
+            if not self.authentication.host_passes(asked):
+                text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
+                return PlainTextResponse(text, 421)
+            if path == PATH and scope["type"] == "http":
+                return PlainTextResponse(
+                    "this is a WebSocket endpoint\n", 426, {"Upgrade": "websocket"}
+                )
+            keyed = path.startswith(_API) or path == "/metrics"
+            if keyed and not self.authentication.has_key(asked):
+                return self._no_key(path)
+            if path.startswith(_API) and not self.authentication.origin_passes(asked):
+                text = "this origin may not connect; the server's owner can allow it\n"
+                return PlainTextResponse(text, 403)
         except (ValueError, LookupError):
-            return respond(HTTPStatus.BAD_REQUEST, "this request can't be read\n")
-        if response is not None and method == "HEAD":
-            response.body = b""
-        return response
+            return PlainTextResponse("this request can't be read\n", 400)
+        if scope["type"] == "websocket":
+            if path != PATH:
+                return PlainTextResponse(_NOTHING, 404)
+            client = scope.get("client")
+            why = self.limit.refusal(client[0] if client else "")
+            return None if why is None else PlainTextResponse(why + "\n", 503, _RETRY)
+        return None
 
-    def _route(self, connection: ServerConnection, request: Request) -> Response | None:
-        if not self.authentication.host_passes(request):
-            text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
-            self.counters.refused_total += 1
-            return respond(HTTPStatus.MISDIRECTED_REQUEST, text)
-        path = urlsplit(request.path).path
-        if path == PATH:
-            return self._upgrade(connection, request)
-        if path == "/":
-            html, policy = page(bundled=self.bundled), {"Content_Security_Policy": CONTENT_POLICY}
-            return respond(HTTPStatus.OK, html, "text/html; charset=utf-8", **policy)
-        if path == "/healthz":
-            return self._health()
-        if path == "/metrics":
-            if (refusal := self.authentication.require_key(connection, request)) is not None:
-                return refusal
-            kind = format_for(", ".join(request.headers.get_all("Accept")))
-            return respond(HTTPStatus.OK, self.counters.text(kind), kind, vary="Accept")
-        if path == "/favicon.ico":
-            return respond(HTTPStatus.NO_CONTENT, "")
-        return respond(HTTPStatus.NOT_FOUND, f"nothing here; the protocol is at {PATH}\n")
+    def _no_key(self, path: str) -> Response:
+        headers = {"WWW-Authenticate": "Bearer"}
+        if path in ("/metrics", PATH):
+            return PlainTextResponse(NO_KEY, 401, headers)
+        error = ApiError(401, NO_KEY.strip(), "authentication_error", code="invalid_api_key")
+        return error.response(headers)
 
-    def _health(self) -> Response:
-        """Report the state; a load balancer stops sending clients when the HTTP status is 503."""
-        stopping = self.limit.stopping
-        state = {
-            "status": "stopping" if stopping else "ok",
-            "version": __version__,
-            "sessions": self.counters.sessions,
-        }
-        status = HTTPStatus.SERVICE_UNAVAILABLE if stopping else HTTPStatus.OK
-        return respond(status, json.dumps(state) + "\n", "application/json")
 
-    def _upgrade(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.headers.get("Upgrade", "").lower() != "websocket":
-            text = "this is a WebSocket endpoint\n"
-            return respond(HTTPStatus.UPGRADE_REQUIRED, text, upgrade="websocket")
-        refusal = self.authentication.require_key(connection, request)
-        if refusal is None and not self.authentication.origin_passes(request):
-            text = "this origin may not connect; the server's owner can allow it\n"
-            refusal = respond(HTTPStatus.FORBIDDEN, text)
-        why = self.limit.refusal(address_of(connection))
-        if refusal is None and why is not None:
-            refusal = respond(HTTPStatus.SERVICE_UNAVAILABLE, why + "\n", retry_after="5")
-        self.counters.refused_total += refusal is not None
-        return refusal
+def make_app(
+    *,
+    counters: Counters,
+    limit: ConnectionLimit,
+    authentication: Authentication,
+    bundled: bool,
+    realtime: Callable[[AsgiSocket, str | None], Awaitable[None]],
+    api: Sequence[BaseRoute],
+    ready: Callable[[], bool],
+) -> Gate:
+    """Build the application.
+
+    Args:
+        counters: Told at ``/metrics``.
+        limit: Of sessions.
+        authentication: Who may come in.
+        bundled: See `page`.
+        realtime: Serves an accepted session; gets the model that the client named.
+        api: The routes of the HTTP API.
+        ready: Whether requests can be served now.
+    """
+
+    def show_page(request: Request) -> Response:
+        return HTMLResponse(
+            page(bundled=bundled), headers={"Content-Security-Policy": CONTENT_POLICY}
+        )
+
+    def state() -> str:
+        return "stopping" if limit.stopping else "ok" if ready() else "loading"
+
+    def health(request: Request) -> Response:
+        """Whether the process is alive, and what it does."""
+        told = {"status": state(), "version": __version__, "sessions": counters.sessions}
+        return JSONResponse(told)
+
+    def readiness(request: Request) -> Response:
+        """A load balancer stops sending clients when the HTTP status is 503."""
+        status = 200 if state() == "ok" else 503
+        return JSONResponse({"status": state()}, status, _RETRY if status == 503 else None)
+
+    def metrics(request: Request) -> Response:
+        encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
+        return Response(encode(counters.registry), headers={"Content-Type": kind, "Vary": "Accept"})
+
+    async def session(socket: WebSocket) -> None:
+        model = parse_qs(socket.scope["query_string"].decode("latin-1")).get("model", [None])[-1]
+        # Never the subprotocol that carries a key.
+        known = "realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None
+        await socket.accept(known)
+        await realtime(AsgiSocket(socket), model)
+
+    def nothing(request: Request) -> Response:
+        return Response(status_code=204)
+
+    def unknown(request: Request, error: Exception) -> Response:
+        if request.url.path.startswith(_API):
+            return ApiError(404, f"there is no {request.url.path} here").response()
+        return PlainTextResponse(_NOTHING, 404)
+
+    routes: list[BaseRoute] = [
+        Route("/", show_page),
+        Route("/health", health),
+        Route("/ready", readiness),
+        Route("/metrics", metrics),
+        Route("/favicon.ico", nothing),
+        WebSocketRoute(PATH, session),
+        *api,
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: unknown})
+    return Gate(app, authentication, counters, limit)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-import sys
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from websockets.asyncio.connection import Connection
+import anyio
 
 from specstream.client.dial import literal_address
 from specstream.errors import ConfigError
-from specstream.signals import Clock
+from specstream.signals import Clock, Signal
+
+if TYPE_CHECKING:
+    from specstream.server.socket import Socket
 
 __all__ = [
     "AUDIO_BURST",
@@ -20,9 +24,12 @@ __all__ = [
     "SEND_BUFFER",
     "ConnectionLimit",
     "RateLimit",
+    "Served",
     "cost",
     "drop_slow_reader",
 ]
+
+_log = logging.getLogger("specstream.server")
 
 FRAMES_PER_S = 200
 """Sustained rate: small frames of one session read per second; a microphone sends 50 to 100."""
@@ -44,6 +51,35 @@ SEND_BUFFER = 64 << 10
 """Bytes of a socket's send buffer in the kernel; a cancel can't recall audio that is already there."""
 _TICK_S = 1.0
 _SLACK = 1024  # frame headers, pings and pongs, which are not counted
+
+
+class Served:
+    """What is being served, so that it can be waited for and ended."""
+
+    def __init__(self) -> None:
+        self._scopes = set[anyio.CancelScope]()
+        self._ended = Signal()
+
+    @contextmanager
+    def scope(self) -> Generator[anyio.CancelScope, None, None]:
+        """A block that `end` cancels."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+                self._ended.notify()
+
+    async def over(self) -> None:
+        """Wait until nothing is served."""
+        while self._scopes:
+            await self._ended.wait()
+
+    def end(self) -> None:
+        """Cancel all that is served."""
+        for scope in self._scopes:
+            scope.cancel()
 
 
 class ConnectionLimit:
@@ -131,7 +167,7 @@ class RateLimit:
             await self._clock.sleep_until(now - self._left / self._per_s)
 
 
-async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer: Clock) -> None:
+async def drop_slow_reader(socket: Socket, written: Callable[[], int], timer: Clock) -> None:
     """Watch a socket while the call runs; abort it once its peer has stopped reading.
 
     A keepalive can't detect that: the ping itself waits for room. ``written`` gives the bytes
@@ -140,8 +176,8 @@ async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer
     patience, last_sent, last_acked = PATIENCE_S, 0, 0
     while True:
         await timer.sleep_until(timer.now() + _TICK_S)
-        waiting = socket.transport.get_write_buffer_size()
-        unread, sent = waiting + _in_kernel(socket), written()
+        waiting, in_kernel = socket.unread()
+        unread, sent = waiting + in_kernel, written()
         acked = sent - unread
         if unread <= sent - last_sent + _SLACK:
             patience = PATIENCE_S  # everything that was unread a tick ago has been read
@@ -150,19 +186,6 @@ async def drop_slow_reader(socket: Connection, written: Callable[[], int], timer
             patience = min(PATIENCE_S, patience - _TICK_S + earned)
         last_sent, last_acked = sent, acked
         if patience <= 0 or waiting > MAX_UNSENT:
-            socket.logger.info("a client that does not read is dropped")
-            socket.transport.abort()
+            _log.info("a client that does not read is dropped")
+            socket.abort()
             return
-
-
-def _in_kernel(socket: Connection) -> int:
-    """Return the bytes in the kernel's send queue; 0 on platforms that don't report them."""
-    plain = socket.transport.get_extra_info("socket")
-    if plain is not None and sys.platform != "win32":
-        import fcntl
-        import termios
-
-        with suppress(OSError, ValueError):
-            answer = fcntl.ioctl(plain.fileno(), termios.TIOCOUTQ, bytes(4))
-            return int.from_bytes(answer, sys.byteorder)
-    return 0

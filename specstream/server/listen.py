@@ -15,7 +15,7 @@ from specstream.client.dial import LOG
 from specstream.errors import PortUnavailable
 from specstream.server.auth import check_key
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "listen", "location"]
+__all__ = ["CLOSE_TIMEOUT", "check_address", "listen", "location", "unavailable"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
@@ -51,10 +51,7 @@ async def listen(
     try:
         server = await serve(handler, host, port, **{**_DEFAULTS, **options})
     except (OSError, OverflowError, UnicodeError) as error:
-        raise PortUnavailable(
-            f"can't listen on {location(host, port)}: {_reason(error)}; "
-            "choose another port (0 takes a free one) or an address of this machine"
-        ) from error
+        raise unavailable(host, port, error) from error
     if send_buffer is not None:
         for listening in server.sockets:  # every connection inherits it
             listening.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
@@ -87,6 +84,16 @@ async def check_address(host: str, port: int, api_key: str | None) -> None:
 def location(host: str, port: int) -> str:
     """Return ``host:port`` as a URL has it: an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def unavailable(
+    host: str, port: int, error: OSError | OverflowError | UnicodeError
+) -> PortUnavailable:
+    """Return the error for an address that can't be listened on."""
+    return PortUnavailable(
+        f"can't listen on {location(host, port)}: {_reason(error)}; "
+        "choose another port (0 takes a free one) or an address of this machine"
+    )
 
 
 def _reason(error: OSError | OverflowError | UnicodeError) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from anyio import to_thread
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
+from starlette.types import ASGIApp
 
 from specstream.client.dial import is_loopback
 from specstream.errors import ConfigError
@@ -20,11 +18,12 @@ from specstream.listening.ears import Ears
 from specstream.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
 from specstream.realtime.settings import Audio, SessionSettings
 from specstream.realtime.wire import MAX_FRAME
+from specstream.server.api.routes import api_routes
+from specstream.server.asgi import listen_app
 from specstream.server.auth import Authentication, check_key, check_names
 from specstream.server.counters import Counters
-from specstream.server.http import Routes, address_of, select_subprotocol
-from specstream.server.limits import SEND_BUFFER, ConnectionLimit
-from specstream.server.listen import listen
+from specstream.server.http import make_app
+from specstream.server.limits import SEND_BUFFER, ConnectionLimit, Served
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.request import (
     AdapterPool,
@@ -33,6 +32,7 @@ from specstream.server.sessions.request import (
     ServedEngine,
     Service,
 )
+from specstream.server.socket import AsgiSocket
 from specstream.signals import Clock, LoopClock
 from specstream.types import Manner, SamplingParams
 
@@ -40,7 +40,7 @@ __all__ = ["RealtimeServer"]
 
 
 class RealtimeServer:
-    """Serves the OpenAI Realtime protocol, the demo page at ``/``, ``/healthz`` and ``/metrics``.
+    """Serves the OpenAI Realtime protocol, the HTTP API, the demo page, ``/health`` and ``/metrics``.
 
     ::
 
@@ -170,15 +170,22 @@ class RealtimeServer:
             hosts=[*allowed_hosts, host],
             any_host=not allowed_hosts and not is_loopback(host),
         )
+        self._open = False
         self._options: dict[str, Any] = {
-            "process_request": Routes(authentication, self.counters, self._limit, bundled=bundled),
-            "select_subprotocol": select_subprotocol,
-            "subprotocols": ["realtime"],
-            "max_size": max_size,
-            "ssl": tls,
+            "tls": tls,
+            "max_frame": max_size,
             "send_buffer": SEND_BUFFER,
-            "ping_timeout": 60,  # a ping waits behind the audio that a slow reader has not read yet
         }
+        self._sessions, self._requests = Served(), Served()
+        self.app: ASGIApp = make_app(
+            counters=self.counters,
+            limit=self._limit,
+            authentication=authentication,
+            bundled=bundled,
+            realtime=self._serve_session,
+            api=api_routes(lambda: self._service, self._limit, self.counters, self._requests),
+            ready=lambda: self._open,
+        )
 
     @asynccontextmanager
     async def start(self) -> AsyncGenerator[int, None]:
@@ -186,6 +193,19 @@ class RealtimeServer:
 
         Raises:
             PortUnavailable: the address can't be listened on.
+            AdapterUnavailable: an adapter can't be made.
+        """
+        async with self.open(), listen_app(self.app, *self._address, **self._options) as port:
+            try:
+                yield port
+            finally:
+                self._end()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None, None]:
+        """Be ready to serve `app` while the block runs, for a server that hosts it.
+
+        Raises:
             AdapterUnavailable: an adapter can't be made.
         """
         factories = self._service.factories
@@ -200,10 +220,12 @@ class RealtimeServer:
         if ears is not None:
             names["ears"] = ears.recognizer.capabilities.name
         self._service = replace(self._service, ears=ears, names=names, **self._manners())
+        self._open = True
         try:
-            async with listen(self._handle, *self._address, **self._options) as port:
-                yield port
+            yield
         finally:
+            self._open = False
+            self._end()
             if ears is not None:
                 with anyio.CancelScope(shield=True):
                     await ears.aclose()
@@ -224,7 +246,7 @@ class RealtimeServer:
         await anyio.sleep_forever()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new responses, let running ones end, then close every connection (1001).
+        """Refuse new requests and responses, let running ones end, then close every connection (1001).
 
         A response that is not over after ``seconds`` ends with ``response.done``, cancelled, and the
         code ``server_stopping``. If the call is cancelled, leaving `start` closes the rest.
@@ -233,22 +255,28 @@ class RealtimeServer:
         async with anyio.create_task_group() as group:
             for connection in self._connections:
                 group.start_soon(connection.drain, seconds)
+            with anyio.move_on_after(seconds):
+                await self._requests.over()
+            self._requests.end()
 
-    async def _handle(self, socket: ServerConnection) -> None:
-        address = address_of(socket)
-        # Asked again: several handshakes may have passed `Routes` at once.
-        if (why := self._limit.refusal(address)) is not None:
+    def _end(self) -> None:
+        self._sessions.end()
+        self._requests.end()
+
+    async def _serve_session(self, socket: AsgiSocket, model: str | None) -> None:
+        # Asked again: several handshakes may have passed the gate at once.
+        if (why := self._limit.refusal(socket.address)) is not None:
             await socket.close(1013, why)
             return
-        assert socket.request is not None
-        model = parse_qs(urlsplit(socket.request.path).query).get("model", [None])[-1]
         connection = RealtimeConnection(socket, self._service, model)
         self.counters.sessions += 1
         self.counters.sessions_total += 1
         self._connections.add(connection)
         try:
-            with self._limit.taken(address), suppress(ConnectionClosed):
+            with self._sessions.scope() as scope, self._limit.taken(socket.address):
                 await connection.serve()
         finally:
             self._connections.remove(connection)
             self.counters.sessions -= 1
+        if scope.cancelled_caught:
+            await socket.close(1001, "the server is stopping")

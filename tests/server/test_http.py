@@ -127,7 +127,7 @@ UPGRADE = (
 )
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/realtime", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/ready", "/metrics", "/v1/realtime", "/nothing"])
 async def test_a_name_that_was_pointed_at_this_machine_is_kept_out(path: str) -> None:
     server = stand()
     async with server.running():
@@ -164,7 +164,7 @@ async def test_only_names_of_this_server_are_answered(
 ) -> None:
     server = stand(**options)
     async with server.running():
-        assert (await get(server.port, "/healthz", host=host))[0] == code
+        assert (await get(server.port, "/ready", host=host))[0] == code
 
 
 async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> None:
@@ -235,7 +235,7 @@ class Deaf:
 
     closed_at = 0.0
 
-    async def recv(self) -> str:
+    async def receive(self) -> str:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -278,12 +278,13 @@ async def test_the_plain_pages() -> None:
         assert "PAGE." not in body, "style and scripts are laid in"
         for word in ("http://", "https://", "//cdn"):
             assert word not in body.replace("http://www.w3.org/", ""), "the page is self-contained"
-        code, _, body = await get(server.port, "/healthz")
+        code, _, body = await get(server.port, "/health")
         assert (code, json.loads(body)["status"], json.loads(body)["sessions"]) == (200, "ok", 0)
+        assert (await get(server.port, "/ready"))[0] == 200
         async with server.client() as wire:
             await wire.reply("Hi")
             code, _, body = await get(server.port, "/metrics")
-        assert (code, "specstream_open_sessions 1\n" in body) == (200, True)
+        assert (code, "specstream_open_sessions 1.0\n" in body) == (200, True)
         assert "specstream_audio_seconds_total 0.2\n" in body
         assert (await get(server.port, "/nothing"))[0] == 404
         assert (await get(server.port, "/favicon.ico"))[0] == 204
@@ -296,7 +297,7 @@ async def test_other_methods() -> None:
     async with server.running():
         code, head, _ = await get(server.port, "/", "DELETE")
         assert (code, "GET" in head) == (405, True)
-        code, head, body = await get(server.port, "/healthz", "HEAD")
+        code, head, body = await get(server.port, "/ready", "HEAD")
         assert (code, body) == (200, "")
 
 
@@ -306,7 +307,7 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
         assert (await get(server.port, "/metrics"))[0] == 401
         assert (await get(server.port, "/metrics", "GET", f"Authorization: Bearer {KEY}"))[0] == 200
         assert (await get(server.port, "/"))[0] == 200
-        assert (await get(server.port, "/healthz"))[0] == 200
+        assert (await get(server.port, "/ready"))[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from typing import Any, cast
 import anyio
 import pytest
 from websockets.asyncio.client import connect
-from websockets.asyncio.connection import Connection as Socket
 from websockets.exceptions import ConnectionClosed
 
 from specstream import Engine
 from specstream.server import server
 from specstream.server.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
 from specstream.server.sessions import connection
+from specstream.server.socket import Socket
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
 from tests.support.tiny import save_pair
@@ -31,24 +31,12 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.unsent, self.written, self.aborted = 0, 0, False
-        self.transport = self
-        self.logger = slow_readers_log
 
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def get_extra_info(self, _: str) -> None:
-        return None
+    def unread(self) -> tuple[int, int]:
+        return self.unsent, 0
 
     def abort(self) -> None:
         self.aborted = True
-
-
-class _Silent:
-    def info(self, *_: object) -> None: ...
-
-
-slow_readers_log = _Silent()
 
 
 async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: int) -> int | None:

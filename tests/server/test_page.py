@@ -38,11 +38,11 @@ async def test_the_page_is_told_which_pair_answers() -> None:
     ("query", "wanted"), [("", 401), ("?token=wrong", 401), (f"?token={KEY}", 200)]
 )
 async def test_the_page_can_tell_a_key_from_a_server_that_stopped(query: str, wanted: int) -> None:
-    """It asks `/healthz`, then `/metrics`, with the query of its own address."""
+    """It asks `/ready`, then `/metrics`, with the query of its own address."""
     assert re.findall(r'await answer\("([a-z]+)"\)', page()) == ["healthz", "metrics"]
     server = stand(api_key=KEY)
     async with server.running():
-        assert (await get(server.port, f"/healthz{query}"))[0] == 200
+        assert (await get(server.port, f"/ready{query}"))[0] == 200
         assert (await get(server.port, f"/metrics{query}"))[0] == wanted
         await server.server.drain(0)
-        assert (await get(server.port, f"/healthz{query}"))[0] == 503
+        assert (await get(server.port, f"/ready{query}"))[0] == 503

@@ -7,8 +7,6 @@ from contextlib import nullcontext
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import SpecstreamError
 from specstream.playback.turn import GRACE_S
@@ -23,6 +21,7 @@ from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, Service
 from specstream.server.sessions.response import ResponseTurn
 from specstream.server.sessions.session import RealtimeSession
+from specstream.server.socket import Socket, SocketClosed
 
 __all__ = ["RealtimeConnection"]
 
@@ -42,7 +41,7 @@ def _stopping() -> Refused:
 class RealtimeConnection:
     """One session, from its handshake to its end."""
 
-    def __init__(self, socket: ServerConnection, service: Service, model: str | None) -> None:
+    def __init__(self, socket: Socket, service: Service, model: str | None) -> None:
         self._socket = socket
         self._service = service
         self._session = RealtimeSession(
@@ -116,7 +115,7 @@ class RealtimeConnection:
                 self._written += len(frame.encode())
                 await self._socket.send(frame)
             await self._socket.close(1001, "the server is stopping")
-        except ConnectionClosed:
+        except SocketClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
 
@@ -131,14 +130,14 @@ class RealtimeConnection:
                     return
                 frame: str | bytes | None = None
                 with anyio.move_on_after(left if left > 0 else idle_s):
-                    frame = await self._socket.recv()
+                    frame = await self._socket.receive()
                 if isinstance(frame, bytes):
                     await self._socket.close(1003, "frames are JSON text")
                     return
                 if frame is not None:
                     self._quiet_since = anyio.current_time()
                     await self._take(frame)
-        except ConnectionClosed:
+        except SocketClosed:
             return
 
     async def _take(self, frame: str) -> None:

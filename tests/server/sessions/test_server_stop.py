@@ -22,7 +22,7 @@ async def test_what_runs_is_finished_and_nothing_new_begins() -> None:
             group.start_soon(stand.server.drain, 600)
             assert await quiet.closed() == (1001, "the server is stopping")
             assert await status(stand) == 503
-            code, _, body = await get(stand.port, "/healthz")
+            code, _, body = await get(stand.port, "/ready")
             assert (code, json.loads(body)["status"]) == (503, "stopping")
             error = await busy.refused("response.create", response={"conversation": "none"})
             assert (error["code"], error["type"]) == ("server_stopping", "server_error")

@@ -1,0 +1,170 @@
+"""What a client asks for: the fields of a request's body, read by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specstream.errors import SamplingError
+from specstream.params import Grammar, SamplingParams
+from specstream.server.api.errors import ApiError
+
+__all__ = ["ChatBody", "JsonFormat", "SamplingBody", "StreamOptions", "parsed"]
+
+WITHOUT_EFFECT = frozenset(
+    "store metadata user safety_identifier prompt_cache_key prompt_cache_retention service_tier "
+    "reasoning_effort verbosity modalities stream_format strict".split()
+)
+"""Fields that clients send without meaning them, or that change no word here."""
+MOST_TOKENS = 4096
+"""Tokens of a reply whose request names no limit."""
+
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "frequency_penalty"),
+    *("presence_penalty", "repetition_penalty", "min_tokens", "stop_token_ids", "bad_words"),
+)
+
+T = TypeVar("T", bound="Body")
+
+
+class Body(BaseModel):
+    """A body: fields that aren't named are refused by name, but for those without effect."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class StreamOptions(BaseModel):
+    """How a reply is streamed; other options are ignored."""
+
+    include_usage: bool = False
+
+
+class JsonSchema(BaseModel):
+    """A schema and its name."""
+
+    name: str = "reply"
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class JsonFormat(BaseModel):
+    """The shape of a reply."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def grammar(self) -> Grammar | None:
+        """The grammar that the reply follows; None: any text."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return Grammar("json_schema", '{"type": "object"}')
+        if self.json_schema is None:
+            raise ApiError(400, "json_schema is missing", param="response_format")
+        return Grammar("json_schema", json.dumps(self.json_schema.schema_))
+
+
+class Prediction(BaseModel):
+    """Predicted output: text that the reply is expected to repeat in part."""
+
+    type: Literal["content"] = "content"
+    content: str | list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        """The text, of all parts."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content)
+
+
+class SamplingBody(Body):
+    """How to sample, and how far; shared by all routes that write text."""
+
+    model: str | None = None
+    stream: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] | None = None
+    logit_bias: dict[int, float] | None = None
+    stop: str | tuple[str, ...] | None = None
+    speculative: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+    def params(
+        self, base: SamplingParams, limit: int | None, format: JsonFormat | None = None
+    ) -> SamplingParams:
+        """The parameters of the reply: those that were named, else ``base``.
+
+        Raises:
+            ApiError: a value out of range, by name.
+        """
+        named = {name: getattr(self, name) for name in _SAMPLING}
+        chosen: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        if self.stop is not None:
+            chosen["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if self.logit_bias:
+            chosen["logit_bias"] = self.logit_bias
+        if format is not None and (grammar := format.grammar()) is not None:
+            chosen["grammar"] = grammar
+        chosen["max_tokens"] = limit or max(base.max_tokens, MOST_TOKENS)
+        try:
+            return replace(base, **chosen)
+        except SamplingError as error:
+            told = str(error)
+            param = next((name for name in chosen if told.startswith(name)), None)
+            raise ApiError(400, told, param=param, code="invalid_value") from None
+
+
+class ChatBody(SamplingBody):
+    """The body of ``/v1/chat/completions``."""
+
+    messages: list[dict[str, Any]]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=4)] = 1
+    stream_options: StreamOptions | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    response_format: JsonFormat | None = None
+    prediction: Prediction | None = None
+    logprobs: Literal[False] | None = None
+
+
+def parsed(kind: type[T], data: bytes) -> T:
+    """Read a body.
+
+    Raises:
+        ApiError: no JSON object, a field that is missing, has a wrong type or isn't known.
+    """
+    try:
+        found: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    try:
+        body = kind.model_validate(
+            {name: value for name, value in found.items() if value is not None}
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
+    for name in body.model_extra or {}:
+        if name not in WITHOUT_EFFECT:
+            message = f"{name} isn't known here, or can't be honoured; leave it out"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    return body

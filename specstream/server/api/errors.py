@@ -1,0 +1,83 @@
+"""Errors of the HTTP API in OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from specstream.errors import (
+    AdapterUnavailable,
+    EngineBusy,
+    EngineClosed,
+    PromptTooLong,
+    RequestError,
+    SpecstreamError,
+)
+
+__all__ = ["ApiError"]
+
+_INVALID = "invalid_request_error"
+_SHUT = "server_error"
+
+
+class ApiError(Exception):
+    """A request that can't be served; becomes ``{"error": {…}}`` with a status.
+
+    Args:
+        status: The HTTP status.
+        message: What is wrong, and what to do about it.
+        type: OpenAI's class of error.
+        param: The field of the body that is wrong.
+        code: A stable name.
+        retry_s: After how many seconds another try may succeed.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str = _INVALID,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.type = status, message, type
+        self.param, self.code, self._retry_s = param, code, retry_s
+
+    @classmethod
+    def of(cls, error: SpecstreamError) -> ApiError:
+        """Translate an error of ours."""
+        told = str(error)
+        match error:
+            case PromptTooLong():
+                return cls(400, told, code="context_length_exceeded", param="messages")
+            case RequestError():
+                return cls(400, told, code=error.code)
+            case EngineBusy():
+                return cls(429, told, "rate_limit_error", code=error.code, retry_s=1)
+            case EngineClosed():
+                return cls(503, told, _SHUT, code=error.code, retry_s=5)
+            case AdapterUnavailable():
+                return cls(501, told, _SHUT, code=error.code)
+            case _:
+                return cls(500, told, _SHUT, code=error.code)
+
+    def body(self) -> dict[str, Any]:
+        """The error as JSON data, also in the middle of a stream."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The error as a whole answer."""
+        more = {} if self._retry_s is None else {"Retry-After": str(self._retry_s)}
+        return JSONResponse(self.body(), self.status, {**more, **(headers or {})})

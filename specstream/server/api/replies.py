@@ -1,0 +1,153 @@
+"""Replies of the engine for the HTTP API: started, counted, and their usage told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import anyio
+
+from specstream.engine.protocol import TextEngine, TextGeneration
+from specstream.metrics import Report
+from specstream.params import SamplingParams
+from specstream.server.counters import Counters
+from specstream.types import Chunk, Message, Tools
+
+__all__ = ["Ask", "Reply", "usage_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a reply is asked for with."""
+
+    messages: list[Message]
+    params: SamplingParams
+    tools: Tools | None = None
+    reference: str = ""
+    speculate: bool = True
+    variables: Mapping[str, Any] | None = None
+
+    def again(self, number: int) -> Ask:
+        """The same for one of several replies: a seed is counted on, else all would be equal."""
+        if self.params.seed is None or not number:
+            return self
+        return replace(self, params=replace(self.params, seed=self.params.seed + number))
+
+
+@dataclass(slots=True)
+class Reply:
+    """One reply under way: iterate over its chunks."""
+
+    generation: TextGeneration
+    counters: Counters
+    predicted: bool
+    stood: int = 0  # tokens of the prediction that were accepted
+    fell: int = 0  # and that were not
+    steps: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # drafted and accepted, of each round
+
+    @classmethod
+    @asynccontextmanager
+    async def begin(
+        cls, engine: object, ask: Ask, counters: Counters
+    ) -> AsyncGenerator[Reply, None]:
+        """Start a reply; leaving the block stops it."""
+        text_engine = cast(TextEngine, engine)
+        async with text_engine.generate(
+            ask.messages,
+            ask.params,
+            reference=ask.reference,
+            speculate=ask.speculate,
+            chat_template_kwargs=ask.variables,
+            tools=ask.tools,
+        ) as generation:
+            yield cls(generation, counters, bool(ask.reference))
+
+    @classmethod
+    @asynccontextmanager
+    async def begin_all(
+        cls, engine: object, ask: Ask, count: int, counters: Counters
+    ) -> AsyncGenerator[list[Reply], None]:
+        """Start several replies to one request."""
+        async with AsyncExitStack() as stack:
+            asks = [ask.again(number) for number in range(count)]
+            yield [
+                await stack.enter_async_context(cls.begin(engine, one, counters)) for one in asks
+            ]
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        began = last = anyio.current_time()
+        first = True
+        async for chunk in self.generation:
+            now = anyio.current_time()
+            self.counters.count_chunk(chunk, now - began, None if first else now - last)
+            first, last = False, now
+            if chunk.drafted:
+                self.steps.append((chunk.drafted, chunk.accepted))
+            if self.predicted and chunk.proposer == "suffix":
+                self.stood += chunk.accepted
+                self.fell += chunk.drafted - chunk.accepted
+            yield chunk
+
+    async def whole(self) -> Report:
+        """Read to the end."""
+        async for _ in self:
+            pass
+        return self.generation.report
+
+
+def usage_of(replies: list[Reply]) -> dict[str, Any]:
+    """Tokens of a request, of all its replies."""
+    reports = [reply.generation.report for reply in replies]
+    prompt = reports[0].prompt_tokens
+    written = sum(report.completion_tokens for report in reports)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {
+            "cached_tokens": reports[0].reused_tokens,
+            "cache_write_tokens": 0,
+            "audio_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(report.reasoning_tokens for report in reports),
+            "accepted_prediction_tokens": sum(reply.stood for reply in replies),
+            "rejected_prediction_tokens": sum(reply.fell for reply in replies),
+            "audio_tokens": 0,
+        },
+    }
+
+
+def speculation_of(replies: list[Reply]) -> dict[str, Any]:
+    """How drafting went: vLLM's ``metrics`` and llama.cpp's ``timings``."""
+    steps = [step for reply in replies for step in reply.steps]
+    drafted, accepted = sum(d for d, _ in steps), sum(a for _, a in steps)
+    reports = [reply.generation.report for reply in replies]
+    rounds, first = sum(report.rounds for report in reports), reports[0]
+    taken = sum(report.accepted for report in reports)
+    return {
+        "metrics": {
+            "speculative_decoding": {
+                "mean_acceptance_length": round(1 + taken / rounds, 4) if rounds else 0.0,
+                "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
+                "num_spec_steps": len(steps),
+                "num_draft_tokens": drafted,
+                "num_accepted_draft_tokens": accepted,
+                "per_step_drafted": [d for d, _ in steps],
+                "per_step_accepted": [a for _, a in steps],
+            }
+        },
+        "timings": {
+            "cache_n": first.reused_tokens,
+            "prompt_n": first.prompt_tokens - first.reused_tokens,
+            "prompt_ms": round(first.ttft_ms, 3),
+            "predicted_n": sum(report.completion_tokens for report in reports),
+            "predicted_ms": round(max(r.total_ms - r.ttft_ms for r in reports), 3),
+            "draft_n": drafted,
+            "draft_n_accepted": accepted,
+        },
+    }

@@ -1,0 +1,125 @@
+"""The routes of the HTTP API: each request has a place, is counted, and ends with its client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from specstream.errors import SpecstreamError
+from specstream.server.api.answering import Events, read_body, while_connected
+from specstream.server.api.body import ChatBody, parsed
+from specstream.server.api.chat import chat_events, chat_whole
+from specstream.server.api.errors import ApiError
+from specstream.server.counters import Counters
+from specstream.server.limits import ConnectionLimit, Served
+from specstream.server.sessions.request import Service
+
+__all__ = ["api_routes"]
+
+_MOST_BYTES = 4 << 20  # of a body of JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    service: Callable[[], Service]
+    limit: ConnectionLimit
+    counters: Counters
+    running: Served
+    began: int
+
+    def name(self) -> str:
+        """The name of the model that answers."""
+        return self.service().names.get("target", self.service().settings.model or "specstream")
+
+    def checked(self, model: str | None) -> str:
+        """The name of the model, if it is the one that a request names; ``None`` and ours are.
+
+        Raises:
+            ApiError: another model.
+        """
+        name, own = self.name(), self.service().settings.model
+        if model not in (None, name, own):
+            message = f"there is no model {model!r} here; it is called {name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return model or name
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """A route as an application: the request's place is held until its answer has been sent."""
+
+    api: _Api
+    handle: Callable[[Request], Awaitable[Response]]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit, status = self.api.limit, 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        client = scope.get("client")
+        address = client[0] if client else ""
+        try:
+            with limit.taken(address) if (why := limit.refusal(address)) is None else nullcontext():
+                if why is not None:
+                    error = ApiError(503, why, "server_error", code="no_place", retry_s=5)
+                    await error.response()(scope, receive, sent)
+                else:
+                    with self.api.running.scope():
+                        response = await self._answer(Request(scope, receive))
+                        await response(scope, receive, sent)
+        finally:
+            self.api.counters.requests[scope["route"].path, str(status or 499)] += 1
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self.handle(request)
+        except ApiError as error:
+            return error.response()
+        except SpecstreamError as error:
+            return ApiError.of(error).response()
+
+
+def api_routes(
+    service: Callable[[], Service], limit: ConnectionLimit, counters: Counters, running: Served
+) -> list[BaseRoute]:
+    """The routes; ``service`` gives what requests are served with, as it is once the server is open."""
+    api = _Api(service, limit, counters, running, int(time.time()))
+
+    def described(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": api.began, "owned_by": "specstream"}
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [described(api.name())]})
+
+    async def one_model(request: Request) -> Response:
+        return JSONResponse(described(api.checked(request.path_params["name"])))
+
+    async def chat(request: Request) -> Response:
+        body = parsed(ChatBody, await read_body(request, _MOST_BYTES))
+        model = api.checked(body.model)
+        if body.stream:
+            return Events(chat_events(body, service(), model))
+        return await _whole(request, lambda: chat_whole(body, service(), model))
+
+    return [
+        Route("/v1/models", _Endpoint(api, models), methods=["GET"]),
+        Route("/v1/models/{name:path}", _Endpoint(api, one_model), methods=["GET"]),
+        Route("/v1/chat/completions", _Endpoint(api, chat), methods=["POST"]),
+    ]
+
+
+async def _whole(request: Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> Response:
+    """Wait for a whole answer; a client that has gone gets none."""
+    made = await while_connected(request, work)
+    return JSONResponse(made) if made is not None else Response(status_code=499)

@@ -1,0 +1,126 @@
+"""Runs an ASGI application under uvicorn's protocols, on a socket and an event loop of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket as sockets
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.http11 import Request
+
+from specstream.client.dial import LOG
+from specstream.server.listen import CLOSE_TIMEOUT, unavailable
+from specstream.server.socket import TRANSPORT
+
+__all__ = ["listen_app"]
+
+_WRITE_LIMIT = 16 << 10
+"""Bytes of a WebSocket's output that wait in the process before its session waits."""
+_PING_S, _PONG_S = 20.0, 60.0  # a pong waits behind the audio that a slow reader has not read yet
+
+
+class _Frames(WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets with a small write buffer, and a transport that the application sees."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.logger = LOG  # whose filter hides keys
+        self.conn.logger = LOG
+        self.close_timeout = CLOSE_TIMEOUT
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the buffer's limit."""
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(_WRITE_LIMIT)
+
+    def handle_connect(self, event: Request) -> None:
+        """Tell the application of the transport, before its task runs."""
+        super().handle_connect(event)
+        if hasattr(self, "scope"):
+            self.scope["extensions"][TRANSPORT] = {"transport": self.transport}
+
+    async def send(self, message: Any) -> None:
+        """Count a refusal as a handshake that has ended, which uvicorn would log as an error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+
+@asynccontextmanager
+async def listen_app(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None,
+    max_frame: int,
+    send_buffer: int,
+) -> AsyncGenerator[int, None]:
+    """Serve an application while the block runs; gives the port (``port=0``: a free one).
+
+    uvicorn's own server isn't used: it takes the process's signals, and polls. ``max_frame`` are bytes
+    of a client's largest frame, ``send_buffer`` those of each connection's buffer in the kernel.
+    Leaving the block closes all connections; WebSockets get a moment to end by themselves.
+
+    Raises:
+        PortUnavailable: the address is taken, not permitted, or not an address of this machine.
+    """
+    config = Config(
+        app,
+        http=H11Protocol,
+        ws=_Frames,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        ws_max_size=max_frame,
+        ws_ping_interval=_PING_S,
+        ws_ping_timeout=_PONG_S,
+        ws_per_message_deflate=False,  # PCM doesn't shrink, and deflate delays small frames
+    )
+    config.load()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    state = ServerState()
+
+    def protocol() -> asyncio.Protocol:
+        return H11Protocol(config=config, server_state=state, app_state={})
+
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(protocol, host, port, ssl=tls)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise unavailable(host, port, error) from error
+    for listening in server.sockets:  # every connection inherits it
+        listening.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        with anyio.CancelScope(shield=True):
+            await _close(state)
+
+
+async def _close(state: ServerState) -> None:
+    """End what is under way: the application was told; what goes on nevertheless is cancelled."""
+    if state.tasks:
+        await asyncio.wait(set(state.tasks), timeout=CLOSE_TIMEOUT)
+    for connection in list(state.connections):
+        cast(Any, connection).shutdown()
+    for task in set(state.tasks):
+        task.cancel()
+    if state.tasks:
+        await asyncio.wait(set(state.tasks), timeout=CLOSE_TIMEOUT)
+    for connection in list(state.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
