@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -19,11 +20,13 @@ from specstream.server.api.errors import ApiError
 __all__ = ["DONE", "Events", "Streamed", "read_body", "while_connected"]
 
 T = TypeVar("T")
+_log = logging.getLogger("specstream.server")
 
 DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 _SILENT_S = 5.0  # after so much silence a comment is sent: some clients give up after ten
 _PATIENCE_S = 20.0  # a client that takes nothing for so long is dropped
+_READ = 128 << 20  # bytes of a body that is too long
 _BODY_S = 30.0  # for a whole body to arrive
 
 
@@ -40,9 +43,13 @@ async def read_body(request: Request, most: int) -> bytes:
                 parts.append(part)
                 size += len(part)
                 if size > most:
-                    raise ApiError(413, f"a body has at most {most} bytes", code="body_too_large")
+                    parts.clear()  # the rest is read, so that the client gets to the answer
+                if size > _READ:
+                    break
     except TimeoutError:
         raise ApiError(408, f"the body didn't end within {_BODY_S:g} s") from None
+    if size > most:
+        raise ApiError(413, f"a body has at most {most} bytes", code="body_too_large")
     return b"".join(parts)
 
 
@@ -116,7 +123,10 @@ class Streamed(Response):
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(watch)
-                await self._answer(scope, receive, send)
+                try:
+                    await self._answer(scope, receive, send)
+                except* TimeoutError:
+                    _log.info("a client that takes nothing of its answer is dropped")
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
             raise _only(errors) from None
@@ -170,6 +180,8 @@ class Streamed(Response):
                 await put.send(error)
             except SpecstreamError as error:
                 await put.send(ApiError.of(error))
+            except anyio.BrokenResourceError:
+                return  # nobody takes the answer any more
 
 
 class Events(Streamed):
@@ -177,14 +189,15 @@ class Events(Streamed):
 
     def __init__(
         self,
-        events: AsyncIterator[dict[str, Any]],
+        events: AsyncGenerator[dict[str, Any], None],
         *,
         named: bool = False,
         done: bool = True,
     ) -> None:
         async def parts() -> AsyncGenerator[bytes, None]:
-            async for event in events:
-                yield _event(event, named)
+            async with aclosing(events):
+                async for event in events:
+                    yield _event(event, named)
             if done:
                 yield DONE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -92,17 +93,17 @@ async def chat_events(
     usage = body.stream_options is not None and body.stream_options.include_usage
     async with Reply.begin_all(service.engine, ask, body.n, service.counters) as replies:
         begun = [set[int]() for _ in replies]
-        async for index, chunk in _merged(replies):
-            if chunk is None:
-                yield _event(head, index, {"role": "assistant", "content": ""}, usage=usage)
-                continue
-            told: dict[str, Any] | None = _round(chunk)
-            for delta in _deltas(chunk, begun[index]):
-                yield _event(head, index, delta, usage=usage, told=told)
-                told = None
-            if chunk.finish_reason is not None:
-                reason = chunk.finish_reason
-                yield _event(head, index, {}, finish=reason, usage=usage)
+        async with aclosing(_merged(replies)) as merged:
+            async for index, chunk in merged:
+                if chunk is None:
+                    yield _event(head, index, {"role": "assistant", "content": ""}, usage=usage)
+                    continue
+                told: dict[str, Any] | None = _round(chunk)
+                for delta in _deltas(chunk, begun[index]):
+                    yield _event(head, index, delta, usage=usage, told=told)
+                    told = None
+                if chunk.finish_reason is not None:
+                    yield _event(head, index, {}, finish=chunk.finish_reason, usage=usage)
         last = {**head, "choices": [], **speculation_of(replies)}
         if usage:
             yield {**last, "usage": usage_of(replies)}
@@ -114,18 +115,19 @@ async def _merged(
     """The chunks of all replies as they come; None before the first one of each."""
     if len(replies) == 1:
         first = True
-        async for chunk in replies[0]:
-            if first:
-                yield 0, None
-                first = False
-            yield 0, chunk
+        async with aclosing(replies[0].chunks()) as chunks:
+            async for chunk in chunks:
+                if first:
+                    yield 0, None
+                    first = False
+                yield 0, chunk
         return
     put, take = anyio.create_memory_object_stream[tuple[int, Chunk | None]](0)
 
     async def read(index: int, out: MemoryObjectSendStream[tuple[int, Chunk | None]]) -> None:
-        async with out:
+        async with out, aclosing(replies[index].chunks()) as chunks:
             await out.send((index, None))
-            async for chunk in replies[index]:
+            async for chunk in chunks:
                 await out.send((index, chunk))
 
     async with anyio.create_task_group() as group, take:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Reply:
-    """One reply under way: iterate over its chunks."""
+    """One reply under way."""
 
     generation: TextGeneration
     counters: Counters
@@ -78,7 +78,8 @@ class Reply:
                 await stack.enter_async_context(cls.begin(engine, one, counters)) for one in asks
             ]
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks, counted; to be closed by whoever leaves early."""
         began = last = anyio.current_time()
         first = True
         async for chunk in self.generation:
@@ -94,8 +95,9 @@ class Reply:
 
     async def whole(self) -> Report:
         """Read to the end."""
-        async for _ in self:
-            pass
+        async with aclosing(self.chunks()) as chunks:
+            async for _ in chunks:
+                pass
         return self.generation.report
 
 

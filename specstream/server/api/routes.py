@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from specstream.errors import SpecstreamError
-from specstream.server.api.answering import Events, read_body, while_connected
+from specstream.server.api.answering import Events, Streamed, read_body, while_connected
+from specstream.server.api.audio import (
+    SpeechBody,
+    kind_of,
+    listening_of,
+    spoken,
+    transcribed,
+)
 from specstream.server.api.body import ChatBody, parsed
 from specstream.server.api.chat import chat_events, chat_whole
 from specstream.server.api.errors import ApiError
+from specstream.server.api.responses import ResponsesBody, response_events, response_whole
 from specstream.server.counters import Counters
 from specstream.server.limits import ConnectionLimit, Served
 from specstream.server.sessions.request import Service
@@ -25,6 +33,7 @@ from specstream.server.sessions.request import Service
 __all__ = ["api_routes"]
 
 _MOST_BYTES = 4 << 20  # of a body of JSON
+_MOST_AUDIO = 26 << 20  # of a form with a sound file
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +84,12 @@ class _Endpoint:
                     error = ApiError(503, why, "server_error", code="no_place", retry_s=5)
                     await error.response()(scope, receive, sent)
                 else:
-                    with self.api.running.scope():
+                    with self.api.running.scope() as served:
                         response = await self._answer(Request(scope, receive))
                         await response(scope, receive, sent)
+                    if served.cancelled_caught and not status:
+                        error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
+                        await error.response()(scope, receive, sent)
         finally:
             self.api.counters.requests[scope["route"].path, str(status or 499)] += 1
 
@@ -112,11 +124,42 @@ def api_routes(
             return Events(chat_events(body, service(), model))
         return await _whole(request, lambda: chat_whole(body, service(), model))
 
+    async def responses(request: Request) -> Response:
+        body = parsed(ResponsesBody, await read_body(request, _MOST_BYTES))
+        model = api.checked(body.model)
+        if body.stream:
+            return Events(response_events(body, service(), model), named=True, done=False)
+        return await _whole(request, lambda: response_whole(body, service(), model))
+
+    async def speech(request: Request) -> Response:
+        body = parsed(SpeechBody, await read_body(request, _MOST_BYTES))
+        return Streamed(spoken(body, service()), kind_of(body))
+
+    async def transcriptions(request: Request) -> Response:
+        asked = await listening_of(request.headers, await read_body(request, _MOST_AUDIO))
+        found = await while_connected(request, lambda: transcribed(asked, service()))
+        if found is None:
+            return Response(status_code=499)
+        if asked.stream:
+            return Events(_transcript_events(found["text"]), done=False)
+        if asked.format == "text":
+            return PlainTextResponse(found["text"] + "\n")
+        return JSONResponse(found if asked.format == "verbose_json" else {"text": found["text"]})
+
     return [
         Route("/v1/models", _Endpoint(api, models), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(api, one_model), methods=["GET"]),
         Route("/v1/chat/completions", _Endpoint(api, chat), methods=["POST"]),
+        Route("/v1/responses", _Endpoint(api, responses), methods=["POST"]),
+        Route("/v1/audio/speech", _Endpoint(api, speech), methods=["POST"]),
+        Route("/v1/audio/transcriptions", _Endpoint(api, transcriptions), methods=["POST"]),
     ]
+
+
+async def _transcript_events(text: str) -> AsyncGenerator[dict[str, Any], None]:
+    if text:
+        yield {"type": "transcript.text.delta", "delta": text}
+    yield {"type": "transcript.text.done", "text": text}
 
 
 async def _whole(request: Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> Response:

@@ -1,0 +1,226 @@
+"""``/v1/responses``: OpenAI's Responses API for text and functions, without stored state."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from specstream.metrics import Report
+from specstream.realtime.wire import new_id
+from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody
+from specstream.server.api.errors import ApiError
+from specstream.server.api.messages import messages_of, tools_of
+from specstream.server.api.replies import Ask, Reply, speculation_of, usage_of
+from specstream.server.sessions.request import Service
+from specstream.types import ToolCall
+
+__all__ = ["ResponsesBody", "response_events", "response_whole"]
+
+
+class ResponsesBody(SamplingBody):
+    """The body of ``/v1/responses``. Nothing is stored, so no earlier response can be named."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    truncation: str | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+
+
+def _ask(body: ResponsesBody, service: Service) -> Ask:
+    for name in ("previous_response_id", "conversation", "background"):
+        if getattr(body, name):
+            message = f"{name} can't be honoured: no response is stored; send the whole input"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    tools = tools_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    if tools is not None and (why := service.engine.no_tools) is not None:
+        raise ApiError(400, why, param="tools", code="unsupported_parameter")
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    given = [_message(item, number) for number, item in enumerate(items)]
+    if body.instructions:
+        given.insert(0, {"role": "system", "content": body.instructions})
+    params = body.params(service.params, body.max_output_tokens, _format(body))
+    return Ask(
+        messages_of(given),
+        params,
+        tools,
+        "",
+        body.speculative is not False,
+        body.chat_template_kwargs,
+    )
+
+
+def _format(body: ResponsesBody) -> JsonFormat | None:
+    told = (body.text or {}).get("format") or {"type": "text"}
+    kind = told.get("type")
+    if kind == "json_schema":
+        schema = JsonSchema(name=str(told.get("name", "reply")), schema=told.get("schema", {}))
+        return JsonFormat(type="json_schema", json_schema=schema)
+    if kind not in ("text", "json_object"):
+        raise ApiError(400, f"text.format can't be {kind}", param="text.format")
+    return JsonFormat(type=kind)
+
+
+def _message(item: dict[str, Any], number: int) -> dict[str, Any]:
+    """An item of the input as a message."""
+    match item.get("type", "message"):
+        case "message":
+            return item
+        case "function_call":
+            function = {"name": item.get("name", ""), "arguments": item.get("arguments", "{}")}
+            call = {"id": item.get("call_id", ""), "type": "function", "function": function}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        case "function_call_output":
+            output = item.get("output", "")
+            return {"role": "tool", "content": output, "tool_call_id": item.get("call_id", "")}
+        case "reasoning":
+            return {"role": "assistant", "content": ""}
+        case kind:
+            message = f"input.{number}: {kind} can't be read here"
+            raise ApiError(400, message, param=f"input.{number}", code="unsupported_content")
+
+
+def _shell(body: ResponsesBody, model: str) -> dict[str, Any]:
+    """A response before its output."""
+    return {
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": body.temperature,
+        "text": body.text or {"format": {"type": "text"}},
+        "tool_choice": body.tool_choice,
+        "tools": body.tools,
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+    }
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _text_item(id: str, text: str | None, status: str) -> dict[str, Any]:
+    content = [] if text is None else [_part(text)]
+    return {"id": id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def _call_item(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": new_id("fc"),
+        "type": "function_call",
+        "status": "incomplete" if call.problem == "cut_off" else "completed",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def _ended(shell: dict[str, Any], reply: Reply, output: list[dict[str, Any]]) -> dict[str, Any]:
+    report: Report = reply.generation.report
+    cut = report.finish_reason == "length"
+    usage = usage_of([reply])
+    return {
+        **shell,
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": output,
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {
+                "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": report.reasoning_tokens},
+            "total_tokens": usage["total_tokens"],
+        },
+        **speculation_of([reply]),
+    }
+
+
+async def response_whole(body: ResponsesBody, service: Service, model: str) -> dict[str, Any]:
+    """Write a response and return it whole."""
+    last: dict[str, Any] = {}
+    async with aclosing(response_events(body, service, model)) as events:
+        async for event in events:
+            last = event
+    whole: dict[str, Any] = last["response"]
+    return whole
+
+
+async def response_events(
+    body: ResponsesBody, service: Service, model: str
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the events of a response: its text as it is committed, then its calls."""
+    numbers, shell = itertools.count(), _shell(body, model)
+
+    def event(type: str, **fields: Any) -> dict[str, Any]:
+        return {"type": f"response.{type}", "sequence_number": next(numbers), **fields}
+
+    ask = _ask(body, service)
+    async with (
+        Reply.begin(service.engine, ask, service.counters) as reply,
+        aclosing(reply.chunks()) as chunks,
+    ):
+        output = list[dict[str, Any]]()
+        place: dict[str, Any] = {"item_id": new_id("msg"), "output_index": 0}
+        begun = False
+        async for chunk in chunks:
+            if not begun:
+                begun = True
+                yield event("created", response=shell)
+                yield event("in_progress", response=shell)
+            if chunk.text:
+                if not output:
+                    item = _text_item(place["item_id"], None, "in_progress")
+                    output.append(item)
+                    yield event("output_item.added", output_index=0, item=item)
+                    yield event("content_part.added", **place, content_index=0, part=_part(""))
+                told = {"content_index": 0, "delta": chunk.text, "logprobs": []}
+                yield event("output_text.delta", **place, **told)
+        if output:
+            text = reply.generation.text
+            output[0] = _text_item(place["item_id"], text, "completed")
+            told = {"content_index": 0, "text": text, "logprobs": []}
+            yield event("output_text.done", **place, **told)
+            yield event("content_part.done", **place, content_index=0, part=_part(text))
+            yield event("output_item.done", output_index=0, item=output[0])
+        for call in reply.generation.tool_calls:
+            item, index = _call_item(call), len(output)
+            output.append(item)
+            where = {"item_id": item["id"], "output_index": index}
+            empty = {**item, "arguments": "", "status": "in_progress"}
+            yield event("output_item.added", output_index=index, item=empty)
+            yield event("function_call_arguments.delta", **where, delta=call.arguments)
+            done = {"arguments": call.arguments, "name": call.name}
+            yield event("function_call_arguments.done", **where, **done)
+            yield event("output_item.done", output_index=index, item=item)
+        ended = _ended(shell, reply, output)
+        yield event(ended["status"], response=ended)

@@ -1,0 +1,233 @@
+"""How requests end: clients that go, errors before and after the first part, limits of bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream.errors import EngineBusy, EngineFailed, PromptTooLong
+from specstream.server.api import answering
+from specstream.server.api.answering import Events
+from specstream.testing import ScriptedEngine
+from tests.server.doubles import Gate, Stand, wait_for
+
+CHAT = "/v1/chat/completions"
+
+
+async def post(
+    port: int, path: str, body: bytes | dict[str, Any], *headers: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request, and read nothing of the answer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(data)}"]
+    writer.write("\r\n".join([*lines, *headers, "", ""]).encode() + data)
+    return reader, writer
+
+
+async def answered(port: int, path: str, body: Any, *headers: str) -> tuple[int, str]:
+    reader, writer = await post(port, path, body, *headers, "Connection: close")
+    head, _, rest = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split()[1]), rest
+
+
+def hi(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hi"}], **fields}
+
+
+def ended(stand: Stand) -> str | None:
+    return stand.engine.generations[0].report.finish_reason
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_stops_its_reply(stream: bool) -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["one two three"], gate=gate))
+    async with stand.running():
+        _, writer = await post(stand.port, CHAT, hi(stream=stream))
+        await wait_for(lambda: bool(stand.engine.generations))
+        writer.transport.abort()
+        await wait_for(lambda: ended(stand) == "cancelled")
+        await wait_for(lambda: bool(stand.server.counters.requests))
+        assert stand.server.counters.requests[CHAT, "499"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_stops_ends_its_requests(stream: bool) -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["one two three"], gate=gate))
+    async with stand.running():
+        _, writer = await post(stand.port, CHAT, hi(stream=stream))
+        await wait_for(lambda: bool(stand.engine.generations))
+    assert ended(stand) == "cancelled"
+    writer.close()
+
+
+async def test_a_drain_lets_requests_end_and_takes_no_new_ones() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["one two three"], gate=gate))
+    async with stand.running(), anyio.create_task_group() as group:
+        reader, writer = await post(stand.port, CHAT, hi(), "Connection: close")
+        await wait_for(lambda: bool(stand.engine.generations))
+        group.start_soon(stand.server.drain, 30.0)
+        await wait_for(lambda: stand.server._limit.stopping)
+        assert (await answered(stand.port, CHAT, hi()))[0] == 503
+        gate.open()
+        assert b"one two three" in await reader.read()
+        writer.close()
+
+
+class _Failing(ScriptedEngine):
+    def __init__(self, error: Exception, after: int) -> None:
+        super().__init__(["one two three."])
+        self.error, self.after = error, after
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        made, error, after = super().generate(*args, **options), self.error, self.after
+
+        class Broken:
+            async def __aenter__(self) -> Any:
+                generation = await made.__aenter__()
+                real = generation.__anext__
+
+                class Reading:
+                    def __getattr__(self, name: str) -> Any:
+                        return getattr(generation, name)
+
+                    async def __aiter__(self) -> AsyncGenerator[Any, None]:
+                        for _ in range(after):
+                            yield await real()
+                        raise error
+
+                return Reading()
+
+            async def __aexit__(self, *exc: Any) -> Any:
+                return await made.__aexit__(*exc)
+
+        return Broken()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (PromptTooLong("too long"), 400, "context_length_exceeded"),
+        (EngineBusy("full"), 429, "engine_busy"),
+        (EngineFailed("broken"), 500, "engine_failed"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_before_the_first_chunk_is_a_status(
+    error: Exception, status: int, code: str, stream: bool
+) -> None:
+    stand = Stand(_Failing(error, after=0))
+    async with stand.running():
+        found, body = await answered(stand.port, CHAT, hi(stream=stream))
+    assert (found, json.loads(body)["error"]["code"]) == (status, code)
+
+
+async def test_an_error_in_mid_stream_is_an_event_and_no_clean_end() -> None:
+    stand = Stand(_Failing(EngineFailed("broken"), after=2))
+    async with stand.running():
+        status, body = await answered(stand.port, CHAT, hi(stream=True))
+    assert status == 200 and '"code":"engine_failed"' in body
+    assert "[DONE]" not in body and '"finish_reason":"' not in body
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b"{}", 400, "invalid_value"),
+        (b"[" * 100_000, 400, "invalid_json"),
+        (b'{"messages": "' + b"x" * (5 << 20) + b'"}', 413, "body_too_large"),
+    ],
+)
+async def test_a_bad_body_is_told(body: bytes, status: int, code: str) -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        found, told = await answered(stand.port, CHAT, body)
+    assert (found, json.loads(told)["error"]["code"]) == (status, code)
+
+
+async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_BODY_S", 0.05)
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{{"
+        writer.write(head.encode())
+        assert b"408" in await reader.readline()
+        writer.close()
+
+
+async def test_a_foreign_page_may_not_ask() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        for header in ("Origin: http://evil.example", "Host: evil.example"):
+            status, _ = await answered(stand.port, CHAT, hi(), header)
+            assert status in (400, 403, 421)
+    assert stand.engine.requests == []
+
+
+async def _served(response: Events) -> list[dict[str, Any]]:
+    """What a response sends; its client stays."""
+    sent = list[dict[str, Any]]()
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await response({"type": "http"}, receive, send)
+    return sent
+
+
+@pytest.mark.virtual_time
+async def test_silence_is_filled_with_comments() -> None:
+    async def slow() -> AsyncGenerator[dict[str, Any], None]:
+        await anyio.sleep(12)
+        yield {"a": 1}
+
+    sent = await _served(Events(slow()))
+    assert sent[0]["status"] == 200
+    assert [part["body"] for part in sent[1:]] == [
+        b": ping\n\n",
+        b": ping\n\n",
+        b'data: {"a":1}\n\n',
+        b"data: [DONE]\n\n",
+        b"",
+    ]
+
+
+@pytest.mark.virtual_time
+async def test_a_client_that_takes_nothing_is_dropped() -> None:
+    ended = anyio.Event()
+
+    async def events() -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            while True:
+                yield {"a": 1}
+        finally:
+            ended.set()
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await anyio.sleep_forever()
+
+    began = anyio.current_time()
+    await Events(events())({"type": "http"}, receive, send)
+    assert ended.is_set() and anyio.current_time() - began == pytest.approx(20)
