@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -71,7 +72,7 @@ class Gate:
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ]
         asked = _Asked(f"{scope['path']}?{query}", Headers(pairs))
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _path(scope)
         try:
             if not self.authentication.host_passes(asked):
                 text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
@@ -104,6 +105,12 @@ class Gate:
         return error.response(headers)
 
 
+def _path(scope: Scope) -> str:
+    """The path below the place where the application is mounted."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
+
+
 def make_app(
     *,
     counters: Counters,
@@ -113,7 +120,8 @@ def make_app(
     realtime: Callable[[AsgiSocket, str | None], Awaitable[None]],
     api: Sequence[BaseRoute],
     ready: Callable[[], bool],
-) -> Gate:
+    origins: Sequence[str] = (),
+) -> ASGIApp:
     """Build the application.
 
     Args:
@@ -124,6 +132,7 @@ def make_app(
         realtime: Serves an accepted session; gets the model that the client named.
         api: The routes of the HTTP API.
         ready: Whether requests can be served now.
+        origins: Of pages elsewhere whose browsers may ask the API and read the answers.
     """
 
     def show_page(request: Request) -> Response:
@@ -159,8 +168,8 @@ def make_app(
         return Response(status_code=204)
 
     def unknown(request: Request, error: Exception) -> Response:
-        if request.url.path.startswith(_API):
-            return ApiError(404, f"there is no {request.url.path} here").response()
+        if (path := _path(request.scope)).startswith(_API):
+            return ApiError(404, f"there is no {path} here").response()
         return PlainTextResponse(_NOTHING, 404)
 
     routes: list[BaseRoute] = [
@@ -173,4 +182,8 @@ def make_app(
         *api,
     ]
     app = Starlette(routes=routes, exception_handlers={404: unknown})
-    return Gate(app, authentication, counters, limit)
+    gate = Gate(app, authentication, counters, limit)
+    if not origins:
+        return gate
+    methods = ["GET", "POST"]
+    return CORSMiddleware(gate, origins, allow_methods=methods, allow_headers=["*"])

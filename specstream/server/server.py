@@ -42,6 +42,11 @@ __all__ = ["RealtimeServer"]
 class RealtimeServer:
     """Serves the OpenAI Realtime protocol, the HTTP API, the demo page, ``/health`` and ``/metrics``.
 
+    Attributes:
+        app: All of it as an ASGI application, for another server to host: it serves while the block of
+            `open` runs. ``start`` hosts it itself.
+        counters: What ``/metrics`` tells.
+
     ::
 
         server = RealtimeServer(engine, voice=lambda: load_adapter("voice", "espeak"))
@@ -185,6 +190,7 @@ class RealtimeServer:
             realtime=self._serve_session,
             api=api_routes(lambda: self._service, self._limit, self.counters, self._requests),
             ready=lambda: self._open,
+            origins=allowed_origins,
         )
 
     @asynccontextmanager

@@ -177,6 +177,22 @@ async def test_a_foreign_page_may_not_ask() -> None:
     assert stand.engine.requests == []
 
 
+async def test_a_page_elsewhere_may_ask_if_it_is_named() -> None:
+    stand = Stand(ScriptedEngine(["fine."]), allowed_origins=["https://app.example"])
+    async with stand.running():
+        for origin, status in (("https://app.example", 200), ("https://evil.example", 400)):
+            asked = f"Origin: {origin}\r\nAccess-Control-Request-Method: POST"
+            head = f"OPTIONS {CHAT} HTTP/1.1\r\nHost: localhost\r\n{asked}\r\n\r\n"
+            reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)
+            writer.write(head.encode())
+            answer = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            assert int(answer.split()[1]) == status
+            named = b"access-control-allow-origin: https://app.example" in answer.lower()
+            assert named == (status == 200)
+        assert (await answered(stand.port, CHAT, hi(), "Origin: https://app.example"))[0] == 200
+
+
 async def _served(response: Events) -> list[dict[str, Any]]:
     """What a response sends; its client stays."""
     sent = list[dict[str, Any]]()
