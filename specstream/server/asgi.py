@@ -26,6 +26,7 @@ __all__ = ["listen_app"]
 
 _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
+_KEEP_S = 75  # seconds that an HTTP connection waits for its next request: between turns of a talk
 _PING_S, _PONG_S = 20.0, 60.0  # a pong waits behind the audio that a slow reader has not read yet
 
 
@@ -84,6 +85,7 @@ async def listen_app(
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=_KEEP_S,
         ws_max_size=max_frame,
         ws_ping_interval=_PING_S,
         ws_ping_timeout=_PONG_S,

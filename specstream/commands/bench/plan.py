@@ -66,6 +66,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
     )
     add(
+        "--http",
+        "measure chat completions over HTTP instead, beside the Python API: tokens a second and the "
+        "first text; --repeats N rounds",
+        action="store_true",
+    )
+    add(
         "--serve N",
         "measure the Realtime server instead: N sessions of a scripted engine, as text and as speech, "
         "beside a bare WebSocket that sends as much; CPU time of an event, gaps between deltas",

@@ -41,6 +41,11 @@ async def run(args: argparse.Namespace) -> None:
 
         await run_serving(args)
         return
+    if args.http:
+        from specstream.commands.bench.serving import run_http
+
+        await run_http(args)
+        return
     if args.load is not None or args.callers is not None:
         from specstream.commands.bench.many import run_callers, run_load
 

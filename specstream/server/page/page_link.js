@@ -6,7 +6,7 @@ async function whyNot() {
     url.search = location.search;
     return fetch(url, { cache: "no-store" }).then((response) => response.status, () => 0);
   };
-  const health = await answer("health");
+  const health = await answer("ready");
   if (health === 0) return "the server doesn't answer; is it still running?";
   if (health === 503) return "the server is stopping";
   if ((await answer("metrics")) !== 401) return "too many clients now; trying again";
