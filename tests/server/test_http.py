@@ -33,7 +33,8 @@ async def get(
 ) -> tuple[int, str, str]:
     """Status, headers and body of one plain request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host or f'127.0.0.1:{port}'}", *headers, "", ""]
+    named = host or f"127.0.0.1:{port}"
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {named}", "Connection: close", *headers, "", ""]
     writer.write("\r\n".join(lines).encode())
     answer = (await reader.read()).decode()
     writer.close()

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from specstream.client.client import RealtimeClient
@@ -38,12 +39,12 @@ async def test_a_fastapi_application_has_it_below_a_path() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(running._serve)
         while not running.started:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         port = running.servers[0].sockets[0].getsockname()[1]
-        assert (await get(port, "/own", "GET", "Connection: close"))[0] == 200
-        assert (await get(port, "/voice/ready", "GET", "Connection: close"))[0] == 200
-        assert (await get(port, "/voice/v1/nothing", "GET", "Connection: close"))[0] == 404
-        code, _, body = await get(port, "/voice/v1/models", "GET", "Connection: close")
+        assert (await get(port, "/own"))[0] == 200
+        assert (await get(port, "/voice/ready"))[0] == 200
+        assert (await get(port, "/voice/v1/nothing"))[0] == 404
+        code, _, body = await get(port, "/voice/v1/models")
         assert (code, '"object":"model"' in body) == (200, True)
         url = f"ws://127.0.0.1:{port}/voice/v1/realtime"
         async with RealtimeClient.connect(url) as client:
