@@ -67,7 +67,10 @@ async def run_server(args: argparse.Namespace) -> int:
             bundled=names["target"] == _OWN[DEFAULT_TARGET],
             names=names,
         )
-        line = "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"
+        line = (
+            "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime   "
+            "api: http{s}://{place}/v1"
+        )
         lines = [speed_line(engine)]
         if not isinstance(engine, OpenAIEngine):
             lines.insert(

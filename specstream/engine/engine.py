@@ -13,7 +13,7 @@ from specstream.engine.generation import Generation
 from specstream.engine.hosting import EngineHost
 from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import Session
-from specstream.errors import ConfigError, PromptError, RequestError
+from specstream.errors import ConfigError, PromptError, RequestError, SamplingError
 from specstream.params import checked_params, template_kwargs
 from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Truncation
 
@@ -115,7 +115,7 @@ class Engine:
         *,
         reference: str = "",
         session: str | None = None,
-        speculate: bool = True,
+        speculate: bool | int = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         learn: bool = True,
@@ -133,7 +133,8 @@ class Engine:
                 rewritten or an answer written ahead. Suffix lookup drafts from it and finds its way back
                 after edits. It never changes what is written.
             session: Requests that name the same session share a KV cache.
-            speculate: False decodes this request without a proposer.
+            speculate: False decodes this request without a proposer; a number is the most tokens that
+                may be drafted in a round.
             chat_template_kwargs: Variables for the model's chat template, such as
                 ``{"enable_thinking": False}``; they win over the engine's own.
             tools: What the model may call: `Tool` objects, functions with type hints and a docstring in
@@ -165,6 +166,8 @@ class Engine:
         checked = check_messages(messages)
         if session is not None:
             _check_session(session)
+        if not isinstance(speculate, int) or speculate < 0:
+            raise SamplingError(f"speculate must be True, False or a number, not {speculate!r:.80}")
         make = partial(
             Request,
             checked,
@@ -176,6 +179,7 @@ class Engine:
             tools=Tools.of(tools),
             learn=learn,
             truncation=truncation,
+            most_drafted=None if speculate is True else int(speculate),
         )
         generation = Generation(worker, bridge, self.config.max_unread_chunks, make)
         worker.submit(generation.request)

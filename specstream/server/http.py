@@ -60,7 +60,7 @@ class Gate:
             if refusal is not None:
                 self.counters.refused_total += refusal.status_code not in (400, 426)
                 if scope["type"] == "websocket":
-                    await WebSocket(scope, receive, send).send_denial_response(refusal)
+                    await _deny(WebSocket(scope, receive, send), refusal)
                 else:
                     await refusal(scope, receive, send)
                 return
@@ -103,6 +103,13 @@ class Gate:
             return PlainTextResponse(NO_KEY, 401, headers)
         error = ApiError(401, NO_KEY.strip(), "authentication_error", code="invalid_api_key")
         return error.response(headers)
+
+
+async def _deny(socket: WebSocket, refusal: Response) -> None:
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(refusal)
+    else:  # the host can't: it answers 403
+        await socket.close()
 
 
 def _path(scope: Scope) -> str:

@@ -206,7 +206,7 @@ class ScriptedEngine:
         self._gate = gate
         self.requests: list[tuple[list[Message], SamplingParams]] = []
         self.template_kwargs: list[dict[str, Any]] = []
-        self.speculated: list[bool] = []
+        self.speculated: list[bool | int] = []
         self.references: list[str] = []
         self.learnt: list[bool] = []
         self.truncations: list[Truncation | None] = []
@@ -227,7 +227,7 @@ class ScriptedEngine:
         *,
         reference: str = "",
         session: str | None = None,
-        speculate: bool = True,
+        speculate: bool | int = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         learn: bool = True,

@@ -18,6 +18,7 @@ from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_greedy, plain_greedy, proposer
+from tests.support.choosers import Steady, proposer_with
 from tests.support.tiny import (
     EOS,
     Inbox,
@@ -246,3 +247,24 @@ def test_a_full_line_is_refused_and_the_rest_served() -> None:
     run_until_idle(core)
     assert [bool(inbox.errors) for _, inbox in asked] == [False, False, True]
     assert isinstance(asked[2][1].errors[0], EngineBusy)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_request_may_limit_how_much_is_drafted(adaptive: bool) -> None:
+    """Beside one that doesn't; the text is the same."""
+    model, tokens = tiny_model(len(TOKENIZER), seed=2), list[list[int]]()
+    for most in (None, 0, 1, 3):
+        runner = ModelRunner(model)
+        proposer: Any = DraftModelProposer(DraftProposerConfig(num_tokens=5), runner, frozenset())
+        if adaptive:
+            proposer = proposer_with(Steady(), runner)
+        core = make_core(model, TOKENIZER, proposer, eos_ids=(), max_running=2)
+        request, _ = ask(core, "abab", SamplingParams(max_tokens=40))
+        free, _ = ask(core, "abab", SamplingParams(max_tokens=40))
+        request.most_drafted = most
+        run_until_idle(core)
+        tokens += [list(request.token_ids), list(free.token_ids)]
+        longest = len(request.stats.drafted_at)
+        assert longest == most if most is not None else longest > 3
+        assert len(free.stats.drafted_at) > 3
+    assert all(one == tokens[0] for one in tokens)

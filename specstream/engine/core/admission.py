@@ -217,7 +217,7 @@ class Admission:
             eos_ids=self._eos_ids,
             reference_ids=request.reference_ids,
             processors=processors,
-            speculates=request.proposer != "off",
+            most_drafted=0 if request.proposer == "off" else request.most_drafted,
         )
         reasoning = Reasoning(self._markers, opened, params.stop)
         repeats = Repeats(params.max_repeats) if params.max_repeats else None

@@ -82,7 +82,9 @@ class Proposing:
             self._rounds_to_pause -= 1
             return proposals
         # The target adds a token of its own, so a proposal as long as the room can't be fully accepted.
-        budget = [min(s.room - 1, self._longest) if s.speculates else 0 for s in sequences]
+        most = [s.most_drafted for s in sequences]
+        room = [min(s.room - 1, self._longest) for s in sequences]
+        budget = [r if m is None else min(r, m) for r, m in zip(room, most, strict=True)]
         wanted = [i for i, most in enumerate(budget) if most > 0]
         if not wanted:
             return proposals

@@ -48,7 +48,7 @@ class TokenSequence:
     eos_ids: frozenset[int] = frozenset()
     reference_ids: list[int] = field(default_factory=list)
     processors: LogitsPipeline | None = None  # None if no logits processor is needed
-    speculates: bool = True  # False turns drafting off
+    most_drafted: int | None = None  # tokens of a proposal at most; 0 turns drafting off
     prompt_length: int = field(init=False)
     slot: int = field(init=False)  # the slot's id, which stays valid after the slot was given back
 
@@ -131,7 +131,7 @@ class Request:
     Belongs to the engine thread once it is submitted; `report` and ``text`` may be read from any thread.
     ``noise`` seeds the generators of a request without a seed in its parameters; its draws are not
     keyed by position (see `Noise`). ``learn``: whether a draft that learns in service may learn from
-    the reply.
+    the reply. ``most_drafted``: tokens that a round may draft; None: as many as the proposer likes.
     """
 
     messages: list[Message]
@@ -145,6 +145,7 @@ class Request:
     tools: Tools | None = None
     learn: bool = True
     truncation: Truncation | None = None
+    most_drafted: int | None = None
     id: int = field(default_factory=lambda: next(_ids))
     arrived: float = field(default_factory=time.perf_counter)
     # Set at admission or before.

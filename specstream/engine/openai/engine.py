@@ -153,7 +153,7 @@ class OpenAIEngine:
         *,
         reference: str = "",
         session: str | None = None,
-        speculate: bool = True,
+        speculate: bool | int = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Tools | Sequence[Tool | Callable[..., Any]] | None = None,
         learn: bool = True,

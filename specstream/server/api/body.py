@@ -80,6 +80,12 @@ class Prediction(BaseModel):
         return "".join(str(part.get("text", "")) for part in self.content)
 
 
+class Speculation(BaseModel):
+    """How many tokens may be drafted in a round."""
+
+    num_speculative_tokens: Annotated[int, Field(ge=0)]
+
+
 class SamplingBody(Body):
     """How to sample, and how far; shared by all routes that write text."""
 
@@ -99,9 +105,17 @@ class SamplingBody(Body):
     bad_words: tuple[str, ...] | None = None
     logit_bias: dict[int, float] | None = None
     stop: str | tuple[str, ...] | None = None
-    speculative: bool | None = None
+    speculative: bool | Speculation | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def speculate(self) -> bool | int:
+        """See `Engine.generate`."""
+        asked = self.speculative
+        return (
+            asked.num_speculative_tokens if isinstance(asked, Speculation) else asked is not False
+        )
 
     def params(
         self, base: SamplingParams, limit: int | None, format: JsonFormat | None = None

@@ -39,7 +39,7 @@ def chat_ask(body: ChatBody, service: Service) -> Ask:
         body.params(service.params, limit, body.response_format),
         tools,
         body.prediction.text if body.prediction is not None else "",
-        body.speculative is not False,
+        body.speculate,
         body.chat_template_kwargs,
     )
 

@@ -26,7 +26,7 @@ class Ask:
     params: SamplingParams
     tools: Tools | None = None
     reference: str = ""
-    speculate: bool = True
+    speculate: bool | int = True
     variables: Mapping[str, Any] | None = None
 
     def again(self, number: int) -> Ask:

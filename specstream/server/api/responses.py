@@ -57,7 +57,7 @@ def _ask(body: ResponsesBody, service: Service) -> Ask:
         params,
         tools,
         "",
-        body.speculative is not False,
+        body.speculate,
         body.chat_template_kwargs,
     )
 

@@ -6,7 +6,7 @@ import io
 import json
 import wave
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -190,6 +190,16 @@ async def test_responses_have_all_events_in_order() -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert "".join(e.delta for e in events if e.type.endswith("text.delta")) == "one two three"
     assert events[-1].response.output_text == "one two three"
+
+
+async def test_drafts_may_be_limited() -> None:
+    async with served("fine.") as (client, engine, _):
+        for asked in (True, False, {"num_speculative_tokens": 2}, {"num_speculative_tokens": -1}):
+            with suppress(openai.BadRequestError):
+                await client.chat.completions.create(
+                    model="scripted", messages=HI, extra_body={"speculative": asked}
+                )
+    assert engine.speculated == [True, False, 2]
 
 
 async def test_what_would_need_stored_responses_is_refused() -> None:
