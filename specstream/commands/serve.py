@@ -14,12 +14,15 @@ from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import PORT, ServerConfig, api_key_of, server_config, until_stopped
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
+from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable
 from specstream.listening.ears import Ears
 from specstream.methods import OwnProposerConfig
 from specstream.models.kept import shipped_heads
 from specstream.remote.server import AdapterServer
+from specstream.server.asgi import Front, listen_app
+from specstream.server.auth import check_key
 from specstream.server.listen import check_address, location
 from specstream.server.server import RealtimeServer
 from specstream.stages.adapters import load_adapter
@@ -35,48 +38,65 @@ async def run_server(args: argparse.Namespace) -> int:
     config = server_config(args, table=True)
     tls, key = config.tls(), api_key_of(args, config)
     port = PORT if config.port is None else config.port
-    await check_address(config.host, port, key)
-    described, delivery = text_engine_of(args), delivery_of(args)
-    params_of(args)  # so that a wrong value is reported before the models are loaded
-    async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
-        pass  # opened once, so that a wrong adapter is reported before the models are loaded
-    ears = await to_thread.run_sync(load_ears, args.ears)
-    async with loaded(described) as engine:
-        if isinstance(engine, OpenAIEngine):
-            names = {"target": engine.model}
-        else:
-            names = _names(engine.config)
-        server = RealtimeServer(
-            engine,
-            voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
-            avatar=partial(stage_or_adapter, "avatar", args.avatar),
-            prompts=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
-            ears=(lambda: ears) if ears is not None else None,
-            params=params_of(args, engine.manner.params),
-            system=args.system,
-            host=config.host,
-            port=port,
-            api_key=key,
-            allowed_origins=config.origins,
-            allowed_hosts=config.hosts,
-            max_sessions=config.max_sessions,
-            max_per_address=config.max_per_address,
-            idle_s=config.idle,
-            lead_s=config.lead,
-            tls=tls,
-            bundled=names["target"] == _OWN[DEFAULT_TARGET],
-            names=names,
-        )
-        line = (
-            "ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime   "
-            "api: http{s}://{place}/v1"
-        )
-        lines = [speed_line(engine)]
-        if not isinstance(engine, OpenAIEngine):
-            lines.insert(
-                0, f"{engine.places} replies are written side by side (--max-running sets it)"
-            )
-        return await _serve(server, config, line, *lines)
+    check_key(config.host, key)
+    front = Front()
+    async with listen_app(front, config.host, port, tls=tls) as bound:
+        described, delivery = text_engine_of(args), delivery_of(args)
+        params_of(args)  # so that a wrong value is reported before the models are loaded
+        async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
+            pass  # opened once, so that a wrong adapter is reported before the models are loaded
+        ears = await to_thread.run_sync(load_ears, args.ears)
+        async with loaded(described) as engine:
+            server = _server(args, config, key, engine, ears)
+            async with server.open():
+                front.app = server.app
+                lines = _ready(config, bound, engine)
+                return await until_stopped(server.drain, config.drain, lambda: _note_all(*lines))
+
+
+def _ready(config: ServerConfig, port: int, engine: Engine | OpenAIEngine) -> list[str]:
+    """The lines that say that and where requests are served."""
+    s, place = "s" if config.tls_cert else "", location(config.host, port)
+    api = f"http{s}://{place}/v1"
+    lines = [
+        f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime   api: {api}"
+    ]
+    if not isinstance(engine, OpenAIEngine):
+        lines.append(f"{engine.places} replies are written side by side (--max-running sets it)")
+    return [*lines, speed_line(engine)]
+
+
+def _server(
+    args: argparse.Namespace,
+    config: ServerConfig,
+    key: str | None,
+    engine: Engine | OpenAIEngine,
+    ears: Ears | None,
+) -> RealtimeServer:
+    delivery = delivery_of(args)
+    if isinstance(engine, OpenAIEngine):
+        names = {"target": engine.model}
+    else:
+        names = _names(engine.config)
+    return RealtimeServer(
+        engine,
+        voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
+        avatar=partial(stage_or_adapter, "avatar", args.avatar),
+        prompts=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
+        ears=(lambda: ears) if ears is not None else None,
+        params=params_of(args, engine.manner.params),
+        system=args.system,
+        host=config.host,
+        api_key=key,
+        allowed_origins=config.origins,
+        allowed_hosts=config.hosts,
+        max_sessions=config.max_sessions,
+        max_per_address=config.max_per_address,
+        idle_s=config.idle,
+        lead_s=config.lead,
+        bundled=names["target"] == _OWN[DEFAULT_TARGET],
+        names=names,
+    )
 
 
 def _names(config: EngineConfig) -> dict[str, str]:
@@ -112,16 +132,11 @@ async def run_adapter(args: argparse.Namespace) -> int:
     return await serve(partial(stage_or_adapter, args.kind, name, **delivery_of(args)))
 
 
-async def _serve(
-    server: RealtimeServer | AdapterServer, config: ServerConfig, line: str, *more: str
-) -> int:
-    """Serve until SIGTERM; ``line`` tells where, with fields ``s`` ("s" with TLS) and ``place``.
-
-    Lines of ``more`` follow it.
-    """
+async def _serve(server: AdapterServer, config: ServerConfig, line: str) -> int:
+    """Serve until SIGTERM; ``line`` tells where, with fields ``s`` ("s" with TLS) and ``place``."""
     async with server.start() as port:
         told = line.format(s="s" if config.tls_cert else "", place=location(config.host, port))
-        return await until_stopped(server.drain, config.drain, lambda: _note_all(told, *more))
+        return await until_stopped(server.drain, config.drain, lambda: _note_all(told))
 
 
 def _note_all(*lines: str) -> None:

@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -19,10 +21,12 @@ from uvicorn.server import ServerState
 from websockets.http11 import Request
 
 from specstream.client.dial import LOG
-from specstream.server.listen import CLOSE_TIMEOUT, unavailable
+from specstream.realtime.wire import MAX_FRAME
+from specstream.server.limits import SEND_BUFFER
+from specstream.server.listen import CLOSE_TIMEOUT, NOT_READY, unavailable
 from specstream.server.socket import TRANSPORT
 
-__all__ = ["listen_app"]
+__all__ = ["Front", "listen_app"]
 
 _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
@@ -57,15 +61,39 @@ class _Frames(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
 
+class Front:
+    """Stands for an application that is still loading, then hands everything on to it.
+
+    Until ``app`` is set, requests get 503 (``/health`` 200), and WebSockets the close code 1013.
+    """
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if self.app is not None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            socket = WebSocket(scope, receive, send)
+            await socket.accept()
+            await socket.close(1013, NOT_READY)
+        elif scope["type"] == "http":
+            status = 200 if scope["path"] == "/health" else 503
+            told = {"status": "loading", "error": {"message": NOT_READY, "type": "server_error"}}
+            response = JSONResponse(told, status, {"Retry-After": "2"} if status == 503 else None)
+            await response(scope, receive, send)
+
+
 @asynccontextmanager
 async def listen_app(
     app: ASGIApp,
     host: str,
     port: int,
     *,
-    tls: ssl.SSLContext | None,
-    max_frame: int,
-    send_buffer: int,
+    tls: ssl.SSLContext | None = None,
+    max_frame: int = MAX_FRAME,
+    send_buffer: int = SEND_BUFFER,
 ) -> AsyncGenerator[int, None]:
     """Serve an application while the block runs; gives the port (``port=0``: a free one).
 

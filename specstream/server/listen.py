@@ -15,10 +15,12 @@ from specstream.client.dial import LOG
 from specstream.errors import PortUnavailable
 from specstream.server.auth import check_key
 
-__all__ = ["CLOSE_TIMEOUT", "check_address", "listen", "location", "unavailable"]
+__all__ = ["CLOSE_TIMEOUT", "NOT_READY", "check_address", "listen", "location", "unavailable"]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
+NOT_READY = "not ready yet; try again"
+"""What clients are told while models load."""
 
 _DEFAULTS: dict[str, Any] = {
     "compression": None,  # PCM doesn't shrink, and deflate doubles the latency of small frames
@@ -75,7 +77,7 @@ async def check_address(host: str, port: int, api_key: str | None) -> None:
     check_key(host, api_key)
 
     async def refuse(socket: ServerConnection) -> None:
-        await socket.close(1013, "not ready yet; try again")
+        await socket.close(1013, NOT_READY)
 
     async with listen(refuse, host, port):
         pass
