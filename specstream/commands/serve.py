@@ -57,10 +57,7 @@ async def run_server(args: argparse.Namespace) -> int:
 def _ready(config: ServerConfig, port: int, engine: Engine | OpenAIEngine) -> list[str]:
     """The lines that say that and where requests are served."""
     s, place = "s" if config.tls_cert else "", location(config.host, port)
-    api = f"http{s}://{place}/v1"
-    lines = [
-        f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime   api: {api}"
-    ]
+    lines = [f"ready – page: http{s}://{place}/   realtime: ws{s}://{place}/v1/realtime"]
     if not isinstance(engine, OpenAIEngine):
         lines.append(f"{engine.places} replies are written side by side (--max-running sets it)")
     return [*lines, speed_line(engine)]
