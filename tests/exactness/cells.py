@@ -49,6 +49,10 @@ class _Unsure:
     def __init__(self, tokens: int) -> None:
         self._plan = RoundPlan("draft", tokens, lambda q: q > SURE)
 
+    def drafts(self, requests: int) -> bool:
+        """Always."""
+        return True
+
     def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         """The same for each."""
         return [self._plan for _ in outlooks]
