@@ -26,7 +26,7 @@ from specstream.server.limits import ConnectionLimit
 from specstream.server.page import CONTENT_POLICY, page
 from specstream.server.socket import AsgiSocket
 
-__all__ = ["Gate", "make_app"]
+__all__ = ["AccessGuard", "make_app"]
 
 _API = "/v1/"
 _RETRY = {"Retry-After": "5"}
@@ -41,7 +41,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AccessGuard:
     """Lets requests through to ``app`` that may come in; the others get a refusal.
 
     Every request: its ``Host``. Figures, the API and sessions: the key. The API and sessions: the
@@ -189,7 +189,7 @@ def make_app(
         *api,
     ]
     app = Starlette(routes=routes, exception_handlers={404: unknown})
-    gate = Gate(app, authentication, counters, limit)
+    gate = AccessGuard(app, authentication, counters, limit)
     if not origins:
         return gate
     methods = ["GET", "POST"]

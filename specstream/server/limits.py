@@ -24,7 +24,7 @@ __all__ = [
     "SEND_BUFFER",
     "ConnectionLimit",
     "RateLimit",
-    "Served",
+    "UnderWay",
     "cost",
     "drop_slow_reader",
 ]
@@ -53,7 +53,7 @@ _TICK_S = 1.0
 _SLACK = 1024  # frame headers, pings and pongs, which are not counted
 
 
-class Served:
+class UnderWay:
     """What is being served, so that it can be waited for and ended."""
 
     def __init__(self) -> None:

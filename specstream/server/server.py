@@ -23,7 +23,7 @@ from specstream.server.asgi import listen_app
 from specstream.server.auth import Authentication, check_key, check_names
 from specstream.server.counters import Counters
 from specstream.server.http import make_app
-from specstream.server.limits import SEND_BUFFER, ConnectionLimit, Served
+from specstream.server.limits import SEND_BUFFER, ConnectionLimit, UnderWay
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.request import (
     AdapterPool,
@@ -181,7 +181,7 @@ class RealtimeServer:
             "max_frame": max_size,
             "send_buffer": SEND_BUFFER,
         }
-        self._sessions, self._requests = Served(), Served()
+        self._sessions, self._requests = UnderWay(), UnderWay()
         self.app: ASGIApp = make_app(
             counters=self.counters,
             limit=self._limit,

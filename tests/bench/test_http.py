@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from specstream.bench.load.http import Way, measure_http
+from specstream.bench.load.http import HttpFigures, measure_http
 from specstream.testing import ScriptedEngine
 
 
@@ -24,6 +24,6 @@ async def test_both_ways_are_asked_as_often_and_in_turn() -> None:
 
 
 def test_a_rate_is_over_all_replies() -> None:
-    way = Way([0.1, 0.3, 0.2], [1.0, 3.0, 1.0], [10, 20, 20])
+    way = HttpFigures([0.1, 0.3, 0.2], [1.0, 3.0, 1.0], [10, 20, 20])
     assert way.rate == pytest.approx(10)
     assert way.to_dict() == {"tokens_per_second": 10.0, "first_ms": 200.0}

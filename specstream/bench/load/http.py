@@ -15,11 +15,11 @@ from specstream.engine.engine import Engine
 from specstream.server.server import RealtimeServer
 from specstream.types import Message, SamplingParams
 
-__all__ = ["Way", "measure_http"]
+__all__ = ["HttpFigures", "measure_http"]
 
 
 @dataclass(slots=True)
-class Way:
+class HttpFigures:
     """Replies by one way to the engine: seconds to the first text, in all, and tokens of each."""
 
     first_s: list[float] = field(default_factory=list)
@@ -43,18 +43,18 @@ async def measure_http(
     max_tokens: int,
     rounds: int,
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[str, Way]:
+) -> dict[str, HttpFigures]:
     """Ask for greedy replies by both ways, each prompt by one after the other, in alternating order.
 
     The HTTP client is one raw connection that is kept open; it reads every event as JSON.
     """
     params = SamplingParams(max_tokens=max_tokens)
-    ways = {"python": Way(), "http": Way()}
+    ways = {"python": HttpFigures(), "http": HttpFigures()}
     server = RealtimeServer(engine, port=0, params=replace(params))
     async with server.start() as port, _connected(port) as connection:
         for number in range(-1, rounds):  # the round before the first one is not counted
             tell(f"round {number + 1} of {rounds}" if number >= 0 else "warm-up")
-            kept = ways if number >= 0 else {"python": Way(), "http": Way()}
+            kept = ways if number >= 0 else {"python": HttpFigures(), "http": HttpFigures()}
             for index, prompt in enumerate(prompts):
                 messages = list(prompt)
                 order = ("python", "http") if (number + index) % 2 else ("http", "python")
@@ -67,7 +67,7 @@ async def measure_http(
 
 
 async def _by_python(
-    engine: Engine, messages: list[Message], params: SamplingParams, way: Way
+    engine: Engine, messages: list[Message], params: SamplingParams, way: HttpFigures
 ) -> None:
     began, first = time.perf_counter(), None
     async with engine.generate(messages, params) as generation:
@@ -92,7 +92,7 @@ async def _connected(port: int) -> AsyncGenerator[_Connection, None]:
 
 
 async def _by_http(
-    connection: _Connection, messages: list[Message], max_tokens: int, way: Way
+    connection: _Connection, messages: list[Message], max_tokens: int, way: HttpFigures
 ) -> None:
     reader, writer = connection
     asked = {"messages": messages, "max_tokens": max_tokens, "temperature": 0, "stream": True}

@@ -52,10 +52,7 @@ async def run_http(args: argparse.Namespace) -> None:
         "rate_ratio": round(http.rate / python.rate, 4),
         "first_later_ms": round(later, 2),
     }
-    place = Path(args.out) / "http.json"
-    write_json(place, document)
-    if args.json:
-        print_json(document)
+    if (place := _written(args, "http", document)) is None:
         return
     print(f"{document['replies']} replies each, at most {tokens} tokens; {place} has the figures")
     print("| way | tokens a second | first text (ms) |\n|---|---|---|")
@@ -64,6 +61,16 @@ async def run_http(args: argparse.Namespace) -> None:
     print(
         f"over HTTP: {document['rate_ratio']}x the tokens a second, first text {later:.2f} ms later"
     )
+
+
+def _written(args: argparse.Namespace, name: str, document: dict[str, Any]) -> Path | None:
+    """Write the figures, and print them as JSON if that was asked for; then None."""
+    place = Path(args.out) / f"{name}.json"
+    write_json(place, document)
+    if args.json:
+        print_json(document)
+        return None
+    return place
 
 
 async def run_serving(args: argparse.Namespace) -> None:
@@ -85,10 +92,7 @@ async def run_serving(args: argparse.Namespace) -> None:
         "seconds": _SECONDS * rounds,
         "arms": {arm: served.to_dict() for arm, served in figures.items()},
     }
-    place = Path(args.out) / "serving.json"
-    write_json(place, document)
-    if args.json:
-        print_json(document)
+    if (place := _written(args, "serving", document)) is None:
         return
     print(f"{args.serve} sessions, {PER_S:g} deltas a second each; {place} has the figures")
     print("| server | CPU an event (µs) | gap p50 (ms) | gap p99 (ms) |\n|---|---|---|---|")

@@ -110,7 +110,6 @@ class Step:
         self._costs, self._worth = costs, worth
         # Where the widest request decides what a pass takes, its width is shared like a draft pass.
         self._padded = costs.padded and len(places) > 1
-        self._widest = 0  # most nodes of a request so far
         self._around = worth * (costs.other(True) - costs.other(False))
 
     def choose(self) -> None:
@@ -132,7 +131,6 @@ class Step:
                     if total > sum(p.gain for p in group):
                         for place, (gain, drafted) in zip(group, chosen, strict=True):
                             place.take(candidate.name, math.ceil(drafted), gain)
-                        self._widest = max(self._widest, *(place.nodes for place in group))
                     break
                 group = better  # fewer requests share the draft passes now: compute again
 
@@ -209,8 +207,8 @@ class Step:
 
     def _padding(self, nodes: float) -> float:
         """Return what it takes to widen all requests of the target pass to so many nodes, in ms."""
-        rows, more = len(self._places), max(0.0, nodes - self._widest)
-        (wider,) = self._costs.widening(rows * (1 + self._widest), (round(rows * more),))
+        rows = len(self._places)
+        (wider,) = self._costs.widening(rows, (round(rows * nodes),))
         return wider
 
     def _width(self, group: Sequence[ChosenPlan]) -> int:

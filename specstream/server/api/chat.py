@@ -15,14 +15,14 @@ from specstream.realtime.wire import new_id
 from specstream.server.api.body import ChatBody
 from specstream.server.api.errors import ApiError
 from specstream.server.api.messages import messages_of, tools_of
-from specstream.server.api.replies import Ask, Reply, speculation_of, usage_of
+from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
 from specstream.server.sessions.request import Service
 from specstream.types import Chunk
 
 __all__ = ["chat_ask", "chat_events", "chat_whole"]
 
 
-def chat_ask(body: ChatBody, service: Service) -> Ask:
+def chat_ask(body: ChatBody, service: Service) -> ReplyRequest:
     """Translate a body.
 
     Raises:
@@ -34,7 +34,7 @@ def chat_ask(body: ChatBody, service: Service) -> Ask:
     if tools is not None and body.n > 1:
         raise ApiError(400, "n must be 1 where there are tools", param="n", code="invalid_value")
     limit = body.max_completion_tokens or body.max_tokens
-    return Ask(
+    return ReplyRequest(
         messages_of(body.messages),
         body.params(service.params, limit, body.response_format),
         tools,
@@ -47,7 +47,7 @@ def chat_ask(body: ChatBody, service: Service) -> Ask:
 async def chat_whole(body: ChatBody, service: Service, model: str) -> dict[str, Any]:
     """Write all replies and return the whole answer."""
     ask = chat_ask(body, service)
-    async with Reply.begin_all(service.engine, ask, body.n, service.counters) as replies:
+    async with ApiReply.begin_all(service.engine, ask, body.n, service.counters) as replies:
         async with anyio.create_task_group() as group:
             for reply in replies:
                 group.start_soon(reply.whole)
@@ -91,7 +91,7 @@ async def chat_events(
     """Yield the chunks of all replies as they are committed; a chunk is a round."""
     ask, head = chat_ask(body, service), _head("chat.completion.chunk", model)
     usage = body.stream_options is not None and body.stream_options.include_usage
-    async with Reply.begin_all(service.engine, ask, body.n, service.counters) as replies:
+    async with ApiReply.begin_all(service.engine, ask, body.n, service.counters) as replies:
         begun = [set[int]() for _ in replies]
         async with aclosing(_merged(replies)) as merged:
             async for index, chunk in merged:
@@ -110,7 +110,7 @@ async def chat_events(
 
 
 async def _merged(
-    replies: list[Reply],
+    replies: list[ApiReply],
 ) -> AsyncGenerator[tuple[int, Chunk | None], None]:
     """The chunks of all replies as they come; None before the first one of each."""
     if len(replies) == 1:

@@ -15,11 +15,11 @@ from specstream.params import SamplingParams
 from specstream.server.counters import Counters
 from specstream.types import Chunk, Message, Tools
 
-__all__ = ["Ask", "Reply", "usage_of"]
+__all__ = ["ApiReply", "ReplyRequest", "usage_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ReplyRequest:
     """What a reply is asked for with."""
 
     messages: list[Message]
@@ -29,7 +29,7 @@ class Ask:
     speculate: bool | int = True
     variables: Mapping[str, Any] | None = None
 
-    def again(self, number: int) -> Ask:
+    def again(self, number: int) -> ReplyRequest:
         """The same for one of several replies: a seed is counted on, else all would be equal."""
         if self.params.seed is None or not number:
             return self
@@ -37,7 +37,7 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Reply:
+class ApiReply:
     """One reply under way."""
 
     generation: TextGeneration
@@ -45,15 +45,14 @@ class Reply:
     predicted: bool
     stood: int = 0  # tokens of the prediction that were accepted
     fell: int = 0  # and that were not
-    steps: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # drafted and accepted, of each round
+    # Drafted and accepted tokens of each round.
+    steps: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
     @asynccontextmanager
     async def begin(
-        cls, engine: object, ask: Ask, counters: Counters
-    ) -> AsyncGenerator[Reply, None]:
+        cls, engine: object, ask: ReplyRequest, counters: Counters
+    ) -> AsyncGenerator[ApiReply, None]:
         """Start a reply; leaving the block stops it."""
         text_engine = cast(TextEngine, engine)
         async with text_engine.generate(
@@ -69,8 +68,8 @@ class Reply:
     @classmethod
     @asynccontextmanager
     async def begin_all(
-        cls, engine: object, ask: Ask, count: int, counters: Counters
-    ) -> AsyncGenerator[list[Reply], None]:
+        cls, engine: object, ask: ReplyRequest, count: int, counters: Counters
+    ) -> AsyncGenerator[list[ApiReply], None]:
         """Start several replies to one request."""
         async with AsyncExitStack() as stack:
             asks = [ask.again(number) for number in range(count)]
@@ -101,7 +100,7 @@ class Reply:
         return self.generation.report
 
 
-def usage_of(replies: list[Reply]) -> dict[str, Any]:
+def usage_of(replies: list[ApiReply]) -> dict[str, Any]:
     """Tokens of a request, of all its replies."""
     reports = [reply.generation.report for reply in replies]
     prompt = reports[0].prompt_tokens
@@ -124,7 +123,7 @@ def usage_of(replies: list[Reply]) -> dict[str, Any]:
     }
 
 
-def speculation_of(replies: list[Reply]) -> dict[str, Any]:
+def speculation_of(replies: list[ApiReply]) -> dict[str, Any]:
     """How drafting went: vLLM's ``metrics`` and llama.cpp's ``timings``."""
     steps = [step for reply in replies for step in reply.steps]
     drafted, accepted = sum(d for d, _ in steps), sum(a for _, a in steps)

@@ -15,7 +15,7 @@ from specstream.realtime.wire import new_id
 from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody
 from specstream.server.api.errors import ApiError
 from specstream.server.api.messages import messages_of, tools_of
-from specstream.server.api.replies import Ask, Reply, speculation_of, usage_of
+from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
 from specstream.server.sessions.request import Service
 from specstream.types import ToolCall
 
@@ -39,7 +39,7 @@ class ResponsesBody(SamplingBody):
     conversation: Any = None
 
 
-def _ask(body: ResponsesBody, service: Service) -> Ask:
+def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(body, name):
             message = f"{name} can't be honoured: no response is stored; send the whole input"
@@ -52,7 +52,7 @@ def _ask(body: ResponsesBody, service: Service) -> Ask:
     if body.instructions:
         given.insert(0, {"role": "system", "content": body.instructions})
     params = body.params(service.params, body.max_output_tokens, _format(body))
-    return Ask(
+    return ReplyRequest(
         messages_of(given),
         params,
         tools,
@@ -142,7 +142,7 @@ def _call_item(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _ended(shell: dict[str, Any], reply: Reply, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _ended(shell: dict[str, Any], reply: ApiReply, output: list[dict[str, Any]]) -> dict[str, Any]:
     report: Report = reply.generation.report
     cut = report.finish_reason == "length"
     usage = usage_of([reply])
@@ -186,7 +186,7 @@ async def response_events(
 
     ask = _ask(body, service)
     async with (
-        Reply.begin(service.engine, ask, service.counters) as reply,
+        ApiReply.begin(service.engine, ask, service.counters) as reply,
         aclosing(reply.chunks()) as chunks,
     ):
         output = list[dict[str, Any]]()

@@ -27,7 +27,7 @@ from specstream.server.api.chat import chat_events, chat_whole
 from specstream.server.api.errors import ApiError
 from specstream.server.api.responses import ResponsesBody, response_events, response_whole
 from specstream.server.counters import Counters
-from specstream.server.limits import ConnectionLimit, Served
+from specstream.server.limits import ConnectionLimit, UnderWay
 from specstream.server.sessions.request import Service
 
 __all__ = ["api_routes"]
@@ -41,7 +41,7 @@ class _Api:
     service: Callable[[], Service]
     limit: ConnectionLimit
     counters: Counters
-    running: Served
+    running: UnderWay
     began: int
 
     def name(self) -> str:
@@ -103,7 +103,7 @@ class _Endpoint:
 
 
 def api_routes(
-    service: Callable[[], Service], limit: ConnectionLimit, counters: Counters, running: Served
+    service: Callable[[], Service], limit: ConnectionLimit, counters: Counters, running: UnderWay
 ) -> list[BaseRoute]:
     """The routes; ``service`` gives what requests are served with, as it is once the server is open."""
     api = _Api(service, limit, counters, running, int(time.time()))
