@@ -43,7 +43,7 @@ from specstream.realtime.client_events import (
 )
 from specstream.realtime.items import setting_of
 from specstream.realtime.settings import OwnEvent, Sampling
-from specstream.realtime.wire import MAX_FRAME, new_id
+from specstream.realtime.wire import MAX_EVENT, new_id
 from specstream.types import SamplingParams, ToolCall, template_kwargs
 
 __all__ = [
@@ -74,7 +74,7 @@ class Exchange:
         unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
     """
 
-    def __init__(self, socket: ClientConnection, max_size: int = MAX_FRAME) -> None:
+    def __init__(self, socket: ClientConnection, max_size: int = MAX_EVENT) -> None:
         self._socket, self._max_size = socket, max_size
         self.reply: Reply | None = None
         self.unanswered: list[str] = []
@@ -250,7 +250,7 @@ class RealtimeClient:
         exchange: Sends and receives the protocol's own events; for clients that need more than replies.
     """
 
-    def __init__(self, socket: ClientConnection, max_size: int = MAX_FRAME) -> None:
+    def __init__(self, socket: ClientConnection, max_size: int = MAX_EVENT) -> None:
         self.exchange = Exchange(socket, max_size)
         self.session: dict[str, Any] = {}
 
@@ -266,7 +266,7 @@ class RealtimeClient:
         open_timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
         ready_timeout: float = READY_S,
-        max_size: int = MAX_FRAME,
+        max_size: int = MAX_EVENT,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it and the reply that is under way.
 
@@ -280,8 +280,8 @@ class RealtimeClient:
             instructions: The system prompt.
             open_timeout: Seconds to wait for the handshake, and for the server's first event.
             ready_timeout: Seconds to retry while the connection is refused; 0 tries once.
-            max_size: Bytes of the largest frame that the server takes (see `RealtimeServer`). What is
-                larger raises RequestError and isn't sent, since the server would close the connection.
+            max_size: Bytes of the largest frame that the server takes; only audio may be longer than the
+                default. What is larger raises RequestError and isn't sent.
             tls: The context that verifies a ``wss://`` server; None: trust the authorities of this
                 machine, or those in the file that ``SSL_CERT_FILE`` names.
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
 
@@ -12,18 +15,21 @@ from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapt
 from specstream.commands.common import engine_of, params_of, speed_line, text_engine_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
-from specstream.commands.serving import PORT, ServerConfig, api_key_of, server_config, until_stopped
+from specstream.commands.serving import PORT, ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
-from specstream.errors import AdapterUnavailable
+from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.methods import OwnProposerConfig
 from specstream.models.kept import shipped_heads
 from specstream.remote.server import AdapterServer
 from specstream.server.asgi import Front, listen_app
 from specstream.server.auth import check_key
+from specstream.server.keys import Key
 from specstream.server.listen import check_address, location
+from specstream.server.logs import log_json
+from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.server import RealtimeServer
 from specstream.stages.adapters import load_adapter
 
@@ -36,22 +42,34 @@ _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 async def run_server(args: argparse.Namespace) -> int:
     """Serve the Realtime protocol and the demo page until SIGINT or SIGTERM."""
     config = server_config(args, table=True)
-    tls, key = config.tls(), api_key_of(args, config)
+    tls, keys = config.tls(), keys_of(args, config)
     port = PORT if config.port is None else config.port
-    check_key(config.host, key)
+    check_key(config.host, bool(keys))
+    if config.log_json:
+        log_json(sys.stdout)
     front = Front()
-    async with listen_app(front, config.host, port, tls=tls) as bound:
+    options: dict[str, Any] = {"max_frame": config.max_frame, "reuse_port": config.reuse_port}
+    async with listen_app(front, config.host, port, tls=tls, **options) as bound:
         described, delivery = text_engine_of(args), delivery_of(args)
         params_of(args)  # so that a wrong value is reported before the models are loaded
         async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
             pass  # opened once, so that a wrong adapter is reported before the models are loaded
         ears = await to_thread.run_sync(load_ears, args.ears)
         async with loaded(described) as engine:
-            server = _server(args, config, key, engine, ears)
+            server = _server(args, config, keys, engine, ears)
+
+            def renew() -> None:
+                read = keys_of(args, config)
+                if tls is not None:
+                    config.load_certificate(tls)
+                check_key(config.host, bool(read))
+                server.keys.replace(read)
+
             async with server.open():
                 front.app = server.app
                 lines = _ready(config, bound, engine)
-                return await until_stopped(server.drain, config.drain, lambda: _note_all(*lines))
+                told = partial(_note_all, *lines)
+                return await until_stopped(server.drain, config.drain, told, renew)
 
 
 def _ready(config: ServerConfig, port: int, engine: Engine | OpenAIEngine) -> list[str]:
@@ -66,7 +84,7 @@ def _ready(config: ServerConfig, port: int, engine: Engine | OpenAIEngine) -> li
 def _server(
     args: argparse.Namespace,
     config: ServerConfig,
-    key: str | None,
+    keys: Sequence[Key],
     engine: Engine | OpenAIEngine,
     ears: Ears | None,
 ) -> RealtimeServer:
@@ -84,13 +102,9 @@ def _server(
         params=params_of(args, engine.manner.params),
         system=args.system,
         host=config.host,
-        api_key=key,
-        allowed_origins=config.origins,
-        allowed_hosts=config.hosts,
-        max_sessions=config.max_sessions,
-        max_per_address=config.max_per_address,
-        idle_s=config.idle,
-        lead_s=config.lead,
+        keys=keys,
+        access=config.part(ServerAccess),
+        limits=config.part(ServerLimits),
         bundled=names["target"] == _OWN[DEFAULT_TARGET],
         names=names,
     )
@@ -113,7 +127,10 @@ def _names(config: EngineConfig) -> dict[str, str]:
 async def run_adapter(args: argparse.Namespace) -> int:
     """Serve one adapter until SIGINT or SIGTERM; the prompt adapter ``model`` gets an engine."""
     config = server_config(args, table=False)
-    tls, key = config.tls(), api_key_of(args, config)
+    tls, keys = config.tls(), keys_of(args, config)
+    if len(keys) > 1:
+        raise ConfigError(f"an adapter has one key, and {config.api_key_file} holds {len(keys)}")
+    key = keys[0].secret if keys else None
     name = args.name or _DEFAULTS[args.kind]
 
     async def serve(make: partial[object]) -> int:
@@ -123,7 +140,7 @@ async def run_adapter(args: argparse.Namespace) -> int:
         return await _serve(server, config, f"ready – {args.kind} adapter: ws{{s}}://{{place}}")
 
     if (args.kind, name) == ("prompt", "model"):
-        await check_address(config.host, config.port or 0, key)
+        await check_address(config.host, config.port or 0, bool(keys))
         async with loaded(engine_of(args)) as engine:
             return await serve(partial(stage_or_adapter, args.kind, name, engine=engine))
     return await serve(partial(stage_or_adapter, args.kind, name, **delivery_of(args)))

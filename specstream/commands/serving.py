@@ -8,53 +8,77 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from specstream.checks import problem
 from specstream.commands.common import tables_of
 from specstream.commands.output import note
 from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.server.auth import check_names
+from specstream.server.keys import Key, read_keys
+from specstream.server.options import ServerAccess, ServerLimits
 
 __all__ = [
     "PORT",
     "ServerConfig",
     "add_server_options",
-    "api_key_of",
+    "keys_of",
     "server_config",
     "until_stopped",
 ]
+
+_Part = TypeVar("_Part", ServerAccess, ServerLimits)
 
 PORT = 8765  # of `serve`, unless another one is named
 KEY_VARIABLE = "SPECSTREAM_API_KEY"
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(ServerLimits, ServerAccess):
     """The server's options, and for ``serve`` the config file's table ``[server]``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
-    api_key_file: str | None = None
+    reuse_port: bool = Field(default=False, description="others may listen there, too")
+    api_key_file: str | None = Field(default=None, description="keys, one a line")
     tls_cert: str | None = None
     tls_key: str | None = None
-    drain: float = Field(default=10.0, ge=0, allow_inf_nan=False, description="seconds")
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    max_sessions: int = Field(default=32, ge=1)
-    max_per_address: int | None = Field(default=None, ge=1)
-    idle: float = Field(default=600.0, gt=0, description="seconds")
-    lead: float = Field(default=2.0, ge=0.2, description="seconds")
+    drain: float = Field(
+        default=10.0, ge=0, allow_inf_nan=False, description="seconds for replies to end"
+    )
+    log_json: bool = Field(default=False, description="log lines on standard output")
 
-    @model_validator(mode="after")
-    def _names_that_match(self) -> Self:
-        check_names(self.origins, self.hosts)  # now, before the models are loaded
-        return self
+    def __init__(self, **values: Any) -> None:
+        BaseModel.__init__(self, **values)  # its error tells the place
+
+    def part(self, kind: type[_Part]) -> _Part:
+        """Those of the options that ``kind`` has."""
+        return kind(**{name: getattr(self, name) for name in kind.model_fields})
+
+    def load_certificate(self, context: ssl.SSLContext) -> None:
+        """Give the certificate to ``context``; connections from now on use it.
+
+        Raises:
+            ConfigError: the files can't be used.
+        """
+        files = " with ".join(filter(None, (self.tls_cert, self.tls_key)))
+
+        def locked() -> str:
+            raise ConfigError(
+                f"the TLS certificate {files} can't be used: its key has a pass phrase, and nobody is "
+                "there to be asked; `openssl pkey -in OLD -out NEW` writes one without"
+            )
+
+        try:
+            # Without this, OpenSSL asks on a terminal; where there is none it may wait for ever.
+            password = None if sys.stdin is not None and sys.stdin.isatty() else locked
+            context.load_cert_chain(str(self.tls_cert), self.tls_key, password)
+        except (OSError, ssl.SSLError) as error:
+            hint = "; both are PEM files, and a key in a file of its own needs --tls-key"
+            hint = hint if isinstance(error, ssl.SSLError) else ""
+            raise ConfigError(f"the TLS certificate {files} can't be used: {error}{hint}") from None
 
     def tls(self) -> ssl.SSLContext | None:
         """The context to serve with; None without a certificate.
@@ -67,22 +91,7 @@ class ServerConfig(BaseModel):
                 raise ConfigError("--tls-key needs --tls-cert")
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        files = " with ".join(filter(None, (self.tls_cert, self.tls_key)))
-
-        def locked() -> str:
-            raise ConfigError(
-                f"the TLS certificate {files} can't be used: its key has a pass phrase, and nobody is "
-                "there to be asked; `openssl pkey -in OLD -out NEW` writes one without"
-            )
-
-        try:
-            # Without this, OpenSSL asks on a terminal; where there is none it may wait for ever.
-            password = None if sys.stdin is not None and sys.stdin.isatty() else locked
-            context.load_cert_chain(self.tls_cert, self.tls_key, password)
-        except (OSError, ssl.SSLError) as error:
-            hint = "; both are PEM files, and a key in a file of its own needs --tls-key"
-            hint = hint if isinstance(error, ssl.SSLError) else ""
-            raise ConfigError(f"the TLS certificate {files} can't be used: {error}{hint}") from None
+        self.load_certificate(context)
         return context
 
 
@@ -100,8 +109,8 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--port", f"default: {port or 'any free one'}", type=_port)
     add(
         "--api-key-file FILE",
-        f"clients must send the key in this file, or the one in ${KEY_VARIABLE}; required for an "
-        "address that other machines can reach",
+        f"clients must send a key of this file (one a line), or the one in ${KEY_VARIABLE}; required "
+        "for an address that other machines can reach",
     )
     add("--api-key KEY", "the key itself, which ps shows to others on this machine")
     add("--tls-cert FILE", "serve TLS with this certificate (PEM)")
@@ -112,11 +121,18 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
         return
     add("--origins URL", "other origins whose pages may connect; '*': any", nargs="+")
     add("--hosts NAME", "host names of this server; '*': any", nargs="+")
+    add("--proxies ADDRESS", "proxies whose X-Forwarded-For names the client; '*': any", nargs="+")
     add("--max-sessions N", "connections at once (default: 32)", type=int)
     each = "connections from one address (default: half of --max-sessions; this machine: all)"
     add("--max-per-address N", each, type=int)
-    add("--idle SECONDS", "close clients silent for this long (default: 600)", type=float)
-    add("--lead SECONDS", "send audio this far ahead of play-out (default: 2)", type=float)
+    silent, old = "close clients silent for this long (default: 600)", "close sessions this old"
+    add("--idle SECONDS", silent, type=float, dest="idle_s")
+    add("--longest SECONDS", f"{old} (default: 3600)", type=float, dest="longest_s")
+    ahead = "send audio this far ahead of play-out (default: 2)"
+    add("--lead SECONDS", ahead, type=float, dest="lead_s")
+    more: dict[str, Any] = {"action": "store_true", "default": None}
+    add("--reuse-port", "let other processes listen there, too, such as the next version", **more)
+    add("--log-json", "write log lines, sessions and requests as JSON to standard output", **more)
 
 
 def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
@@ -129,39 +145,37 @@ def server_config(args: argparse.Namespace, *, table: bool) -> ServerConfig:
     given = {name: getattr(args, name, None) for name in ServerConfig.model_fields}
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        return ServerConfig.model_validate(values | given)
+        return ServerConfig(**values | given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
-        place = f"--{name.replace('_', '-')}" if name in given else f"{args.config}: server.{name}"
+        option = f"--{name.removesuffix('_s').replace('_', '-')}"
+        place = option if name in given else f"{args.config}: server.{name}"
         told = problem(first, ServerConfig.model_fields)
         raise ConfigError(f"{place}: {told}") from None
 
 
-def api_key_of(args: argparse.Namespace, config: ServerConfig) -> str | None:
-    """The key that clients must send: the option's, else the file's, else the environment's, or None.
+def keys_of(args: argparse.Namespace, config: ServerConfig) -> list[Key]:
+    """The keys that clients must send: the option's, else the file's, else the environment's, or none.
 
     Raises:
-        ConfigError: the file can't be read, or the key is empty or contains white space.
+        ConfigError: the file can't be read, or a key is empty or contains white space.
     """
-    if args.api_key is not None:
-        key, source = args.api_key, "--api-key"
-    elif config.api_key_file is not None:
-        key, source = _read(config.api_key_file), config.api_key_file
-    elif KEY_VARIABLE in os.environ:
-        key, source = os.environ[KEY_VARIABLE], f"${KEY_VARIABLE}"
-    else:
-        return None
-    key = key.strip()
-    if not key or len(key.split()) > 1:
+    if args.api_key is None and config.api_key_file is not None:
+        return read_keys(_read(config.api_key_file), config.api_key_file)
+    source = "--api-key" if args.api_key is not None else f"${KEY_VARIABLE}"
+    key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE)
+    if key is None:
+        return []
+    if len(key.split()) != 1:
         raise ConfigError(f"{source} must hold one key, without spaces; leave it out for none")
-    return str(key)
+    return [Key(key.strip())]
 
 
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(4096)
+            return file.read(1 << 20)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"can't read the key file {path}: {why}") from None
@@ -171,15 +185,22 @@ async def until_stopped(
     drain: Callable[[float], Coroutine[Any, Any, None]],
     seconds: float,
     ready: Callable[[], None] = lambda: None,
+    renew: Callable[[], None] = lambda: None,
 ) -> int:
     """Wait for SIGTERM, then drain; return the exit code: 0, or 130 if a second SIGTERM cut it short.
 
     ``ready`` is called once a SIGTERM would be received: whoever reads that a server is ready may stop
-    it at once.
+    it at once. ``renew`` is called at each SIGHUP; a ConfigError of it is told, and changes nothing.
     """
-    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+    hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+    with anyio.open_signal_receiver(signal.SIGTERM, hangup) as signals:
         ready()
-        await anext(signals)
+        while await anext(signals) != signal.SIGTERM:
+            try:
+                renew()
+                note("keys and certificate were read again")
+            except ConfigError as error:
+                note(f"what was in use stays: {error}")
         note(
             f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)"
         )
@@ -188,7 +209,8 @@ async def until_stopped(
 
             async def hurry() -> None:
                 nonlocal hurried
-                await anext(signals)
+                while await anext(signals) != signal.SIGTERM:
+                    pass
                 hurried = True
                 group.cancel_scope.cancel()
 

@@ -8,6 +8,7 @@ extensions in a ``specstream`` field. ``docs/reference/realtime.md`` documents i
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -15,7 +16,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from specstream.realtime.input_settings import NO_TOOLS, leave_out
 from specstream.realtime.items import NewItem
 from specstream.realtime.settings import ResponseSettings, SessionSettings
-from specstream.realtime.wire import Ignored, Refused, Strict, validate
+from specstream.realtime.wire import MAX_EVENT, Ignored, Refused, Strict, validate
 
 
 class ClientEvent(Strict):
@@ -129,6 +130,8 @@ _HEARD = _by_name(AudioAppend, AudioCommit, AudioClear)
 _WEBRTC_ONLY = "output_audio_buffer.clear"
 
 _MAX_DEPTH = 64
+_HEAD = 512  # characters at both ends of a long frame where its type is looked for
+_APPENDS = re.compile(r'"type"\s*:\s*"input_audio_buffer\.append"')
 MAX_STRUCTURE = 64 << 10
 """Maximum characters of a frame outside of its strings: the cost of parsing grows with these."""
 
@@ -140,6 +143,9 @@ def parse_client_event(frame: str, *, tools: bool = False, hears: bool = False) 
         Refused: malformed JSON, an unknown type or field, a wrong value, or something that this
             server can't do. Its ``event_id`` is the frame's, if it had one.
     """
+    if len(frame) > MAX_EVENT and not _APPENDS.search(frame[:_HEAD] + " " + frame[-_HEAD:]):
+        message = f"Only audio may have more than {MAX_EVENT} characters."
+        raise Refused("frame_too_large", message)
     if len(frame) > MAX_STRUCTURE and _structure(frame) > MAX_STRUCTURE:
         message = f"A frame has at most {MAX_STRUCTURE} characters outside of its strings."
         raise Refused("invalid_json", message)

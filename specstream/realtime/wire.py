@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from specstream.errors import ProtocolError
 
 __all__ = [
+    "MAX_EVENT",
     "MAX_FRAME",
     "PATH",
     "SAMPLE_RATE",
@@ -32,8 +33,10 @@ __all__ = [
 ]
 
 PATH = "/v1/realtime"
-MAX_FRAME = 1 << 20
-"""Bytes of the longest frame that a server takes."""
+MAX_FRAME = 16 << 20
+"""Bytes of the longest frame that a server takes: 15 MiB of an append's audio fit in."""
+MAX_EVENT = 1 << 20
+"""Characters of the longest frame that appends no audio."""
 SAMPLE_RATE = 24000
 """Samples a second of ``audio/pcm`` on the wire; the only rate that the protocol knows."""
 

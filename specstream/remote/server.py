@@ -28,6 +28,7 @@ from specstream.remote.frames import (
 )
 from specstream.remote.protocol import WINDOW, StageRules
 from specstream.server.auth import Authentication, check_key
+from specstream.server.keys import Key, KeyRing
 from specstream.server.listen import listen
 from specstream.stages.adapters import stage_of
 from specstream.stages.contract import Link
@@ -182,12 +183,13 @@ class AdapterServer:
             )
         if not 1 <= window <= MAX_WINDOW or max_connections < 1:
             raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
-        check_key(host, api_key)
+        keys = KeyRing([] if api_key is None else [Key(api_key)])
+        check_key(host, keys.needed)
         self._address = (host, port)
         self._options: dict[str, Any] = {
             "subprotocols": [Subprotocol(SUBPROTOCOL)],
             "origins": [None],
-            "process_request": Authentication(api_key).require_key,
+            "process_request": Authentication(keys).require_key,
             "max_size": MAX_SIZE,
             "ssl": tls,
         }

@@ -8,12 +8,19 @@ from specstream.lazy import offers
 
 if TYPE_CHECKING:
     from specstream.remote.server import AdapterServer as AdapterServer
+    from specstream.server.keys import Key as Key, KeyRing as KeyRing
+    from specstream.server.options import (
+        ServerAccess as ServerAccess,
+        ServerLimits as ServerLimits,
+    )
     from specstream.server.server import RealtimeServer as RealtimeServer
 
 __all__, __getattr__, __dir__ = offers(
     __name__,
     {
         "specstream.remote.server": "AdapterServer",
+        "specstream.server.keys": "Key KeyRing",
+        "specstream.server.options": "ServerAccess ServerLimits",
         "specstream.server.server": "RealtimeServer",
     },
 )

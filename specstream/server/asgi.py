@@ -30,6 +30,7 @@ __all__ = ["Front", "listen_app"]
 
 _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
+_READ = 4 << 10  # bytes that are read at once, so that a flood holds up nobody for long
 _KEEP_S = 75  # seconds that an HTTP connection waits for its next request: between turns of a talk
 _PING_S, _PONG_S = 20.0, 60.0  # a pong waits behind the audio that a slow reader has not read yet
 
@@ -47,6 +48,8 @@ class _Frames(WebSocketsSansIOProtocol):
         """Set the buffer's limit."""
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(_WRITE_LIMIT)
+        if hasattr(transport, "max_size"):  # asyncio's: all frames of a piece are parsed at once
+            transport.max_size = _READ
 
     def handle_connect(self, event: Request) -> None:
         """Tell the application of the transport, before its task runs."""
@@ -94,11 +97,13 @@ async def listen_app(
     tls: ssl.SSLContext | None = None,
     max_frame: int = MAX_FRAME,
     send_buffer: int = SEND_BUFFER,
+    reuse_port: bool = False,
 ) -> AsyncGenerator[int, None]:
     """Serve an application while the block runs; gives the port (``port=0``: a free one).
 
     uvicorn's own server isn't used: it takes the process's signals, and polls. ``max_frame`` are bytes
     of a client's largest frame, ``send_buffer`` those of each connection's buffer in the kernel.
+    ``reuse_port``: other processes may listen there, too; the kernel hands out the connections.
     Leaving the block closes all connections; WebSockets get a moment to end by themselves.
 
     Raises:
@@ -128,8 +133,10 @@ async def listen_app(
 
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(protocol, host, port, ssl=tls)
-    except (OSError, OverflowError, UnicodeError) as error:
+        server = await loop.create_server(
+            protocol, host, port, ssl=tls, reuse_port=reuse_port or None
+        )
+    except (OSError, OverflowError, UnicodeError, ValueError) as error:  # no such option here
         raise unavailable(host, port, error) from error
     for listening in server.sockets:  # every connection inherits it
         listening.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
@@ -14,6 +13,7 @@ from websockets.http11 import Response
 
 from specstream.client.dial import is_loopback, literal_address
 from specstream.errors import ConfigError
+from specstream.server.keys import Caller, ClientSecrets, KeyRing
 
 __all__ = ["NO_KEY", "Asked", "Authentication", "check_key", "check_names"]
 
@@ -51,29 +51,31 @@ class Authentication:
 
     def __init__(
         self,
-        api_key: str | None,
+        keys: KeyRing,
         *,
         origins: Sequence[str] = (),
         hosts: Sequence[str] = (),
         any_host: bool = False,
+        secrets: ClientSecrets | None = None,
     ) -> None:
-        self._key = api_key
+        self._keys, self._secrets = keys, secrets
         self._origins = {origin.lower() for origin in origins}
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._any_host = any_host or "*" in self._hosts
 
     def require_key(self, connection: ServerConnection, request: Asked) -> Response | None:
         """Answer 401 unless the request has the key (``process_request`` of websockets)."""
-        if self.has_key(request):
+        if self.caller(request) is not None:
             return None
         refusal = connection.respond(HTTPStatus.UNAUTHORIZED, NO_KEY)
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
 
-    def has_key(self, request: Asked) -> bool:
-        """Return whether the key is in the header, the query or a subprotocol, or no key is needed."""
-        if self._key is None:
-            return True
+    def caller(self, request: Asked, *, session: bool = False) -> Caller | None:
+        """Return whose key is in the header, the query or a subprotocol; None if a key is needed.
+
+        ``session``: a client secret is good, too.
+        """
         keys = parse_qs(urlsplit(request.path).query).get("token", [])
         for header in request.headers.get_all("Authorization"):
             scheme, _, key = header.partition(" ")
@@ -83,9 +85,8 @@ class Authentication:
             for offered in map(str.strip, header.split(",")):
                 if offered.startswith(_KEY_PROTOCOL):
                     keys.append(offered.removeprefix(_KEY_PROTOCOL))
-        wanted = self._key.encode()
-        matches = [hmac.compare_digest(key.encode(errors="replace"), wanted) for key in keys]
-        return any(matches)
+        secret = self._secrets.find(keys) if session and self._secrets is not None else None
+        return secret or self._keys.find(keys)
 
     def host_passes(self, request: Asked) -> bool:
         """Return whether the server accepts the name or address in ``Host``."""
@@ -102,21 +103,18 @@ class Authentication:
             return True
         page = urlsplit(origin)
         own = page.netloc == request.headers.get("Host")
-        return own and (self._key is not None or is_loopback(page.hostname or ""))
+        return own and (self._keys.needed or is_loopback(page.hostname or ""))
 
 
-def check_key(host: str, api_key: str | None) -> None:
-    """Require a key where other machines can connect.
+def check_key(host: str, keyed: bool) -> None:
+    """Require a key where other machines can connect; ``keyed``: there is one.
 
     Raises:
-        ConfigError: ``host`` can't be a host's name, the key is empty, or ``host`` needs one and there
-            is none.
+        ConfigError: ``host`` can't be a host's name, or needs a key and there is none.
     """
-    if api_key is not None and not api_key:
-        raise ConfigError("the api key is empty; leave it out, or give one")
     if literal_address(host) is None and _name_in(host) != host.lower():
         raise ConfigError(f"{host!r} is no host name or address to listen on")
-    if api_key is None and not is_loopback(host):
+    if not keyed and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines: set an api key (for a command, "
             "$SPECSTREAM_API_KEY or --api-key-file), or listen on 127.0.0.1"

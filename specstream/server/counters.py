@@ -45,7 +45,7 @@ class Histogram:
 # Upper bounds of histogram buckets, in seconds.
 _WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-_STATUSES = ("completed", "cancelled", "incomplete", "failed")
+_STATUSES = ("completed", "cancelled", "incomplete", "failed", "abandoned")
 
 
 @dataclass(slots=True, eq=False)

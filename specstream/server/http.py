@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from websockets.datastructures import Headers
 
 from specstream import __version__
@@ -22,7 +23,9 @@ from specstream.realtime.wire import PATH
 from specstream.server.api.errors import ApiError
 from specstream.server.auth import NO_KEY, Authentication
 from specstream.server.counters import Counters
+from specstream.server.keys import CALLER, Caller
 from specstream.server.limits import ConnectionLimit
+from specstream.server.options import ServerAccess
 from specstream.server.page import CONTENT_POLICY, page
 from specstream.server.socket import AsgiSocket
 
@@ -81,8 +84,8 @@ class AccessGuard:
                 return PlainTextResponse(
                     "this is a WebSocket endpoint\n", 426, {"Upgrade": "websocket"}
                 )
-            keyed = path.startswith(_API) or path == "/metrics"
-            if keyed and not self.authentication.has_key(asked):
+            caller = self.authentication.caller(asked, session=path == PATH)
+            if caller is None and (path.startswith(_API) or path == "/metrics"):
                 return self._no_key(path)
             if path.startswith(_API) and not self.authentication.origin_passes(asked):
                 text = "this origin may not connect; the server's owner can allow it\n"
@@ -93,8 +96,13 @@ class AccessGuard:
             if path != PATH:
                 return PlainTextResponse(_NOTHING, 404)
             client = scope.get("client")
-            why = self.limit.refusal(client[0] if client else "")
-            return None if why is None else PlainTextResponse(why + "\n", 503, _RETRY)
+            assert caller is not None
+            if (why := caller.account.refusal()) is not None:
+                return PlainTextResponse(why + "\n", 403)
+            why = self.limit.refusal(client[0] if client else "", caller.account)
+            if why is not None:
+                return PlainTextResponse(why + "\n", 503, _RETRY)
+        scope[CALLER] = caller
         return None
 
     def _no_key(self, path: str) -> Response:
@@ -124,10 +132,10 @@ def make_app(
     limit: ConnectionLimit,
     authentication: Authentication,
     bundled: bool,
-    realtime: Callable[[AsgiSocket, str | None], Awaitable[None]],
+    realtime: Callable[[AsgiSocket, str | None, Caller], Awaitable[None]],
     api: Sequence[BaseRoute],
     ready: Callable[[], bool],
-    origins: Sequence[str] = (),
+    access: ServerAccess,
 ) -> ASGIApp:
     """Build the application.
 
@@ -139,7 +147,8 @@ def make_app(
         realtime: Serves an accepted session; gets the model that the client named.
         api: The routes of the HTTP API.
         ready: Whether requests can be served now.
-        origins: Of pages elsewhere whose browsers may ask the API and read the answers.
+        access: The pages elsewhere whose browsers may ask the API and read the answers, and the
+            proxies that tell a client's address.
     """
 
     def show_page(request: Request) -> Response:
@@ -169,7 +178,7 @@ def make_app(
         # Never the subprotocol that carries a key.
         known = "realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None
         await socket.accept(known)
-        await realtime(AsgiSocket(socket), model)
+        await realtime(AsgiSocket(socket), model, socket.scope[CALLER])
 
     def nothing(request: Request) -> Response:
         return Response(status_code=204)
@@ -189,8 +198,10 @@ def make_app(
         *api,
     ]
     app = Starlette(routes=routes, exception_handlers={404: unknown})
-    gate = AccessGuard(app, authentication, counters, limit)
-    if not origins:
-        return gate
-    methods = ["GET", "POST"]
-    return CORSMiddleware(gate, origins, allow_methods=methods, allow_headers=["*"])
+    gate: ASGIApp = AccessGuard(app, authentication, counters, limit)
+    if access.origins:
+        methods = ["GET", "POST"]
+        gate = CORSMiddleware(gate, access.origins, allow_methods=methods, allow_headers=["*"])
+    if access.proxies:
+        gate = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, gate), list(access.proxies)))
+    return gate

@@ -1,28 +1,31 @@
-"""Limits of the Realtime server per client: connections, frames a second, unread output."""
+"""Limits of the Realtime server per client: connections, work a second, unread output."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 
 from specstream.client.dial import literal_address
-from specstream.errors import ConfigError
+from specstream.server.keys import Account
 from specstream.signals import Clock, Signal
 
 if TYPE_CHECKING:
     from specstream.server.socket import Socket
 
 __all__ = [
+    "ANSWER_COST",
     "AUDIO_BURST",
     "AUDIO_PER_S",
     "SEND_BUFFER",
+    "Allowances",
     "ConnectionLimit",
+    "Meter",
     "RateLimit",
     "UnderWay",
     "cost",
@@ -36,6 +39,10 @@ FRAMES_PER_S = 200
 BURST = 800
 """Small frames that are read at once from a client that was quiet before."""
 _FRAME_CHARS = 4096  # characters of JSON that cost as much as one small frame
+ANSWER_COST = 20.0
+"""Small frames that beginning a reply costs as much as."""
+_AUDIO = 50.0  # and a second of microphone audio: a live one's is as many frames again
+_MOST_SHARED = 4096  # addresses and keys that are told apart
 
 PATIENCE_S = 20.0
 """Seconds that a client may read too slowly in total; faster reading restores them."""
@@ -89,22 +96,17 @@ class ConnectionLimit:
         most: Maximum clients at once.
         per_address: Maximum from one address (for IPv6: one /64 network). None means half
             of ``most``, and no limit for loopback, where one proxy may connect for all clients.
-
-    Raises:
-        ConfigError: a number below 1.
     """
 
     def __init__(self, most: int, per_address: int | None = None) -> None:
-        if most < 1 or (per_address is not None and per_address < 1):
-            raise ConfigError("max_sessions and max_per_address must be at least 1")
         self._most = most
         self._most_per_address = per_address or (most + 1) // 2
         self._loopback_too = per_address is not None
         self._taken: Counter[str] = Counter()
         self.stopping = False
 
-    def refusal(self, address: str) -> str | None:
-        """Return why a client from ``address`` may not connect now; None if it may."""
+    def refusal(self, address: str, account: Account) -> str | None:
+        """Return why a client may not connect now; None if it may."""
         if self.stopping:
             return "the server is stopping; try again in a moment"
         if self._taken.total() >= self._most:
@@ -112,16 +114,18 @@ class ConnectionLimit:
         network, loopback = _network(address)
         if self._taken[network] >= self._most_per_address and (self._loopback_too or not loopback):
             return "your address has all the sessions that one may have; close some first"
-        return None
+        return account.full()
 
     @contextmanager
-    def taken(self, address: str) -> Generator[None, None, None]:
-        """Count a client from ``address`` while the block runs."""
+    def taken(self, address: str, account: Account) -> Generator[None, None, None]:
+        """Count a client while the block runs."""
         network, _ = _network(address)
         self._taken[network] += 1
+        account.taken += 1
         try:
             yield
         finally:
+            account.taken -= 1
             self._taken[network] -= 1
             self._taken += Counter()  # removes zero counts
 
@@ -160,22 +164,95 @@ class RateLimit:
 
     async def take(self, amount: float) -> None:
         """Spend ``amount`` and wait until the bucket is not in debt; cancelling refunds nothing."""
+        if debt_s := self.spend(amount):
+            await self._clock.sleep_until(self._at + debt_s)
+
+    def spend(self, amount: float) -> float:
+        """Spend ``amount``; returns the seconds until the bucket is not in debt any more."""
         now = self._clock.now()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - amount
         self._at = now
-        if self._left < 0:
-            await self._clock.sleep_until(now - self._left / self._per_s)
+        return max(0.0, -self._left / self._per_s)
+
+    @property
+    def full(self) -> bool:
+        """Whether a client that comes now would find the whole burst."""
+        return self._left + (self._clock.now() - self._at) * self._per_s >= self._burst
+
+
+class Meter:
+    """What one client asks for; it waits where it asks for more than its connection, address or key may.
+
+    Args:
+        clock: Tells the time.
+        shared: The allowances that its connections have in common (see `Allowances.of`).
+    """
+
+    def __init__(self, clock: Clock, shared: list[RateLimit]) -> None:
+        self._frames = RateLimit(clock)
+        self._audio = RateLimit(clock, per_s=AUDIO_PER_S, burst=AUDIO_BURST)
+        self._shared = shared
+
+    async def take(self, frames: float) -> None:
+        """Pay for small frames, or what costs as much. Others' turn comes first: it always yields."""
+        for bucket in (self._frames, *self._shared):
+            await bucket.take(frames)
+        await anyio.lowlevel.checkpoint()
+
+    async def hear(self, seconds: float) -> None:
+        """Pay for microphone audio."""
+        await self._audio.take(seconds)
+        for bucket in self._shared:
+            await bucket.take(seconds * _AUDIO)
+
+    async def answer(self) -> None:
+        """Pay for the beginning of a reply."""
+        await self.take(ANSWER_COST)
+
+
+class Allowances:
+    """The work that all connections of an address, or of a key, may ask for together.
+
+    Each may have that of half the server's connections. A client that connects again finds what it left.
+    Loopback has none, as one proxy may connect for all clients, and neither has a server without keys.
+    """
+
+    def __init__(self, clock: Clock, places: int) -> None:
+        self._clock, self._share = clock, (places + 1) // 2
+        self._buckets: dict[Hashable, RateLimit] = {}
+
+    def of(self, address: str, account: Account) -> list[RateLimit]:
+        """Those of one client."""
+        network, loopback = _network(address)
+        whose: list[Hashable] = [] if loopback else [network]
+        if account.key is not None:
+            whose.append(account)
+        return [self._bucket(one) for one in whose]
+
+    def _bucket(self, whose: Hashable) -> RateLimit:
+        if whose not in self._buckets:
+            if len(self._buckets) >= _MOST_SHARED:  # a full one is as good as none
+                kept = {one: bucket for one, bucket in self._buckets.items() if not bucket.full}
+                self._buckets = dict(list(kept.items())[-_MOST_SHARED // 2 :])
+            per_s, burst = self._share * FRAMES_PER_S, self._share * BURST
+            self._buckets[whose] = RateLimit(self._clock, per_s=per_s, burst=burst)
+        return self._buckets[whose]
 
 
 async def drop_slow_reader(socket: Socket, written: Callable[[], int], timer: Clock) -> None:
-    """Watch a socket while the call runs; abort it once its peer has stopped reading.
+    """Watch a socket while the call runs; abort it once its peer has gone or has stopped reading.
 
-    A keepalive can't detect that: the ping itself waits for room. ``written`` gives the bytes
-    handed to the socket so far. Returns after the abort. Cancel the call to stop watching.
+    A keepalive detects neither in time: the ping itself waits for room, and a server that isn't
+    reading, as there is too much to work off, doesn't see the end of what it would read. ``written``
+    gives the bytes handed to the socket so far. Returns after the abort. Cancel the call to stop
+    watching.
     """
     patience, last_sent, last_acked = PATIENCE_S, 0, 0
     while True:
         await timer.sleep_until(timer.now() + _TICK_S)
+        if socket.gone():
+            socket.abort()
+            return
         waiting, in_kernel = socket.unread()
         unread, sent = waiting + in_kernel, written()
         acked = sent - unread

@@ -65,7 +65,7 @@ async def listen(
             await server.wait_closed()
 
 
-async def check_address(host: str, port: int, api_key: str | None) -> None:
+async def check_address(host: str, port: int, keyed: bool) -> None:
     """Listen for a moment, so that a bad address fails before the models are loaded.
 
     Cancelling the call closes the port.
@@ -74,7 +74,7 @@ async def check_address(host: str, port: int, api_key: str | None) -> None:
         ConfigError: see `check_key`.
         PortUnavailable: see `listen`.
     """
-    check_key(host, api_key)
+    check_key(host, keyed)
 
     async def refuse(socket: ServerConnection) -> None:
         await socket.close(1013, NOT_READY)
@@ -89,7 +89,7 @@ def location(host: str, port: int) -> str:
 
 
 def unavailable(
-    host: str, port: int, error: OSError | OverflowError | UnicodeError
+    host: str, port: int, error: OSError | OverflowError | ValueError
 ) -> PortUnavailable:
     """Return the error for an address that can't be listened on."""
     return PortUnavailable(
@@ -98,7 +98,7 @@ def unavailable(
     )
 
 
-def _reason(error: OSError | OverflowError | UnicodeError) -> str:
+def _reason(error: OSError | OverflowError | ValueError) -> str:
     number = getattr(error, "errno", None) or 0
     # asyncio repeats the address in strerror; errors of name resolution have negative numbers.
     return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +18,15 @@ from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
 from specstream.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
 from specstream.realtime.settings import Audio, SessionSettings
-from specstream.realtime.wire import MAX_FRAME
 from specstream.server.api.routes import api_routes
 from specstream.server.asgi import listen_app
-from specstream.server.auth import Authentication, check_key, check_names
+from specstream.server.auth import Authentication, check_key
 from specstream.server.counters import Counters
 from specstream.server.http import make_app
-from specstream.server.limits import SEND_BUFFER, ConnectionLimit, UnderWay
+from specstream.server.keys import Caller, ClientSecrets, Key, KeyRing
+from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, Meter, UnderWay
+from specstream.server.logs import labelled
+from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.request import (
     AdapterPool,
@@ -38,6 +41,8 @@ from specstream.types import Manner, SamplingParams
 
 __all__ = ["RealtimeServer"]
 
+_log = logging.getLogger("specstream.server")
+
 
 class RealtimeServer:
     """Serves the OpenAI Realtime protocol, the HTTP API, the demo page, ``/health`` and ``/metrics``.
@@ -46,6 +51,7 @@ class RealtimeServer:
         app: All of it as an ASGI application, for another server to host: it serves while the block of
             `open` runs. ``start`` hosts it itself.
         counters: What ``/metrics`` tells.
+        keys: Those that are good; `KeyRing.replace` takes others while the server runs.
 
     ::
 
@@ -67,19 +73,11 @@ class RealtimeServer:
         model: The model name in a session's settings, for clients that name none.
         host: Address to listen on; loopback unless there is a key.
         port: 0 takes a free one.
-        api_key: Required of clients: a bearer header, the ``openai-insecure-api-key.`` sub-
-            protocol, or ``?token=``.
-        allowed_origins: Pages of other origins that may connect from a browser; ``"*"``: any.
-        allowed_hosts: Names accepted in ``Host``, in addition to literal addresses and
-            ``localhost``; ``"*"``: any. Requests for another name are refused with 421. A server
-            that other machines can reach (so it has a key) accepts any name if none is given.
-        max_sessions: Maximum connections at once; more are refused with 503.
-        max_per_address: Maximum connections at once from one address; see `ConnectionLimit`.
-        idle_s: A client that sends no frame for this long while no response runs is closed (1008).
-        max_size: Bytes of the largest frame a client may send; larger ones close with 1009.
-        lead_s: Audio is sent at most this many seconds ahead of its play-out, so that a cancel takes
-            effect; the first ``lead_s`` seconds are sent at once.
-        buffer_s: Seconds of audio that pacing may hold back; then back-pressure stops the reply.
+        keys: One of them is required of clients: a bearer header, the ``openai-insecure-api-key.`` sub-
+            protocol, or ``?token=``. Texts are keys without quotas.
+        access: Which pages, names and proxies requests may come from.
+        limits: What clients may use.
+        reuse_port: Other processes may listen at the same address, such as the next version.
         clock: The clock for pacing audio.
         timer: The clock for rate limits and slow readers.
         tls: Serve ``wss://`` and ``https://`` with this context.
@@ -88,8 +86,7 @@ class RealtimeServer:
             recogniser are added.
 
     Raises:
-        ConfigError: a value out of range, an origin or host name that can't match, or a public
-            address without a key.
+        ConfigError: a value of the wrong kind, or a public address without a key.
     """
 
     def __init__(
@@ -105,15 +102,10 @@ class RealtimeServer:
         model: str = "specstream",
         host: str = "127.0.0.1",
         port: int = 8765,
-        api_key: str | None = None,
-        allowed_origins: Sequence[str] = (),
-        allowed_hosts: Sequence[str] = (),
-        max_sessions: int = 32,
-        max_per_address: int | None = None,
-        idle_s: float = 600.0,
-        max_size: int = MAX_FRAME,
-        lead_s: float = 2.0,
-        buffer_s: float = 30.0,
+        keys: Sequence[Key | str] = (),
+        access: ServerAccess = ServerAccess(),  # noqa: B008  # frozen
+        limits: ServerLimits = ServerLimits(),  # noqa: B008
+        reuse_port: bool = False,
         clock: Clock | None = None,
         timer: Clock | None = None,
         tls: ssl.SSLContext | None = None,
@@ -125,7 +117,7 @@ class RealtimeServer:
             "params": (params, isinstance(params, SamplingParams | None), "SamplingParams(...)"),
             "system": (system, isinstance(system, str | None), "a text"),
             "model": (model, isinstance(model, str), "a text"),
-            "api_key": ("…", isinstance(api_key, str | None), "a text"),
+            "keys": ("…", not isinstance(keys, str), "a list of keys"),
             "tls": (tls, isinstance(tls, ssl.SSLContext | None), "an ssl.SSLContext"),
         }
         for name, (given, fits, what) in kinds.items():
@@ -135,14 +127,8 @@ class RealtimeServer:
         for name, factory in made.items():
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
-        check_key(host, api_key)
-        check_names(allowed_origins, allowed_hosts)
-        if max_size < 1024:
-            raise ConfigError("max_size must be at least 1024")
-        if lead_s < 0.2 or buffer_s < 0.2:
-            raise ConfigError("lead_s and buffer_s must be at least 0.2 seconds")
-        if idle_s <= 0:
-            raise ConfigError("idle_s must be more than 0 seconds")
+        self.keys = KeyRing([Key(key) if isinstance(key, str) else key for key in keys])
+        check_key(host, self.keys.needed)
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
         if ears is not None:
             heard = AudioInput(format=AudioFormat(), turn_detection=TurnDetection())
@@ -161,25 +147,27 @@ class RealtimeServer:
             clock=clock or LoopClock(),
             timer=timer or LoopClock(),
             counters=self.counters,
-            lead_s=lead_s,
-            buffer_s=buffer_s,
-            idle_s=idle_s,
+            limits=limits,
             names=dict(names or {}),
         )
-        self._limit = ConnectionLimit(max_sessions, max_per_address)
+        self._limit = ConnectionLimit(limits.max_sessions, limits.max_per_address)
+        self._allowances = Allowances(self._service.timer, limits.max_sessions)
         self._connections: set[RealtimeConnection] = set()
         self._address = (host, port)
+        secrets = ClientSecrets()
         authentication = Authentication(
-            api_key,
-            origins=allowed_origins,
-            hosts=[*allowed_hosts, host],
-            any_host=not allowed_hosts and not is_loopback(host),
+            self.keys,
+            origins=access.origins,
+            hosts=[*access.hosts, host],
+            any_host=not access.hosts and not is_loopback(host),
+            secrets=secrets,
         )
         self._open = False
         self._options: dict[str, Any] = {
             "tls": tls,
-            "max_frame": max_size,
+            "max_frame": limits.max_frame,
             "send_buffer": SEND_BUFFER,
+            "reuse_port": reuse_port,
         }
         self._sessions, self._requests = UnderWay(), UnderWay()
         self.app: ASGIApp = make_app(
@@ -188,9 +176,11 @@ class RealtimeServer:
             authentication=authentication,
             bundled=bundled,
             realtime=self._serve_session,
-            api=api_routes(lambda: self._service, self._limit, self.counters, self._requests),
+            api=api_routes(
+                lambda: self._service, self._limit, self._allowances, self._requests, secrets
+            ),
             ready=lambda: self._open,
-            origins=allowed_origins,
+            access=access,
         )
 
     @asynccontextmanager
@@ -269,20 +259,38 @@ class RealtimeServer:
         self._sessions.end()
         self._requests.end()
 
-    async def _serve_session(self, socket: AsgiSocket, model: str | None) -> None:
+    async def _serve_session(self, socket: AsgiSocket, model: str | None, caller: Caller) -> None:
+        account = caller.account
         # Asked again: several handshakes may have passed the gate at once.
-        if (why := self._limit.refusal(socket.address)) is not None:
+        if (why := self._limit.refusal(socket.address, account)) is not None:
             await socket.close(1013, why)
             return
-        connection = RealtimeConnection(socket, self._service, model)
+        meter = Meter(self._service.timer, self._allowances.of(socket.address, account))
+        service = replace(self._service, caller=caller)
+        connection = RealtimeConnection(socket, service, model, meter)
         self.counters.sessions += 1
         self.counters.sessions_total += 1
         self._connections.add(connection)
+        key = account.key.name if account.key is not None else None
         try:
-            with self._sessions.scope() as scope, self._limit.taken(socket.address):
+            with (
+                labelled(session=connection.id, address=socket.address, key=key),
+                self._logged(),
+                self._sessions.scope() as scope,
+                self._limit.taken(socket.address, account),
+            ):
                 await connection.serve()
         finally:
             self._connections.remove(connection)
             self.counters.sessions -= 1
         if scope.cancelled_caught:
             await socket.close(1001, "the server is stopping")
+
+    @contextmanager
+    def _logged(self) -> Generator[None, None, None]:
+        began = anyio.current_time()
+        _log.info("session opened")
+        try:
+            yield
+        finally:
+            _log.info("session closed after %.1f s", anyio.current_time() - began)

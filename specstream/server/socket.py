@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,6 +51,10 @@ class Socket(Protocol):
 
     def unread(self) -> tuple[int, int]:
         """Bytes that were sent and wait in this process, and in the kernel; 0 where it isn't known."""
+        ...
+
+    def gone(self) -> bool:
+        """Whether the peer has closed its end, though not all that it sent was received."""
         ...
 
     def abort(self) -> None:
@@ -104,6 +109,16 @@ class AsgiSocket:
         if self._transport is None:
             return 0, 0
         return self._transport.get_write_buffer_size(), _in_kernel(self._transport)
+
+    def gone(self) -> bool:
+        """See `Socket.gone`."""
+        plain = self._transport and self._transport.get_extra_info("socket")
+        hangup = getattr(select, "POLLRDHUP", 0)  # where the platform tells
+        if not plain or not hangup:
+            return False
+        poll = select.poll()
+        poll.register(plain.fileno(), hangup)
+        return bool(poll.poll(0))
 
     def abort(self) -> None:
         """See `Socket.abort`."""

@@ -215,7 +215,7 @@ async def test_a_refused_request_raises_and_the_client_stays_usable() -> None:
 async def test_connecting_fails_with_one_clear_error(
     url: str, error: type[Exception], reason: str
 ) -> None:
-    stand = Stand(ScriptedEngine(["x"]), api_key="secret")
+    stand = Stand(ScriptedEngine(["x"]), keys=["secret"])
     async with stand.running():
         with pytest.raises(error, match=reason):
             async with RealtimeClient.connect(url.format(port=stand.port), ready_timeout=0):

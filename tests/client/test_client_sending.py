@@ -46,12 +46,12 @@ async def test_what_cannot_be_sent_is_refused_and_the_client_stays_usable(
     ]
 
 
-async def test_a_server_may_take_larger_frames() -> None:
-    stand = Stand(ScriptedEngine(["five."]), voice=None, max_size=2 << 20)
+async def test_a_server_may_take_only_smaller_frames() -> None:
+    stand = Stand(ScriptedEngine(["five."]), voice=None, max_frame=4096)
     async with stand.running():
-        async with RealtimeClient.connect(stand.url, max_size=2 << 20) as client:
-            with pytest.raises(RequestError, match="settings_too_large"):
-                await client.update(instructions="x" * 1_100_000)
+        async with RealtimeClient.connect(stand.url, max_size=4096) as client:
+            with pytest.raises(RequestError, match="4096"):
+                await client.update(instructions="x" * 5000)
 
 
 async def test_only_sampling_parameters_say_how_to_sample() -> None:

@@ -150,7 +150,7 @@ async def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_white_space_around_a_key_is_not_sent() -> None:
-    stand = Stand(ScriptedEngine(["five."]), api_key="secret")
+    stand = Stand(ScriptedEngine(["five."]), keys=["secret"])
     async with stand.running(), RealtimeClient.connect(stand.url, api_key=" secret\n"):
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,12 +15,12 @@ import pytest
 
 from specstream.client.client import Done, RealtimeClient
 from specstream.commands import main as cli, serve
-from specstream.commands.serving import ServerConfig, api_key_of, server_config, until_stopped
+from specstream.commands.serving import ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import EngineConfig
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, ConnectionFailed
 from specstream.testing import ScriptedEngine
 from tests.server.certificate import CERTIFICATE, LOCKED_KEY
-from tests.server.doubles import Gate, settle
+from tests.server.doubles import Gate, settle, wait_for
 
 
 def parsed(*argv: str) -> Namespace:
@@ -30,7 +31,9 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
         '[server]\nhost = "::1"\nport = 9000\norigins = ["https://a.example"]\nhosts = ["v.example"]\n'
-        "max_sessions = 5\nmax_per_address = 2\nidle = 60\nlead = 1.5\ndrain = 3\n"
+        "max_sessions = 5\nmax_per_address = 2\nidle_s = 60\nlead_s = 1.5\ndrain = 3\n"
+        'proxies = ["10.0.0.0/8"]\nlongest_s = 900\nmax_frame = 2048\nbuffer_s = 9\n'
+        "reuse_port = true\nlog_json = true\n"
         'api_key_file = "key"\ntls_cert = "c.pem"\ntls_key = "k.pem"\n'
     )
     written = ServerConfig(
@@ -40,9 +43,15 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         hosts=("v.example",),
         max_sessions=5,
         max_per_address=2,
-        idle=60,
-        lead=1.5,
+        idle_s=60,
+        lead_s=1.5,
         drain=3,
+        proxies=("10.0.0.0/8",),
+        longest_s=900,
+        max_frame=2048,
+        buffer_s=9,
+        reuse_port=True,
+        log_json=True,
         api_key_file="key",
         tls_cert="c.pem",
         tls_key="k.pem",
@@ -58,8 +67,8 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
             "port": 0,
             "origins": ("https://b.example", "null"),
             "max_sessions": 7,
-            "lead": 0.5,
-            "idle": 9.0,
+            "lead_s": 0.5,
+            "idle_s": 9.0,
             "drain": 0.0,
         }
     )
@@ -76,7 +85,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
             "server.max_session: there is no such key; did you mean max_sessions?",
         ),
         ("[server]\norigins = 'x'\n", [], "server.origins"),
-        ("[server]\nlead = 0\n", [], "server.lead"),
+        ("[server]\nlead_s = 0\n", [], "server.lead_s"),
         ("[servers]\n", [], "unknown table 'servers'"),
         ("server = 3\n", [], "server must be a table"),
         ("", ["--max-sessions", "0"], "--max-sessions"),
@@ -86,6 +95,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         ("", ["--origins", "a.example"], "'a.example' is no origin"),
         ("[server]\norigins = ['https://a.example:443']\n", [], "write https://a.example, as"),
         ("", ["--hosts", "a.example", "a.example:80"], "'a.example:80' is no host name"),
+        ("", ["--proxies", "10.0.0.0/33"], "'10.0.0.0/33' is no address"),
         ("", ["--hosts", "https://a.example"], "'https://a.example' is no host name"),
     ],
 )
@@ -120,7 +130,8 @@ def test_a_key_comes_from_the_option_the_file_or_the_environment(
 
     def key(*argv: str) -> str | None:
         args = parsed("serve", *argv)
-        return api_key_of(args, server_config(args, table=True))
+        found = keys_of(args, server_config(args, table=True))
+        return found[0].secret if found else None
 
     monkeypatch.delenv("SPECSTREAM_API_KEY", raising=False)
     assert key() is None
@@ -131,7 +142,7 @@ def test_a_key_comes_from_the_option_the_file_or_the_environment(
     monkeypatch.setenv("SPECSTREAM_API_KEY", "")
     with pytest.raises(ConfigError, match="SPECSTREAM_API_KEY"):
         key()
-    for bad, says in ((b"\n", "one key"), (b"two words\n", "one key"), (b"\xff\xfe", "no text")):
+    for bad, says in ((b"\n", "hold a key"), (b"two words\n", "line 1"), (b"\xff\xfe", "no text")):
         file.write_bytes(bad)
         with pytest.raises(ConfigError, match=says):
             key("--api-key-file", str(file))
@@ -276,3 +287,44 @@ async def test_an_adapter_is_stopped_in_the_same_way(monkeypatch: pytest.MonkeyP
         await settle()
         signal.raise_signal(signal.SIGTERM)
     assert codes == [0]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this platform has no such signal")
+async def test_sighup_reads_keys_and_certificate_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys, certificate = tmp_path / "keys", tmp_path / "cert"
+    keys.write_text("old\n")
+    certificate.write_text(CERTIFICATE)
+    loaded: list[str] = []
+    plain = ServerConfig.load_certificate
+
+    def load(self: ServerConfig, context: Any) -> None:
+        plain(self, context)
+        loaded.append(certificate.read_text())
+
+    monkeypatch.setattr(ServerConfig, "load_certificate", load)
+    notes: list[str] = []
+    monkeypatch.setattr("specstream.commands.serving.note", notes.append)
+    argv = ("--api-key-file", str(keys), "--tls-cert", str(certificate), "--voice", "reference")
+    trusted = ssl.create_default_context(cadata=CERTIFICATE.partition("-----BEGIN PRIV")[0])
+    trusted.check_hostname = False
+    async with serving(ScriptedEngine(["a.", "b."]), monkeypatch, *argv) as (url, codes):
+        async with RealtimeClient.connect(url, api_key="old", tls=trusted):
+            pass
+        keys.write_text("new name=web\n")
+        signal.raise_signal(signal.SIGHUP)
+        await wait_for(lambda: len(notes) == 1)
+        async with RealtimeClient.connect(url, api_key="new", tls=trusted):
+            with pytest.raises(ConnectionFailed, match="401"):
+                async with RealtimeClient.connect(url, api_key="old", tls=trusted):
+                    pass
+        keys.write_text("")
+        signal.raise_signal(signal.SIGHUP)
+        await wait_for(lambda: len(notes) == 2)
+        assert "what was in use stays" in notes[1] and "must hold a key" in notes[1]
+        async with RealtimeClient.connect(url, api_key="new", tls=trusted):
+            pass
+        signal.raise_signal(signal.SIGTERM)
+    assert codes == [0]
+    assert len(loaded) == 2

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from specstream.client.client import Done, RealtimeClient, RealtimeEvent, Reply, TextDelta
+from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.server import RealtimeServer
 from specstream.signals import Signal
 from specstream.stages.interfaces import VoiceCapabilities
@@ -299,6 +300,15 @@ class Wire:
         return [event["type"] for event in self.seen]
 
 
+def server_options(**flat: Any) -> dict[str, Any]:
+    """The server's options, with access and limits each in its own object."""
+    made: dict[str, Any] = {}
+    for name, kind in (("access", ServerAccess), ("limits", ServerLimits)):
+        named = [option for option in kind.model_fields if option in flat]
+        made[name] = kind(**{option: flat.pop(option) for option in named})
+    return {**made, **flat}
+
+
 class Stand:
     """A server with test doubles for engine and adapters, and its clients."""
 
@@ -315,7 +325,7 @@ class Stand:
         makers: dict[str, Any] = {"voice": voice if make_voice else None}
         makers |= {"avatar": OneCueFace, "prompts": OneShotBoard}
         self.server = RealtimeServer(
-            engine, **{**makers, "port": 0, "clock": self.clock, **options}
+            engine, **{**makers, "port": 0, "clock": self.clock, **server_options(**options)}
         )
         self.port = 0
 

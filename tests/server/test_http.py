@@ -15,11 +15,13 @@ from websockets.typing import Origin, Subprotocol
 from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
-from specstream.server.limits import ConnectionLimit
+from specstream.server.keys import Account
+from specstream.server.limits import ConnectionLimit, Meter
 from specstream.server.server import RealtimeServer
 from specstream.server.sessions.connection import RealtimeConnection
+from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
-from tests.server.doubles import Gate, Stand, WordVoice, wait_for
+from tests.server.doubles import Gate, Stand, WordVoice, server_options, wait_for
 
 KEY = "s3cret"
 
@@ -79,14 +81,14 @@ def protocols(*names: str) -> dict[str, Any]:
     ],
 )
 async def test_a_key_is_asked_for(query: str, options: dict[str, Any], wanted: int) -> None:
-    server = stand(api_key=KEY)
+    server = stand(keys=[KEY])
     async with server.running():
         assert await status(server, query, **options) == wanted
         assert server.server.counters.refused_total == (wanted == 401)
 
 
 async def test_only_the_protocol_is_echoed_never_the_key() -> None:
-    server = stand(api_key=KEY)
+    server = stand(keys=[KEY])
     async with server.running():
         offered = protocols(f"openai-insecure-api-key.{KEY}", "realtime")
         async with connect(server.url, proxy=None, **offered) as socket:
@@ -103,12 +105,12 @@ async def test_only_the_protocol_is_echoed_never_the_key() -> None:
         ("http://127.0.0.1:1", {}, 403),
         ("http://evil.example", {}, 403),
         ("null", {}, 403),
-        ("http://good.example", {"allowed_origins": ["http://good.example"]}, 101),
-        ("http://evil.example", {"allowed_origins": ["http://good.example"]}, 403),
-        ("http://evil.example", {"allowed_origins": ["*"]}, 101),
-        ("http://good.example:81", {"allowed_origins": ["http://Good.example:81"]}, 101),
-        ("app://-", {"allowed_origins": ["app://-"]}, 101),
-        ("null", {"allowed_origins": ["null"]}, 101),
+        ("http://good.example", {"origins": ["http://good.example"]}, 101),
+        ("http://evil.example", {"origins": ["http://good.example"]}, 403),
+        ("http://evil.example", {"origins": ["*"]}, 101),
+        ("http://good.example:81", {"origins": ["http://Good.example:81"]}, 101),
+        ("app://-", {"origins": ["app://-"]}, 101),
+        ("null", {"origins": ["null"]}, 101),
     ],
 )
 async def test_foreign_pages_are_kept_out(
@@ -150,12 +152,12 @@ async def test_a_name_that_was_pointed_at_this_machine_is_kept_out(path: str) ->
         ("192.168.1.5", {}, 200),
         ("localhost.evil.example", {}, 421),
         ("127.0.0.1.evil.example", {}, 421),
-        ("evil.example:80", {"api_key": KEY}, 421),
-        ("voice.example", {"allowed_hosts": ["Voice.example"]}, 200),
-        ("other.example", {"allowed_hosts": ["voice.example"]}, 421),
-        ("other.example", {"allowed_hosts": ["*"]}, 200),
-        ("any.example", {"api_key": KEY, "host": "0.0.0.0"}, 200),
-        ("any.example", {"api_key": KEY, "host": "0.0.0.0", "allowed_hosts": ["v.example"]}, 421),
+        ("evil.example:80", {"keys": [KEY]}, 421),
+        ("voice.example", {"hosts": ["Voice.example"]}, 200),
+        ("other.example", {"hosts": ["voice.example"]}, 421),
+        ("other.example", {"hosts": ["*"]}, 200),
+        ("any.example", {"keys": [KEY], "host": "0.0.0.0"}, 200),
+        ("any.example", {"keys": [KEY], "host": "0.0.0.0", "hosts": ["v.example"]}, 421),
         ("user@localhost@evil.example", {}, 421),
         ("[::1", {}, 400),
     ],
@@ -193,18 +195,18 @@ async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> No
 def test_one_address_cannot_have_all_places(
     address: str, most: int, each: int | None, let_in: int
 ) -> None:
-    places = ConnectionLimit(most, each)
+    places, account = ConnectionLimit(most, each), Account()
     with ExitStack() as stack:
         for _ in range(let_in):
-            assert places.refusal(address) is None
-            stack.enter_context(places.taken(address))
-        assert places.refusal(address) is not None
+            assert places.refusal(address, account) is None
+            stack.enter_context(places.taken(address, account))
+        assert places.refusal(address, account) is not None
         if address.startswith("2001:db8::"):
-            assert places.refusal("2001:db8::ffff:2") is not None, "the same network"
-            assert places.refusal("2001:db8:0:1::1") is None
+            assert places.refusal("2001:db8::ffff:2", account) is not None, "the same network"
+            assert places.refusal("2001:db8:0:1::1", account) is None
         if let_in < most:
-            assert places.refusal("198.51.100.1") is None, "others still can"
-    assert places.refusal(address) is None
+            assert places.refusal("198.51.100.1", account) is None, "others still can"
+    assert places.refusal(address, account) is None
 
 
 async def test_an_address_with_all_its_places_is_told() -> None:
@@ -256,8 +258,10 @@ class Spoken:
 
 @pytest.mark.virtual_time
 async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> None:
-    server, socket = RealtimeServer(ScriptedEngine([]), idle_s=30.0), Deaf()
-    connection = RealtimeConnection(cast(Any, socket), server._service, None)
+    server, socket = Stand(ScriptedEngine([]), idle_s=30.0).server, Deaf()
+    connection = RealtimeConnection(
+        cast(Any, socket), server._service, None, Meter(LoopClock(), [])
+    )
     began = anyio.current_time()
     turn = cast(Any, Spoken())
     connection._responses[turn.id] = turn
@@ -303,7 +307,7 @@ async def test_other_methods() -> None:
 
 
 async def test_figures_need_the_key_and_the_page_does_not() -> None:
-    server = stand(api_key=KEY)
+    server = stand(keys=[KEY])
     async with server.running():
         assert (await get(server.port, "/metrics"))[0] == 401
         assert (await get(server.port, "/metrics", "GET", f"Authorization: Bearer {KEY}"))[0] == 200
@@ -319,22 +323,24 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
         {"host": "192.168.1.5"},
         {"host": "example.org"},
         {"host": ""},
-        {"api_key": ""},
+        {"keys": [""]},
+        {"keys": [KEY, KEY]},
+        {"keys": KEY},
         {"max_sessions": 0},
         {"max_per_address": 0},
         {"idle_s": 0.0},
-        {"max_size": 10},
+        {"max_frame": 10},
         {"lead_s": 0.0},
         {"buffer_s": 0.0},
         {"voice": WordVoice()},
-        {"allowed_origins": ["https://good.example/"]},
-        {"allowed_origins": ["good.example"]},
-        {"allowed_hosts": ["voice.example:80"]},
+        {"origins": ["https://good.example/"]},
+        {"origins": ["good.example"]},
+        {"hosts": ["voice.example:80"]},
     ],
 )
 def test_unsafe_and_senseless_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        RealtimeServer(ScriptedEngine(["x"]), **options)
+        RealtimeServer(ScriptedEngine(["x"]), **server_options(**options))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +350,7 @@ def test_unsafe_and_senseless_options_are_refused(options: dict[str, Any]) -> No
         ("params", {"temperature": 1}),
         ("system", 3),
         ("model", None),
-        ("api_key", b"secret"),
+        ("keys", "secret"),
         ("tls", True),
     ],
 )
@@ -358,7 +364,7 @@ def test_an_option_of_the_wrong_kind_is_named(name: str, given: Any) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
 def test_loopback_needs_no_key(host: str) -> None:
     RealtimeServer(ScriptedEngine(["x"]), host=host)
-    RealtimeServer(ScriptedEngine(["x"]), host="0.0.0.0", api_key=KEY)
+    RealtimeServer(ScriptedEngine(["x"]), host="0.0.0.0", keys=[KEY])
 
 
 async def test_a_taken_port_is_named() -> None:
@@ -367,3 +373,17 @@ async def test_a_taken_port_is_named() -> None:
         with pytest.raises(PortUnavailable, match=str(server.port)):
             async with RealtimeServer(ScriptedEngine(["x"]), port=server.port).start():
                 raise AssertionError("listening twice")
+
+
+@pytest.mark.parametrize(
+    ("proxies", "seen"),
+    [((), "127.0.0.1"), (("127.0.0.0/8",), "203.0.113.9"), (("10.0.0.1",), "127.0.0.1")],
+)
+async def test_a_proxy_that_is_named_tells_the_clients_address(
+    proxies: tuple[str, ...], seen: str
+) -> None:
+    stand = Stand(ScriptedEngine([]), voice=None, proxies=proxies)
+    forwarded: dict[str, Any] = {"additional_headers": {"X-Forwarded-For": "203.0.113.9"}}
+    async with stand.running(), stand.client(**forwarded):
+        (connection,) = stand.server._connections
+        assert connection._socket.address == seen

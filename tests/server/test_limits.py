@@ -30,7 +30,10 @@ class _Pipe:
     """A socket as `drop_slow_reader` sees it: ``unsent`` bytes wait in its transport."""
 
     def __init__(self) -> None:
-        self.unsent, self.written, self.aborted = 0, 0, False
+        self.unsent, self.written, self.aborted, self.left = 0, 0, False, False
+
+    def gone(self) -> bool:
+        return self.left
 
     def unread(self) -> tuple[int, int]:
         return self.unsent, 0
@@ -78,6 +81,10 @@ async def test_how_long_a_reader_is_waited_for() -> None:
     def far_away(pipe: _Pipe, _: int) -> None:
         pipe.unsent, pipe.written = 3000, pipe.written + 3000  # acknowledged a second later
 
+    def leaves(pipe: _Pipe, second: int) -> None:
+        pipe.left = second == 7
+
+    assert await seconds_until_dropped(leaves, limit=200) == 7
     assert await seconds_until_dropped(far_away, limit=200) is None
     assert await seconds_until_dropped(dead, limit=100) == 1 + PATIENCE_S
     assert await seconds_until_dropped(trickle, limit=100) == 1 + 2 * PATIENCE_S

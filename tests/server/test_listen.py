@@ -9,6 +9,9 @@ from websockets.asyncio.server import ServerConnection
 from specstream.commands.main import main
 from specstream.errors import PortUnavailable
 from specstream.server.listen import check_address, listen, location
+from specstream.server.server import RealtimeServer
+from specstream.testing import ScriptedEngine
+from tests.server.doubles import Stand
 
 
 async def _greet(client: ServerConnection) -> None:
@@ -18,7 +21,7 @@ async def _greet(client: ServerConnection) -> None:
 async def test_an_address_that_was_looked_at_is_free_again() -> None:
     async with listen(_greet) as port:
         pass
-    await check_address("127.0.0.1", port, None)
+    await check_address("127.0.0.1", port, False)
     async with listen(_greet, port=port), connect(f"ws://127.0.0.1:{port}") as client:
         assert await client.recv() == "hello"
 
@@ -44,7 +47,7 @@ def test_a_missing_key_is_told_before_anything_is_opened_or_loaded(
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
 async def test_a_name_that_is_none_is_told_as_an_address_that_cannot_be_had(host: str) -> None:
     with pytest.raises(PortUnavailable, match="choose another port"):
-        await check_address(host, 0, "key")
+        await check_address(host, 0, True)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,17 @@ async def test_a_name_that_is_none_is_told_as_an_address_that_cannot_be_had(host
 )
 def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
     assert location(host, 80) == shown
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this platform has no such option")
+async def test_two_servers_may_share_a_port_if_both_say_so() -> None:
+    """So the next version can start before the last one has ended."""
+    old = Stand(ScriptedEngine([]), reuse_port=True)
+    async with old.running():
+        again = RealtimeServer(ScriptedEngine([]), port=old.port)
+        with pytest.raises(PortUnavailable):
+            async with again.start():
+                pass
+        again = RealtimeServer(ScriptedEngine([]), port=old.port, reuse_port=True)
+        async with again.start() as port:
+            assert port == old.port

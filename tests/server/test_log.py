@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import ssl
 from collections.abc import Generator
@@ -21,9 +22,12 @@ from specstream.client.dial import hide_keys
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage
+from specstream.server.keys import Key
+from specstream.server.logs import log_json
 from specstream.testing import ScriptedEngine
 from tests.server.certificate import CERTIFICATE
-from tests.server.doubles import Stand
+from tests.server.doubles import Stand, wait_for
+from tests.server.test_http import get
 from tests.support.standins import ToneVoice
 
 KEY = "s3cret-KEY.of_mine"
@@ -68,7 +72,7 @@ def everything() -> Generator[io.StringIO, None, None]:
 async def test_no_key_is_logged_by_the_server(
     right: bool, query: str, options: dict[str, Any], everything: io.StringIO
 ) -> None:
-    stand = Stand(ScriptedEngine(["fine."]), api_key=KEY if right else "another")
+    stand = Stand(ScriptedEngine(["fine."]), keys=[KEY if right else "another"])
     silent = logging.getLogger("elsewhere")
     silent.disabled = True
     async with stand.running():
@@ -82,7 +86,7 @@ async def test_no_key_is_logged_by_the_server(
 
 
 async def test_no_key_is_logged_with_an_error(everything: io.StringIO) -> None:
-    stand = Stand(ScriptedEngine(["fine."]), api_key=KEY)
+    stand = Stand(ScriptedEngine(["fine."]), keys=[KEY])
     async with stand.running():
         for request in (
             f"GET /v1/realtime?token={KEY} HTTP/9\r\n\r\n",
@@ -102,7 +106,7 @@ async def test_no_key_is_logged_with_an_error(everything: io.StringIO) -> None:
 
 
 async def test_no_key_is_logged_by_clients(everything: io.StringIO) -> None:
-    stand = Stand(ScriptedEngine(["fine."]), api_key=KEY)
+    stand = Stand(ScriptedEngine(["fine."]), keys=[KEY])
     async with stand.running():
         async with RealtimeClient.connect(stand.url, api_key=KEY):
             pass
@@ -170,3 +174,30 @@ async def test_a_client_over_tls(tls: tuple[ssl.SSLContext, Path]) -> None:
         context = ssl.create_default_context(cafile=str(file))
         async with RealtimeClient.connect(url, tls=context) as client:
             assert client.session["id"]
+
+
+async def test_lines_of_json_carry_the_ids_of_session_and_request() -> None:
+    text = io.StringIO()
+    log = logging.getLogger("specstream")
+    before = (log.level, log.propagate, list(log.handlers))
+    log_json(text)
+    stand = Stand(ScriptedEngine(["one."]), voice=None, keys=[Key("k", "web")])
+    try:
+        async with stand.running():
+            async with stand.client("?token=k") as wire:
+                id = wire.seen[0]["session"]["id"]
+            headers = ("Authorization: Bearer k", "X-Request-Id: mine")
+            _, head, _ = await get(stand.port, "/v1/models", "GET", *headers)
+            assert "x-request-id: mine" in head.lower()
+            await wait_for(lambda: text.getvalue().count("\n") == 3)
+            log.error("broken", exc_info=ValueError("x"))
+    finally:
+        log.setLevel(before[0])
+        log.propagate, log.handlers[:] = before[1], before[2]
+    lines = [json.loads(line) for line in text.getvalue().splitlines()]
+    opened, closed, request, broken = lines
+    assert (opened["message"], opened["session"], opened["key"]) == ("session opened", id, "web")
+    assert closed["session"] == id and closed["address"] == "127.0.0.1"
+    assert (request["request"], request["key"]) == ("mine", "web")
+    assert request["message"].startswith("GET /v1/models: 200 after")
+    assert broken["level"] == "error" and "ValueError: x" in broken["traceback"]

@@ -40,7 +40,7 @@ async def test_the_page_is_told_which_pair_answers() -> None:
 async def test_the_page_can_tell_a_key_from_a_server_that_stopped(query: str, wanted: int) -> None:
     """It asks `/ready`, then `/metrics`, with the query of its own address."""
     assert re.findall(r'await answer\("([a-z]+)"\)', page()) == ["ready", "metrics"]
-    server = stand(api_key=KEY)
+    server = stand(keys=[KEY])
     async with server.running():
         assert (await get(server.port, f"/ready{query}"))[0] == 200
         assert (await get(server.port, f"/metrics{query}"))[0] == wanted

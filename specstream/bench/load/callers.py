@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -197,6 +196,7 @@ async def _serve(parent: Connection, config: EngineConfig, voice: str, order: Or
     from specstream.bench.load.capacity import measured_costs
     from specstream.engine.engine import Engine
     from specstream.engine.generation import Generation
+    from specstream.server.options import ServerLimits
     from specstream.server.server import RealtimeServer
     from specstream.stages.adapters import default_voice, load_adapter
     from specstream.stages.deadline import Deadlines
@@ -208,8 +208,8 @@ async def _serve(parent: Connection, config: EngineConfig, voice: str, order: Or
         make = partial(load_adapter, "voice", voice if voice != "auto" else default_voice().name)
         async with aclosing(make()) as speaker:
             costs = await measured_costs(engine, speaker)
-        options: dict[str, Any] = {"max_sessions": 1_000, "max_per_address": 1_000}
-        server = RealtimeServer(engine, voice=make, port=0, **options)
+        limits = ServerLimits(max_sessions=1_000, max_per_address=1_000)
+        server = RealtimeServer(engine, voice=make, port=0, limits=limits)
         async with server.start() as port:
             parent.send((port, costs))
             await asyncio.Event().wait()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
+from specstream.server.options import ServerLimits
 from specstream.server.server import RealtimeServer
 from specstream.testing.doubles import ScriptedVoice
 from specstream.testing.engine import ScriptedEngine, chunks_of
@@ -189,8 +190,7 @@ async def _ours(parent: Connection, arm: Arm, tokens: int) -> None:
         ScriptedEngine([chunks], timed=True),
         voice=(lambda: ScriptedVoice(word_ms=1e3 / PER_S)) if arm == "audio" else None,
         port=0,
-        max_sessions=10_000,
-        max_per_address=10_000,
+        limits=ServerLimits(max_sessions=10_000, max_per_address=10_000),
     )
     async with server.start() as port:
         parent.send(port)

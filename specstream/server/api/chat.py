@@ -47,7 +47,7 @@ def chat_ask(body: ChatBody, service: Service) -> ReplyRequest:
 async def chat_whole(body: ChatBody, service: Service, model: str) -> dict[str, Any]:
     """Write all replies and return the whole answer."""
     ask = chat_ask(body, service)
-    async with ApiReply.begin_all(service.engine, ask, body.n, service.counters) as replies:
+    async with ApiReply.begin_all(service, ask, body.n) as replies:
         async with anyio.create_task_group() as group:
             for reply in replies:
                 group.start_soon(reply.whole)
@@ -91,7 +91,7 @@ async def chat_events(
     """Yield the chunks of all replies as they are committed; a chunk is a round."""
     ask, head = chat_ask(body, service), _head("chat.completion.chunk", model)
     usage = body.stream_options is not None and body.stream_options.include_usage
-    async with ApiReply.begin_all(service.engine, ask, body.n, service.counters) as replies:
+    async with ApiReply.begin_all(service, ask, body.n) as replies:
         begun = [set[int]() for _ in replies]
         async with aclosing(_merged(replies)) as merged:
             async for index, chunk in merged:

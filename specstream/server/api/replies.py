@@ -13,6 +13,7 @@ from specstream.engine.protocol import TextEngine, TextGeneration
 from specstream.metrics import Report
 from specstream.params import SamplingParams
 from specstream.server.counters import Counters
+from specstream.server.sessions.request import Service
 from specstream.types import Chunk, Message, Tools
 
 __all__ = ["ApiReply", "ReplyRequest", "usage_of"]
@@ -50,11 +51,9 @@ class ApiReply:
 
     @classmethod
     @asynccontextmanager
-    async def begin(
-        cls, engine: object, ask: ReplyRequest, counters: Counters
-    ) -> AsyncGenerator[ApiReply, None]:
+    async def begin(cls, service: Service, ask: ReplyRequest) -> AsyncGenerator[ApiReply, None]:
         """Start a reply; leaving the block stops it."""
-        text_engine = cast(TextEngine, engine)
+        text_engine = cast(TextEngine, service.engine)
         async with text_engine.generate(
             ask.messages,
             ask.params,
@@ -63,19 +62,20 @@ class ApiReply:
             chat_template_kwargs=ask.variables,
             tools=ask.tools,
         ) as generation:
-            yield cls(generation, counters, bool(ask.reference))
+            try:
+                yield cls(generation, service.counters, bool(ask.reference))
+            finally:
+                service.caller.account.spend(generation.report.completion_tokens)
 
     @classmethod
     @asynccontextmanager
     async def begin_all(
-        cls, engine: object, ask: ReplyRequest, count: int, counters: Counters
+        cls, service: Service, ask: ReplyRequest, count: int
     ) -> AsyncGenerator[list[ApiReply], None]:
         """Start several replies to one request."""
         async with AsyncExitStack() as stack:
             asks = [ask.again(number) for number in range(count)]
-            yield [
-                await stack.enter_async_context(cls.begin(engine, one, counters)) for one in asks
-            ]
+            yield [await stack.enter_async_context(cls.begin(service, one)) for one in asks]
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks, counted; to be closed by whoever leaves early."""

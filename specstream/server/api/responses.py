@@ -186,7 +186,7 @@ async def response_events(
 
     ask = _ask(body, service)
     async with (
-        ApiReply.begin(service.engine, ask, service.counters) as reply,
+        ApiReply.begin(service, ask) as reply,
         aclosing(reply.chunks()) as chunks,
     ):
         output = list[dict[str, Any]]()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from specstream.errors import SpecstreamError
+from specstream.realtime.wire import new_id
 from specstream.server.api.answering import Events, Streamed, read_body, while_connected
 from specstream.server.api.audio import (
     SpeechBody,
@@ -26,11 +28,21 @@ from specstream.server.api.body import ChatBody, parsed
 from specstream.server.api.chat import chat_events, chat_whole
 from specstream.server.api.errors import ApiError
 from specstream.server.api.responses import ResponsesBody, response_events, response_whole
-from specstream.server.counters import Counters
-from specstream.server.limits import ConnectionLimit, UnderWay
+from specstream.server.api.secrets import SecretBody, client_secret
+from specstream.server.keys import CALLER, ClientSecrets
+from specstream.server.limits import (
+    ANSWER_COST,
+    Allowances,
+    ConnectionLimit,
+    UnderWay,
+    cost,
+)
+from specstream.server.logs import labelled
 from specstream.server.sessions.request import Service
 
 __all__ = ["api_routes"]
+
+_log = logging.getLogger("specstream.server")
 
 _MOST_BYTES = 4 << 20  # of a body of JSON
 _MOST_AUDIO = 26 << 20  # of a form with a sound file
@@ -40,7 +52,7 @@ _MOST_AUDIO = 26 << 20  # of a form with a sound file
 class _Api:
     service: Callable[[], Service]
     limit: ConnectionLimit
-    counters: Counters
+    allowances: Allowances
     running: UnderWay
     began: int
 
@@ -69,29 +81,61 @@ class _Endpoint:
     handle: Callable[[Request], Awaitable[Response]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limit, status = self.api.limit, 0
+        request = Request(scope, receive)
+        status, began, name = 0, time.monotonic(), _name_of(request)
 
         async def sent(message: Message) -> None:
             nonlocal status
-            status = message.get("status", status)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
             await send(message)
 
-        client = scope.get("client")
+        key = request.scope[CALLER].account.key
+        with labelled(request=name, key=key and key.name):
+            try:
+                await self._serve(request, sent)
+            finally:
+                route = scope["route"].path
+                self.api.service().counters.requests[route, str(status or 499)] += 1
+                ms = (time.monotonic() - began) * 1e3
+                _log.info("%s %s: %d after %.0f ms", scope["method"], route, status or 499, ms)
+
+    async def _serve(self, request: Request, send: Send) -> None:
+        scope, receive, begun = request.scope, request.receive, False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        client, account = scope.get("client"), scope[CALLER].account
         address = client[0] if client else ""
-        try:
-            with limit.taken(address) if (why := limit.refusal(address)) is None else nullcontext():
-                if why is not None:
-                    error = ApiError(503, why, "server_error", code="no_place", retry_s=5)
-                    await error.response()(scope, receive, sent)
-                else:
-                    with self.api.running.scope() as served:
-                        response = await self._answer(Request(scope, receive))
-                        await response(scope, receive, sent)
-                    if served.cancelled_caught and not status:
-                        error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
-                        await error.response()(scope, receive, sent)
-        finally:
-            self.api.counters.requests[scope["route"].path, str(status or 499)] += 1
+        if (refusal := self._refusal(request, address)) is not None:
+            await refusal.response()(scope, receive, send)
+            return
+        with self.api.limit.taken(address, account), self.api.running.scope() as served:
+            response = await self._answer(request)
+            await response(scope, receive, sent)
+        if served.cancelled_caught and not begun:
+            error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
+            await error.response()(scope, receive, send)
+
+    def _refusal(self, request: Request, address: str) -> ApiError | None:
+        account = request.scope[CALLER].account
+        if (why := account.refusal()) is not None:
+            return ApiError(429, why, "insufficient_quota", code="insufficient_quota")
+        if (why := account.full()) is not None:
+            return ApiError(429, why, "rate_limit_error", code="rate_limit_exceeded", retry_s=1)
+        if (why := self.api.limit.refusal(address, account)) is not None:
+            return ApiError(503, why, "server_error", code="no_place", retry_s=5)
+        length = request.headers.get("content-length", "")
+        price = ANSWER_COST + cost(int(length) if length.isascii() and length.isdigit() else 0)
+        shared = self.api.allowances.of(address, account)
+        if wait_s := max((one.spend(price) for one in shared), default=0.0):
+            why, code = "your key or address asks for too much at once", "rate_limit_exceeded"
+            return ApiError(429, why, "rate_limit_error", code=code, retry_s=math.ceil(wait_s))
+        return None
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -102,11 +146,25 @@ class _Endpoint:
             return ApiError.of(error).response()
 
 
+def _name_of(request: Request) -> str:
+    """The id that the client or a proxy gave the request, if it can be used; else a new one."""
+    given = request.headers.get("x-request-id", "")
+    fits = 0 < len(given) <= 64 and given.isascii() and given.isprintable()
+    return given if fits else new_id("req")
+
+
 def api_routes(
-    service: Callable[[], Service], limit: ConnectionLimit, counters: Counters, running: UnderWay
+    service: Callable[[], Service],
+    limit: ConnectionLimit,
+    allowances: Allowances,
+    running: UnderWay,
+    secrets: ClientSecrets,
 ) -> list[BaseRoute]:
     """The routes; ``service`` gives what requests are served with, as it is once the server is open."""
-    api = _Api(service, limit, counters, running, int(time.time()))
+    api = _Api(service, limit, allowances, running, int(time.time()))
+
+    def served(request: Request) -> Service:
+        return replace(service(), caller=request.scope[CALLER])
 
     def described(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": api.began, "owned_by": "specstream"}
@@ -121,23 +179,23 @@ def api_routes(
         body = parsed(ChatBody, await read_body(request, _MOST_BYTES))
         model = api.checked(body.model)
         if body.stream:
-            return Events(chat_events(body, service(), model))
-        return await _whole(request, lambda: chat_whole(body, service(), model))
+            return Events(chat_events(body, served(request), model))
+        return await _whole(request, lambda: chat_whole(body, served(request), model))
 
     async def responses(request: Request) -> Response:
         body = parsed(ResponsesBody, await read_body(request, _MOST_BYTES))
         model = api.checked(body.model)
         if body.stream:
-            return Events(response_events(body, service(), model), named=True, done=False)
-        return await _whole(request, lambda: response_whole(body, service(), model))
+            return Events(response_events(body, served(request), model), named=True, done=False)
+        return await _whole(request, lambda: response_whole(body, served(request), model))
 
     async def speech(request: Request) -> Response:
         body = parsed(SpeechBody, await read_body(request, _MOST_BYTES))
-        return Streamed(spoken(body, service()), kind_of(body))
+        return Streamed(spoken(body, served(request)), kind_of(body))
 
     async def transcriptions(request: Request) -> Response:
         asked = await listening_of(request.headers, await read_body(request, _MOST_AUDIO))
-        found = await while_connected(request, lambda: transcribed(asked, service()))
+        found = await while_connected(request, lambda: transcribed(asked, served(request)))
         if found is None:
             return Response(status_code=499)
         if asked.stream:
@@ -146,7 +204,12 @@ def api_routes(
             return PlainTextResponse(found["text"] + "\n")
         return JSONResponse(found if asked.format == "verbose_json" else {"text": found["text"]})
 
+    async def client_secrets(request: Request) -> Response:
+        body = parsed(SecretBody, await read_body(request, _MOST_BYTES) or b"{}")
+        return JSONResponse(client_secret(body, served(request), secrets))
+
     return [
+        Route("/v1/realtime/client_secrets", _Endpoint(api, client_secrets), methods=["POST"]),
         Route("/v1/models", _Endpoint(api, models), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(api, one_model), methods=["GET"]),
         Route("/v1/chat/completions", _Endpoint(api, chat), methods=["POST"]),

@@ -14,7 +14,7 @@ from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.resources import ErrorDetail
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
-from specstream.server.limits import AUDIO_BURST, AUDIO_PER_S, RateLimit, cost, drop_slow_reader
+from specstream.server.limits import Meter, cost, drop_slow_reader
 from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.server.sessions.boxes import Inbox, Outbox
 from specstream.server.sessions.microphone import Microphone
@@ -30,6 +30,9 @@ MAX_RESPONSES = 4
 OUT_OF_BAND_AT_ONCE = 1
 """Out-of-band responses of a session that are generated at once: no session may fill the batch."""
 
+_COSTS: dict[type, float] = {pr.SessionUpdate: 5.0, pr.ItemCreate: 2.0}  # in small frames
+_APPEND_COST = 0.125  # of what other frames of that length cost: an append is paid for by its audio
+_CLOSING = {"server_stopping": "the server is stopping", "session_expired": "session_expired"}
 _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match on these words
 
 
@@ -38,14 +41,28 @@ def _stopping() -> Refused:
     return Refused("server_stopping", message, type="server_error")
 
 
-class RealtimeConnection:
-    """One session, from its handshake to its end."""
+def _expired(seconds: float) -> Refused:
+    message = f"Your session hit the maximum duration of {seconds / 60:g} minutes; connect again."
+    return Refused("session_expired", message)
 
-    def __init__(self, socket: Socket, service: Service, model: str | None) -> None:
+
+class RealtimeConnection:
+    """One session, from its handshake to its end.
+
+    Args:
+        socket: Its connection.
+        service: What sessions share, and who the caller is.
+        model: The model that the client named.
+        meter: What the client pays with.
+    """
+
+    def __init__(self, socket: Socket, service: Service, model: str | None, meter: Meter) -> None:
         self._socket = socket
         self._service = service
         self._session = RealtimeSession(
-            service.settings.model_copy(update={"model": model} if model else {}),
+            (service.caller.session or service.settings).model_copy(
+                update={"model": model} if model else {}
+            ),
             service.params,
             has_voice=service.factories.voice is not None,
             names=service.names,
@@ -55,7 +72,7 @@ class RealtimeConnection:
         self._inbox = Inbox()
         self._out_of_band = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
         self._written = 0
-        self._rate = RateLimit(service.timer)
+        self._meter = meter
         self._replies = service.engine.session()
         self._adapters = AdapterPool(service.factories)
         self._responses: dict[str, ResponseTurn] = {}
@@ -63,8 +80,13 @@ class RealtimeConnection:
         self._microphone: Microphone | None = None
         self._group: TaskGroup | None = None
         self._quiet_since = 0.0  # when the last frame came or the last response ended
-        self._stopping = False
+        self._ending: Refused | None = None  # why no more responses begin
         self._ended = anyio.Event()
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._session.id
 
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every response is stopped at once."""
@@ -74,10 +96,11 @@ class RealtimeConnection:
                 self._group = group
                 if ears is not None:
                     put = self._outbox.put
-                    rate = RateLimit(timer, per_s=AUDIO_PER_S, burst=AUDIO_BURST)
-                    self._microphone = Microphone(ears, self._session, put, self, group, rate)
+                    meter = self._meter
+                    self._microphone = Microphone(ears, self._session, put, self, group, meter)
                 group.start_soon(self._write)
                 group.start_soon(self._apply)
+                group.start_soon(self._expire)
                 group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)
                 await self._outbox.put(self._session.created())
                 await self._read()
@@ -93,15 +116,24 @@ class RealtimeConnection:
 
         The caller must drop a client that does not read to the end in time.
         """
-        self._stopping = True
+        self._ending = _stopping()
         with anyio.move_on_after(seconds):
             await self._responses_end()
         for response in self._responses.values():
-            response.cancel(_stopping())
+            response.cancel(self._ending)
         with anyio.move_on_after(GRACE_S + CLOSE_TIMEOUT):
             await self._responses_end()
             self._outbox.finish()
             await self._ended.wait()
+
+    async def _expire(self) -> None:
+        """Close the session once it is old enough and no response runs."""
+        await anyio.sleep(self._service.limits.longest_s)
+        if self._ending is None:
+            self._ending = _expired(self._service.limits.longest_s)
+            await self._responses_end()
+            await self.report(self._ending)
+            self._outbox.finish()
 
     async def _responses_end(self) -> None:
         while self._responses:
@@ -114,13 +146,14 @@ class RealtimeConnection:
             while (frame := await self._outbox.take()) is not None:
                 self._written += len(frame.encode())
                 await self._socket.send(frame)
-            await self._socket.close(1001, "the server is stopping")
+            assert self._ending is not None
+            await self._socket.close(1001, _CLOSING.get(self._ending.code, ""))
         except SocketClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:
-        idle_s = self._service.idle_s
+        idle_s = self._service.limits.idle_s
         self._quiet_since = anyio.current_time()
         try:
             while True:
@@ -141,7 +174,6 @@ class RealtimeConnection:
             return
 
     async def _take(self, frame: str) -> None:
-        await self._rate.take(1 + cost(len(frame)))
         event: pr.ClientEvent | Refused
         try:
             event = pr.parse_client_event(
@@ -151,6 +183,8 @@ class RealtimeConnection:
             )
         except Refused as refusal:
             event = refusal
+        share = _APPEND_COST if isinstance(event, pr.AudioAppend) else 1.0
+        await self._meter.take(_COSTS.get(type(event), 1.0) + cost(len(frame)) * share)
         if not isinstance(event, Refused) and self._inbox.overtakes(event):
             await self._answer(event)
         else:
@@ -204,7 +238,7 @@ class RealtimeConnection:
         for answer in self._session.answer(event):
             size = await self._outbox.put(answer)
             if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
-                await self._rate.take(cost(size))  # a small frame may ask for a large answer
+                await self._meter.take(cost(size))  # a small frame may ask for a large answer
         if isinstance(event, pr.SessionUpdate) and microphone is not None:
             await microphone.reconfigure()
 
@@ -240,8 +274,10 @@ class RealtimeConnection:
 
     async def _start(self, asked: ResponseSettings) -> None:
         async with self._starting:  # both the client and the end of a turn start responses
-            if self._stopping:
-                raise _stopping()
+            why = self._service.caller.account.refusal()
+            if self._ending is not None or why is not None:
+                raise self._ending or Refused("insufficient_quota", f"{why}.")
+            await self._meter.answer()
             request = self._session.request(asked)
             apart = request.conversation is None
             if not apart and (active := self._speaking()) is not None:
@@ -259,9 +295,9 @@ class RealtimeConnection:
                 avatar="avatar" in request.wants,
                 prompt="prompt" in request.wants,
             )
-            if self._stopping:  # meanwhile: a remote adapter may take seconds to answer
+            if self._ending is not None:  # meanwhile: a remote adapter may take seconds to answer
                 self._adapters.release(pipeline)
-                raise _stopping()
+                raise self._ending
             replies = self._service.engine.session() if apart else self._replies
             place = self._out_of_band if apart else nullcontext()
             response = ResponseTurn(request, self._service, replies, pipeline, self._outbox, place)

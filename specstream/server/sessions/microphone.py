@@ -18,7 +18,7 @@ from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.input_settings import AudioInput
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
-from specstream.server.limits import RateLimit
+from specstream.server.limits import Meter
 from specstream.server.sessions.audio import Format, decoded, sample_rate
 from specstream.server.sessions.hearing import SessionHearing
 from specstream.server.sessions.session import RealtimeSession
@@ -95,7 +95,7 @@ class Microphone:
         put: Sends an event.
         responder: Starts and stops responses.
         group: Where the listeners' tasks run.
-        rate: Limits the seconds of audio: recognising costs the server more than sending costs a client.
+        meter: What the client pays with: recognising costs the server more than sending costs a client.
     """
 
     ears: Ears
@@ -103,7 +103,7 @@ class Microphone:
     put: Callable[[ev.ServerEvent], Awaitable[object]]
     responder: Responder
     group: TaskGroup
-    rate: RateLimit
+    meter: Meter
     _settings: tuple[AudioInput, bool] = field(init=False)
     _hearing: SessionHearing | None = None
     _all: list[SessionHearing] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Microphone:
                 return
             self._refused.add(refusal.message)
             raise
-        await self.rate.take(len(pcm) / 2 / sample_rate(self._format))
+        await self.meter.hear(len(pcm) / 2 / sample_rate(self._format))
         await listener.add(pcm)
 
     def _commit(self) -> None:

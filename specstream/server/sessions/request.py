@@ -13,6 +13,8 @@ from specstream.listening.ears import Ears
 from specstream.realtime.input_settings import AudioFormat
 from specstream.realtime.settings import OwnEvent, SessionSettings
 from specstream.server.counters import Counters
+from specstream.server.keys import Account, Caller
+from specstream.server.options import ServerLimits
 from specstream.server.sessions.entries import ConversationItems
 from specstream.signals import Clock, LoopClock
 from specstream.stages.adapters import AdapterKind, stage_of
@@ -167,7 +169,7 @@ class Service:
     """The objects and settings that all sessions of a server share.
 
     ``clock`` paces audio, ``timer`` is for rate limits and slow
-    readers; for ``lead_s``, ``buffer_s``, ``idle_s`` and ``names`` see `RealtimeServer`.
+    readers; for ``names`` see `RealtimeServer`. ``caller`` is who is served, if it is for one.
     """
 
     engine: ServedEngine
@@ -177,8 +179,7 @@ class Service:
     clock: Clock = field(default_factory=LoopClock)
     timer: Clock = field(default_factory=LoopClock)
     counters: Counters = field(default_factory=Counters)
-    lead_s: float = 2.0
-    buffer_s: float = 30.0
-    idle_s: float = 600.0
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    caller: Caller = field(default_factory=lambda: Caller(Account()))
     ears: Ears | None = None
     names: Mapping[str, str] = field(default_factory=dict)

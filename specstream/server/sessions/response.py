@@ -105,12 +105,15 @@ class ResponseTurn:
         self._put = outbox.put
         self._timings = Timings(lambda: outbox.t_ms, service.counters)
         self._item = ItemWriter(self.id, request, outbox, self._timings)
-        self._pacer = AudioPacer(service.clock, lead_s=service.lead_s, buffer_s=service.buffer_s)
+        limits = service.limits
+        self._pacer = AudioPacer(service.clock, lead_s=limits.lead_s, buffer_s=limits.buffer_s)
+        self._account = service.caller.account
         self._generation: Any = None
         self._turn: Turn[Any] | None = None
         self._scope = anyio.CancelScope()
         self._cancelled: SpecstreamError | Reason | None = None  # why, once it was cancelled
         self._closing = False
+        self._counted = False
         self._error: BaseException | None = None
 
     @property
@@ -159,6 +162,10 @@ class ResponseTurn:
             self._closing = True
             await self._close()
         finally:
+            if self._generation is not None:
+                self._account.spend(self._generation.report.completion_tokens)
+            if not self._counted:
+                self._counters.responses["abandoned"] += 1
             self.finished.set()
 
     async def _perform(self) -> None:
@@ -244,6 +251,7 @@ class ResponseTurn:
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
         self._counters.responses[status] += 1
+        self._counted = True
         await self._put_response(status)
 
     def _status(self) -> EndStatus:

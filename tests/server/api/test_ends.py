@@ -178,7 +178,7 @@ async def test_a_foreign_page_may_not_ask() -> None:
 
 
 async def test_a_page_elsewhere_may_ask_if_it_is_named() -> None:
-    stand = Stand(ScriptedEngine(["fine."]), allowed_origins=["https://app.example"])
+    stand = Stand(ScriptedEngine(["fine."]), origins=["https://app.example"])
     async with stand.running():
         for origin, status in (("https://app.example", 200), ("https://evil.example", 400)):
             asked = f"Origin: {origin}\r\nAccess-Control-Request-Method: POST"

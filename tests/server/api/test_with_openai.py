@@ -39,7 +39,7 @@ async def served(
     stand = Stand(engine, names={"target": "scripted"}, **options)
     async with stand.running():
         base = f"http://127.0.0.1:{stand.port}/v1"
-        key = options.get("api_key") or "none"
+        key = options.get("keys", ["none"])[0]
         async with openai.AsyncOpenAI(base_url=base, api_key=key, max_retries=0) as client:
             yield client, engine, stand
 
@@ -272,7 +272,7 @@ async def test_without_a_voice_or_ears_that_is_said() -> None:
 
 
 async def test_keys_models_and_places() -> None:
-    async with served("fine.", api_key="s3cret", max_sessions=1) as (client, _, stand):
+    async with served("fine.", keys=["s3cret"], max_sessions=1) as (client, _, stand):
         listed = await client.models.list()
         assert [model.id for model in listed.data] == ["scripted"]
         assert (await client.models.retrieve("scripted")).id == "scripted"

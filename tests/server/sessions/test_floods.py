@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import anyio
 import pytest
+from websockets.asyncio.client import connect
 
-from specstream.realtime.protocol import MAX_STRUCTURE, parse_client_event
+from specstream.realtime.protocol import MAX_STRUCTURE, AudioAppend, parse_client_event
 from specstream.realtime.settings import MAX_SETTINGS
 from specstream.realtime.wire import Refused
-from specstream.server.limits import BURST, FRAMES_PER_S, RateLimit, cost
+from specstream.server.limits import BURST, FRAMES_PER_S, Meter, RateLimit, cost
+from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.entries import MAX_CHARS
+from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
-from tests.server.doubles import HandClock, Stand, settle
+from tests.server.doubles import Gate, HandClock, Stand, settle, wait_for
 
 MIB = 1 << 20
 
@@ -149,3 +154,136 @@ async def test_a_flood_of_small_frames_is_read_no_faster_than_is_allowed() -> No
             timer.advance(60.0)
             assert await answered() == BURST + 2 * FRAMES_PER_S
             group.cancel_scope.cancel()
+
+
+async def test_a_flooding_client_that_leaves_is_gone_two_seconds_later() -> None:
+    """Its frames wait, so its socket isn't read, and the end of what it sent isn't seen there."""
+    timer = HandClock()
+    stand = Stand(ScriptedEngine(["one two."]), voice=None, timer=timer, max_sessions=4)
+    async with stand.running():
+        for _ in range(4):
+            hostile = await connect(stand.url, proxy=None, max_queue=None, close_timeout=0)
+            for _ in range(40 * BURST):
+                await hostile.send("{")
+            await settle()
+            hostile.transport.abort()
+        for _ in range(2):
+            await settle()
+            timer.advance(1.0)
+        await wait_for(lambda: not stand.server.counters.sessions)
+        async with stand.client() as honest:
+            assert (await honest.reply("Hi"))["status"] == "completed"
+
+
+async def test_sixteen_floods_let_others_pass_after_a_frame_of_each() -> None:
+    """Counted in frames that were read between the arrival of another's frame and its answer."""
+    timer = HandClock()
+    stand = Stand(ScriptedEngine([]), voice=None, timer=timer)
+    read, most, between = 0, 0, 0
+    plain = RealtimeConnection._take
+
+    async def counted(self: RealtimeConnection, frame: str) -> None:
+        nonlocal read, between
+        read += frame == "{"
+        between += frame == "{"
+        await plain(self, frame)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RealtimeConnection, "_take", counted)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(stand.running())
+            other = await stack.enter_async_context(stand.client())
+            sockets = [
+                await stack.enter_async_context(connect(stand.url, proxy=None, max_queue=None))
+                for _ in range(16)
+            ]
+            for socket in sockets:
+                socket.transport.set_write_buffer_limits(1 << 24)
+            for socket in sockets:
+                await asyncio.gather(*(socket.send("{") for _ in range(BURST)))
+            while read < 15 * BURST:
+                before = between
+                await other.configure()
+                most = max(most, between - before)
+            for socket in sockets:
+                socket.transport.abort()
+    assert most < 16 * 40, "not after all that was sent: at most some of what one read brings"
+
+
+async def test_what_a_gone_client_left_behind_is_counted() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine(["one two."], gate=gate), voice=None)
+    async with stand.running():
+        async with stand.client() as wire:
+            await wire.ask("Hi")
+            await wire.until("response.created")
+            wire.socket.transport.abort()
+        await wait_for(lambda: not stand.server.counters.sessions)
+        gate.open()
+        assert stand.server.counters.responses == {"abandoned": 1}
+
+
+@pytest.mark.virtual_time
+async def test_a_session_that_is_too_old_ends_after_its_reply() -> None:
+    gate = Gate()
+    socket = Scripted()
+    stand = Stand(ScriptedEngine(["one two."], gate=gate), voice=None, longest_s=900.0)
+    service = stand.server._service
+    connection = RealtimeConnection(cast(Any, socket), service, None, Meter(LoopClock(), []))
+    async with anyio.create_task_group() as group:
+        group.start_soon(connection.serve)
+        socket.say("response.create")
+        await anyio.sleep(901)
+        socket.say("response.create", response={"conversation": "none"})
+        await anyio.sleep(1)
+        assert socket.sent[-1]["error"]["code"] == "session_expired"
+        assert socket.closed is None, "the reply goes on"
+        gate.open()
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+    done = [event for event in socket.sent if event["type"] == "response.done"]
+    assert [event["response"]["status"] for event in done] == ["completed"]
+    assert socket.sent[-1]["error"]["code"] == "session_expired"
+    assert socket.closed == (1001, "session_expired")
+
+
+def test_only_audio_may_be_long() -> None:
+    audio = "A" * (15 << 20)
+    event = parse_client_event(
+        json.dumps({"type": "input_audio_buffer.append", "audio": audio}), hears=True
+    )
+    assert isinstance(event, AudioAppend) and len(event.audio) == len(audio)
+    late = json.dumps({"audio": audio, "type": "input_audio_buffer.append"})
+    assert isinstance(parse_client_event(late, hears=True), AudioAppend)
+    with pytest.raises(Refused) as caught:
+        parse_client_event(json.dumps({"type": "session.update", "x": audio}))
+    assert caught.value.code == "frame_too_large"
+
+
+class Scripted:
+    """A socket whose frames come from a test."""
+
+    address = ""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+        self._frames = asyncio.Queue[str]()
+
+    def say(self, type: str, **fields: Any) -> None:
+        self._frames.put_nowait(json.dumps({"type": type, **fields}))
+
+    async def receive(self) -> str:
+        return await self._frames.get()
+
+    async def send(self, text: str) -> None:
+        self.sent.append(json.loads(text))
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    def unread(self) -> tuple[int, int]:
+        return 0, 0
+
+    def gone(self) -> bool:
+        return False

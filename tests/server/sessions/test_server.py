@@ -237,7 +237,7 @@ async def test_refusals_are_answered_and_the_session_goes_on() -> None:
 
 @pytest.mark.parametrize(("frame", "code"), [(b"\x00", 1003), ("x" * 5000, 1009)])
 async def test_frames_that_no_client_sends_close_the_connection(frame: Any, code: int) -> None:
-    async with Stand(ScriptedEngine(["fine."]), max_size=4096).alone() as wire:
+    async with Stand(ScriptedEngine(["fine."]), max_frame=4096).alone() as wire:
         await wire.socket.send(frame)
         assert (await wire.closed())[0] == code
 
