@@ -114,7 +114,7 @@ class AsgiSocket:
         """See `Socket.gone`."""
         plain = self._transport and self._transport.get_extra_info("socket")
         hangup = getattr(select, "POLLRDHUP", 0)  # where the platform tells
-        if not plain or not hangup:
+        if not plain or not hangup or sys.platform == "win32":
             return False
         poll = select.poll()
         poll.register(plain.fileno(), hangup)
