@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         Interruption as Interruption,
         Message as Message,
         Phrase as Phrase,
+        RawPrompt as RawPrompt,
         SamplingParams as SamplingParams,
         ScenePrompt as ScenePrompt,
         Span as Span,
         Speech as Speech,
+        TokenLogprob as TokenLogprob,
         Tool as Tool,
         ToolCall as ToolCall,
         Tools as Tools,
@@ -62,8 +64,8 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.stages.contract": "Event",
         "specstream.stages.pipeline": "Pipeline",
         "specstream.types": (
-            "AvatarCue Chunk Grammar Interruption Message Phrase SamplingParams ScenePrompt "
-            "Span Speech Tool ToolCall Tools Truncation"
+            "AvatarCue Chunk Grammar Interruption Message Phrase RawPrompt "
+            "SamplingParams ScenePrompt Span Speech TokenLogprob Tool ToolCall Tools Truncation"
         ),
     },
 )

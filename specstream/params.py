@@ -121,6 +121,11 @@ def _check_seed(name: str, value: Any) -> None:
         raise SamplingError(f"{name} must be between 0 and 2**63 - 1, not {value}")
 
 
+def _check_logprobs(name: str, value: Any) -> None:
+    if value is not None:
+        _whole(0, 20)(name, value)
+
+
 def _check_bias(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(map(_is_whole, value)):
         raise SamplingError(f"{name} must map token ids to numbers")
@@ -190,6 +195,8 @@ class SamplingParams:
             after a space, is ruled out where the others precede it.
         max_repeats: The reply ends, as by ``max_tokens``, when a sentence of at least three words has
             been written so many times: small models go round in circles. 0: never.
+        logprobs: How many of the likeliest tokens are told with each token of a chunk, beside the
+            token's own log probability (see `TokenLogprob`), from 0 to 20; None: neither.
         grammar: The shape of the reply from its first token on, so it leaves no room for reasoning;
             needs the extra ``grammar``.
         processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
@@ -224,6 +231,7 @@ class SamplingParams:
         (), "reply", _FUNCTIONS, (lambda ids, text: False,)
     )
     max_repeats: int = _parameter(0, "reply", _whole(0, 1000), 3)
+    logprobs: int | None = _parameter(None, "reply", _check_logprobs, 2)
     grammar: Grammar | None = _parameter(None, "logits", _check_grammar, Grammar("regex", "[a-z]+"))
     processors: tuple[Callable[..., Any], ...] = _parameter(
         (), "logits", _FUNCTIONS, (lambda ids, scores: scores - scores.max(),)

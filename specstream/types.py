@@ -57,6 +57,37 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """A prompt that the model goes on with as it is, without the chat template.
+
+    Attributes:
+        text: What the model reads. Control tokens that it spells are control tokens; the tokenizer's own
+            first token is put before it.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was in the target's own distribution.
+
+    That is the one of temperature 1, before penalties, bias and grammar.
+
+    Attributes:
+        token_id: The token.
+        piece: The bytes of its text, which may be part of a character; empty for control tokens.
+        logprob: The natural logarithm of its probability.
+        top: The likeliest tokens in its place, likeliest first.
+    """
+
+    token_id: int
+    piece: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """What one round of the engine committed.
 
@@ -83,6 +114,7 @@ class Chunk:
             a tag, white space behind a tag, or part of a call; 0 as long as there was none.
         tool_calls: What is new of tool calls, in order.
         proposer: Who drafted the round's proposal, such as "draft" or "suffix"; empty if nobody did.
+        logprobs: For each token, if `SamplingParams.logprobs` asks.
     """
 
     text: str
@@ -101,6 +133,7 @@ class Chunk:
     reasoning_end: int = 0
     tool_calls: tuple[ToolCallDelta, ...] = ()
     proposer: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import Session
 from specstream.errors import ConfigError, PromptError, RequestError, SamplingError
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Truncation
+from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, Tools, Truncation
 
 if TYPE_CHECKING:
     from specstream.drafting import Proposer, ProposerContext
@@ -45,7 +45,7 @@ class Engine:
     def capabilities(self) -> EngineCapabilities:
         """What this engine can, for parts that take any engine."""
         exact = self.config.mode == "reproducible"
-        return EngineCapabilities(True, True, True, True, True, reproducible=exact)
+        return EngineCapabilities(True, True, True, True, True, exact, True, True)
 
     def __init__(self, config: EngineConfig) -> None:
         if not isinstance(config, EngineConfig):
@@ -110,7 +110,7 @@ class Engine:
     @asynccontextmanager
     async def generate(
         self,
-        messages: Sequence[Message] | str,
+        messages: Sequence[Message] | RawPrompt | str,
         params: SamplingParams | None = None,
         *,
         reference: str = "",
@@ -127,7 +127,7 @@ class Engine:
         Leaving the block (by cancellation, too) stops the decoding within one round.
 
         Args:
-            messages: The conversation, or one user message.
+            messages: The conversation, one user message, or a `RawPrompt` that the model goes on with.
             params: How to sample; greedy by default.
             reference: Text that the reply is expected to repeat in part, such as the text being
                 rewritten or an answer written ahead. Suffix lookup drafts from it and finds its way back

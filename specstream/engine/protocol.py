@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Chunk,
         Manner,
         Message,
+        RawPrompt,
         SamplingParams,
         Tool,
         ToolCall,
@@ -37,6 +38,8 @@ class EngineCapabilities:
         truncation: A conversation that is too long is cut to the token (see `Truncation`); else turn by
             turn, once the server has refused it.
         reproducible: A seed repeats a reply, whoever else is served.
+        raw_prompts: ``generate(RawPrompt(…))`` goes on with a text, without a chat template.
+        logprobs: `SamplingParams.logprobs` is honoured.
     """
 
     previews: bool = False
@@ -45,6 +48,8 @@ class EngineCapabilities:
     reference: bool = False
     truncation: bool = False
     reproducible: bool = False
+    raw_prompts: bool = False
+    logprobs: bool = False
 
 
 class TextGeneration(Protocol):
@@ -114,7 +119,7 @@ class TextEngine(Protocol):
 
     def generate(
         self,
-        messages: Sequence[Message] | str,
+        messages: Sequence[Message] | RawPrompt | str,
         params: SamplingParams | None = None,
         *,
         reference: str = "",

@@ -10,6 +10,7 @@ from typing import Any, Never
 
 import anyio
 
+from specstream.engine.core.prompt import check_messages
 from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
 from specstream.errors import PromptError, SpecstreamError
@@ -20,6 +21,7 @@ from specstream.types import (
     FinishReason,
     Manner,
     Message,
+    RawPrompt,
     SamplingParams,
     Span,
     Tool,
@@ -199,7 +201,9 @@ class ScriptedEngine:
         self._timed = timed
         self.no_tools = None if calls_tools else "the scripted engine calls no tools"
         self.places, self.slowed = 1, None
-        self.capabilities = EngineCapabilities(rounds=True, token_ids=True, reference=True)
+        self.capabilities = EngineCapabilities(
+            rounds=True, token_ids=True, reference=True, raw_prompts=True
+        )
         self.manner = Manner()
         self.tools: list[Tools | None] = []
         self._replies = list(replies)
@@ -222,7 +226,7 @@ class ScriptedEngine:
     @asynccontextmanager
     async def generate(
         self,
-        messages: Sequence[Message] | str,
+        messages: Sequence[Message] | RawPrompt | str,
         params: SamplingParams | None = None,
         *,
         reference: str = "",
@@ -246,7 +250,7 @@ class ScriptedEngine:
         self.learnt.append(learn)
         self.truncations.append(truncation)
         asked: list[Message] = (
-            [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+            check_messages(messages) if isinstance(messages, RawPrompt | str) else list(messages)
         )
         self.requests.append((asked, params))
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]

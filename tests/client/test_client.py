@@ -33,7 +33,7 @@ from specstream.errors import (
 )
 from specstream.server.listen import listen
 from specstream.testing import ScriptedEngine, ScriptedGeneration
-from specstream.types import AvatarCue, Message, SamplingParams, ScenePrompt
+from specstream.types import AvatarCue, Message, RawPrompt, SamplingParams, ScenePrompt
 from tests.server.doubles import (
     BrokenVoice,
     Gate,
@@ -154,9 +154,10 @@ class ChoosyEngine(ScriptedEngine):
 
     @asynccontextmanager
     async def generate(
-        self, messages: Sequence[Message] | str, *args: Any, **options: Any
+        self, messages: Sequence[Message] | RawPrompt | str, *args: Any, **options: Any
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        if any(len(message["content"]) > 99 for message in messages if isinstance(message, dict)):
+        assert not isinstance(messages, RawPrompt | str)
+        if any(len(message["content"]) > 99 for message in messages):
             raise PromptError("the prompt has 100 tokens; shorten it")
         async with super().generate(messages, *args, **options) as generation:
             yield generation

@@ -22,7 +22,7 @@ from specstream.commands.main import main
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import PromptError
 from specstream.testing import ScriptedEngine, ScriptedGeneration, chunks_of
-from specstream.types import Message
+from specstream.types import Message, RawPrompt
 from tests.commands.doubles import piped, scripted
 
 pytestmark = pytest.mark.slow
@@ -107,9 +107,10 @@ class SmallEngine(ScriptedEngine):
 
     @asynccontextmanager
     async def generate(
-        self, messages: Sequence[Message] | str, *args: Any, **options: Any
+        self, messages: Sequence[Message] | RawPrompt | str, *args: Any, **options: Any
     ) -> AsyncGenerator[ScriptedGeneration, None]:
-        if sum(len(m["content"]) for m in messages if isinstance(m, dict)) > 40:
+        assert not isinstance(messages, RawPrompt | str)
+        if sum(len(message["content"]) for message in messages) > 40:
             raise PromptError("too long; shorten it")
         async with super().generate(messages, *args, **options) as generation:
             yield generation

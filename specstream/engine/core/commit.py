@@ -9,7 +9,7 @@ from typing import Any
 from specstream.drafting.proposal import Proposal, Verdict
 from specstream.engine.core.request import Request
 from specstream.errors import RequestError, SpecstreamError
-from specstream.types import Chunk, FinishReason, Span
+from specstream.types import Chunk, FinishReason, Span, TokenLogprob
 
 __all__ = ["closing_chunk", "commit"]
 
@@ -20,6 +20,7 @@ def commit(
     verdict: Verdict,
     faults: Mapping[int, SpecstreamError],
     spans_ms: list[float],
+    logprobs: tuple[TokenLogprob, ...] = (),
 ) -> tuple[Chunk | None, Exception | None]:
     """Commit a round's tokens up to the first that ends the reply; roll the cache back to them.
 
@@ -29,6 +30,7 @@ def commit(
         verdict: How much of the proposal is accepted, and the token after it.
         faults: Errors by row of logits; an error is raised only if the accepted path reaches its row.
         spans_ms: Milliseconds of the step's drafting, target pass and verification.
+        logprobs: Of the verdict's tokens, if the request asks for them.
 
     Returns:
         The chunk of the committed tokens, if any, and the error that ends the request after them.
@@ -65,6 +67,7 @@ def commit(
         draft_ms=draft_ms,
         verify_ms=verify_ms,
         proposer=proposer,
+        logprobs=logprobs[: len(ends)],
     )
     return chunk, error
 

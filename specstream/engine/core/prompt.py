@@ -15,9 +15,10 @@ from specstream.engine.core.controls import ControlTokens
 from specstream.engine.core.reasoning import ReasoningTag, opened_by
 from specstream.errors import ModelBroken, PromptError, PromptTooLong
 from specstream.tools import CallMessage, Tools, json_copy
-from specstream.types import Message
+from specstream.types import Message, RawPrompt
 
 __all__ = [
+    "RAW",
     "EncodedPrompt",
     "PromptEncoder",
     "check_messages",
@@ -130,19 +131,26 @@ def texts_of(message: Message) -> Iterator[str]:
 
 
 _log = logging.getLogger("specstream.engine")
+RAW = "raw"
+"""The role of a prompt that is encoded as it is; no caller's message may have it."""
 _ROLES = ("system", "user", "assistant", "tool")
 _NAME = re.compile(r"[^\W\d]\w*")
 R = TypeVar("R", bound=tuple[str, list[int]])
 _EXTENSIONS = ["jinja2.ext.loopcontrols"]
 
 
-def check_messages(messages: Sequence[Message] | str) -> list[Message]:
-    """Copy and check messages; a plain string is one user turn.
+def check_messages(messages: Sequence[Message] | RawPrompt | str) -> list[Message]:
+    """Copy and check messages; a plain string is one user turn, a raw prompt one of the role `RAW`.
 
     Raises:
         PromptError: all contents are blank, or a message lacks a known role or a text content, or its
             calls are malformed.
     """
+    if isinstance(messages, RawPrompt):
+        text = checked_text(messages.text, "a raw prompt")
+        if not text:
+            raise PromptError("the prompt is empty: give the model something to go on with")
+        return [{"role": RAW, "content": text}]  # type: ignore[typeddict-item]  # no caller's
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, Sequence) or isinstance(messages, bytes):
@@ -221,13 +229,17 @@ class PromptEncoder:
                 no room for a reply (`PromptTooLong`).
         """
         options = variables = dict(options or {})
+        text = ""  # what the reply goes on with, where that may open a span of reasoning
         if tools is not None:
             if "tools" in options:
                 raise PromptError("tools are given twice: leave them out of chat_template_kwargs")
             variables = {**options, "tools": [tool.schema() for tool in tools.tools]}
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         try:
-            if templated:
+            if messages[0]["role"] == RAW:
+                text = messages[0]["content"]
+                ids = self._as_it_is(text, variables)
+            elif templated:
                 self._check(variables)
                 text, ids = _render_turns(
                     lambda said: self._render({"messages": said, "options": variables}),
@@ -249,7 +261,7 @@ class PromptEncoder:
                 f"the prompt has {len(ids)} tokens and the model's context {context_length}; "
                 "shorten it"
             )
-        return EncodedPrompt([int(i) for i in ids], opened_by(text) if templated else None)
+        return EncodedPrompt([int(i) for i in ids], opened_by(text))
 
     def count(self, text: str) -> int:
         """The number of tokens of a text on its own."""
@@ -283,6 +295,11 @@ class PromptEncoder:
             return self._controls.render(given, template)
         text = template(given)
         return text, self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _as_it_is(self, text: str, variables: Mapping[str, Any]) -> list[int]:
+        if variables:
+            raise PromptError(f"a raw prompt has no chat template for {sorted(variables)}")
+        return list(self._tokenizer.encode(text))
 
     def _join(self, messages: list[Message], options: Mapping[str, Any]) -> list[int]:
         if options:

@@ -18,6 +18,7 @@ from specstream.drafting.verify import Case, verify_batch
 from specstream.engine.core.admission import Admission
 from specstream.engine.core.commit import commit
 from specstream.engine.core.lifecycle import Lifecycle, PrefillBudget
+from specstream.engine.core.logprobs import Logprobs
 from specstream.engine.core.passes import PassPart, TargetPass, plan_step, previews
 from specstream.engine.core.proposing import Proposing
 from specstream.engine.core.request import Request
@@ -27,6 +28,7 @@ from specstream.errors import EngineBusy, SpecstreamError
 from specstream.model.forward import ForwardInput
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
+from specstream.types import TokenLogprob
 
 if TYPE_CHECKING:
     from specstream.training.learner import Learner, LearningReport
@@ -114,6 +116,7 @@ class EngineCore:
         self.scheduler = Scheduler(config, now)
         self.requests = Lifecycle(config, self.admission, self.scheduler, self.proposing, learner)
         self.prefill = PrefillBudget()
+        self.logprobs = Logprobs(tokenizer)
 
     def submit(self, request: Request) -> None:
         """Queue a request; if the queue is full it ends with `EngineBusy`."""
@@ -167,8 +170,11 @@ class EngineCore:
             self.proposing.observe(done, verdicts)  # queues its device work before the host commits
             spans_ms = watch.spans_ms()
             results = zip(done.rounds, done.proposals, verdicts, faults, strict=True)
-            for part, proposal, verdict, broken in results:
-                chunk, error = commit(part.request, proposal, verdict, broken, spans_ms)
+            for index, (part, proposal, verdict, broken) in enumerate(results):
+                top, told = part.request.params.logprobs, tuple[TokenLogprob, ...]()
+                if top is not None:
+                    told = self.logprobs.of(done.logits[index], verdict, top)
+                chunk, error = commit(part.request, proposal, verdict, broken, spans_ms, told)
                 self.requests.deliver(part.request, chunk, error)
             self._learn(done, spans_ms, began)
         except Exception as error:

@@ -21,7 +21,7 @@ from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError, EngineClosed, PromptError, PromptTooLong
 from specstream.params import checked_params, template_kwargs
-from specstream.types import Manner, Message, SamplingParams, Tool, Tools, Truncation
+from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, Tools, Truncation
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -148,7 +148,7 @@ class OpenAIEngine:
     @asynccontextmanager
     async def generate(
         self,
-        messages: Sequence[Message] | str,
+        messages: Sequence[Message] | RawPrompt | str,
         params: SamplingParams | None = None,
         *,
         reference: str = "",
@@ -177,6 +177,8 @@ class OpenAIEngine:
             raise EngineClosed("the engine is not running: enter it with `async with`")
         if reference:
             raise PromptError("a reference drafts for an engine of our own, not for a server")
+        if isinstance(messages, RawPrompt):
+            raise PromptError("a server's engine takes messages; a raw prompt needs one of our own")
         params = checked_params(params, wrong)
         asked = check_messages(messages)
         offered = Tools.of(tools)

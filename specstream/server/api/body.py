@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specstream.engine.protocol import EngineCapabilities
 from specstream.errors import SamplingError
 from specstream.params import Grammar, SamplingParams
 from specstream.server.api.errors import ApiError
+from specstream.server.sessions.request import Service
 
-__all__ = ["ChatBody", "JsonFormat", "SamplingBody", "StreamOptions", "parsed"]
+__all__ = ["ChatBody", "JsonFormat", "SamplingBody", "StreamOptions", "able", "parsed"]
 
 WITHOUT_EFFECT = frozenset(
     "store metadata user safety_identifier prompt_cache_key prompt_cache_retention service_tier "
@@ -154,7 +156,19 @@ class ChatBody(SamplingBody):
     tool_choice: str | dict[str, Any] = "auto"
     response_format: JsonFormat | None = None
     prediction: Prediction | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+def able(service: Service, what: Literal["raw_prompts", "logprobs"], param: str) -> None:
+    """Refuse a field that this server's engine can't honour.
+
+    Raises:
+        ApiError: names the field.
+    """
+    if not getattr(getattr(service.engine, "capabilities", EngineCapabilities()), what):
+        why = f"the engine behind this server has no {what.replace('_', ' ')}"
+        raise ApiError(400, why, param=param, code="unsupported_parameter")
 
 
 def parsed(kind: type[T], data: bytes) -> T:

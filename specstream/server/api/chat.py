@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
-from specstream.metrics import Report
 from specstream.realtime.wire import new_id
-from specstream.server.api.body import ChatBody
+from specstream.server.api.body import ChatBody, able
 from specstream.server.api.errors import ApiError
+from specstream.server.api.logprobs import entries_of, told_of
 from specstream.server.api.messages import messages_of, tools_of
-from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
+from specstream.server.api.replies import (
+    ApiReply,
+    ReplyRequest,
+    merged,
+    round_of,
+    speculation_of,
+    usage_of,
+)
 from specstream.server.sessions.request import Service
 from specstream.types import Chunk
 
@@ -33,10 +40,18 @@ def chat_ask(body: ChatBody, service: Service) -> ReplyRequest:
         raise ApiError(400, why, param="tools", code="unsupported_parameter")
     if tools is not None and body.n > 1:
         raise ApiError(400, "n must be 1 where there are tools", param="n", code="invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        why = "top_logprobs needs logprobs: true"
+        raise ApiError(400, why, param="top_logprobs", code="invalid_value")
+    if body.logprobs:
+        able(service, "logprobs", "logprobs")
     limit = body.max_completion_tokens or body.max_tokens
     return ReplyRequest(
         messages_of(body.messages),
-        body.params(service.params, limit, body.response_format),
+        replace(
+            body.params(service.params, limit, body.response_format),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        ),
         tools,
         body.prediction.text if body.prediction is not None else "",
         body.speculate,
@@ -51,7 +66,7 @@ async def chat_whole(body: ChatBody, service: Service, model: str) -> dict[str, 
         async with anyio.create_task_group() as group:
             for reply in replies:
                 group.start_soon(reply.whole)
-        choices = [_choice(i, reply.generation.report) for i, reply in enumerate(replies)]
+        choices = [_choice(index, reply, body) for index, reply in enumerate(replies)]
         return {
             **_head("chat.completion", model),
             "choices": choices,
@@ -70,7 +85,8 @@ def _head(kind: str, model: str) -> dict[str, Any]:
     }
 
 
-def _choice(index: int, report: Report) -> dict[str, Any]:
+def _choice(index: int, reply: ApiReply, body: ChatBody) -> dict[str, Any]:
+    report = reply.generation.report
     message: dict[str, Any] = {"role": "assistant", "content": report.text, "refusal": None}
     if report.reasoning:
         message["reasoning_content"] = report.reasoning
@@ -80,7 +96,7 @@ def _choice(index: int, report: Report) -> dict[str, Any]:
     return {
         "index": index,
         "message": message,
-        "logprobs": None,
+        "logprobs": told_of(reply.entries) if body.logprobs else None,
         "finish_reason": report.finish_reason,
     }
 
@@ -93,49 +109,21 @@ async def chat_events(
     usage = body.stream_options is not None and body.stream_options.include_usage
     async with ApiReply.begin_all(service, ask, body.n) as replies:
         begun = [set[int]() for _ in replies]
-        async with aclosing(_merged(replies)) as merged:
-            async for index, chunk in merged:
+        async with aclosing(merged(replies)) as chunks:
+            async for index, chunk in chunks:
                 if chunk is None:
                     yield _event(head, index, {"role": "assistant", "content": ""}, usage=usage)
                     continue
-                told: dict[str, Any] | None = _round(chunk)
+                told: dict[str, Any] | None = round_of(chunk)
+                likely = told_of(entries_of(chunk)) if body.logprobs else None
                 for delta in _deltas(chunk, begun[index]):
-                    yield _event(head, index, delta, usage=usage, told=told)
-                    told = None
+                    yield _event(head, index, delta, usage=usage, told=told, likely=likely)
+                    told = likely = None
                 if chunk.finish_reason is not None:
                     yield _event(head, index, {}, finish=chunk.finish_reason, usage=usage)
         last = {**head, "choices": [], **speculation_of(replies)}
         if usage:
             yield {**last, "usage": usage_of(replies)}
-
-
-async def _merged(
-    replies: list[ApiReply],
-) -> AsyncGenerator[tuple[int, Chunk | None], None]:
-    """The chunks of all replies as they come; None before the first one of each."""
-    if len(replies) == 1:
-        first = True
-        async with aclosing(replies[0].chunks()) as chunks:
-            async for chunk in chunks:
-                if first:
-                    yield 0, None
-                    first = False
-                yield 0, chunk
-        return
-    put, take = anyio.create_memory_object_stream[tuple[int, Chunk | None]](0)
-
-    async def read(index: int, out: MemoryObjectSendStream[tuple[int, Chunk | None]]) -> None:
-        async with out, aclosing(replies[index].chunks()) as chunks:
-            await out.send((index, None))
-            async for chunk in chunks:
-                await out.send((index, chunk))
-
-    async with anyio.create_task_group() as group, take:
-        async with put:
-            for index in range(len(replies)):
-                group.start_soon(read, index, put.clone())
-        async for item in take:
-            yield item
 
 
 def _deltas(chunk: Chunk, begun: set[int]) -> list[dict[str, Any]]:
@@ -157,17 +145,6 @@ def _deltas(chunk: Chunk, begun: set[int]) -> list[dict[str, Any]]:
     return deltas or [{"content": ""}]
 
 
-def _round(chunk: Chunk) -> dict[str, Any]:
-    return {
-        "round": chunk.round,
-        "drafted": chunk.drafted,
-        "accepted": chunk.accepted,
-        "chars": list(chunk.chars),
-        "proposer": chunk.proposer,
-        "t_ms": round(chunk.t_ms, 3),
-    }
-
-
 def _event(
     head: dict[str, Any],
     index: int,
@@ -176,8 +153,9 @@ def _event(
     finish: str | None = None,
     usage: bool,
     told: dict[str, Any] | None = None,
+    likely: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choice = {"index": index, "delta": delta, "logprobs": likely, "finish_reason": finish}
     event = {**head, "choices": [choice]}
     if told is not None:
         event["specstream"] = told

@@ -8,22 +8,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 
 from specstream.engine.protocol import TextEngine, TextGeneration
 from specstream.metrics import Report
 from specstream.params import SamplingParams
+from specstream.server.api.logprobs import Entry, entries_of
 from specstream.server.counters import Counters
 from specstream.server.sessions.request import Service
-from specstream.types import Chunk, Message, Tools
+from specstream.types import Chunk, Message, RawPrompt, Tools
 
-__all__ = ["ApiReply", "ReplyRequest", "usage_of"]
+__all__ = ["ApiReply", "ReplyRequest", "merged", "round_of", "speculation_of", "usage_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
     """What a reply is asked for with."""
 
-    messages: list[Message]
+    messages: list[Message] | RawPrompt
     params: SamplingParams
     tools: Tools | None = None
     reference: str = ""
@@ -48,6 +50,7 @@ class ApiReply:
     fell: int = 0  # and that were not
     # Drafted and accepted tokens of each round.
     steps: list[tuple[int, int]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)  # log probabilities, if they are asked for
 
     @classmethod
     @asynccontextmanager
@@ -90,7 +93,13 @@ class ApiReply:
             if self.predicted and chunk.proposer == "suffix":
                 self.stood += chunk.accepted
                 self.fell += chunk.drafted - chunk.accepted
+            self.entries += entries_of(chunk)
             yield chunk
+
+    @property
+    def finish(self) -> str | None:
+        """How the reply ended."""
+        return self.generation.report.finish_reason
 
     async def whole(self) -> Report:
         """Read to the end."""
@@ -151,4 +160,45 @@ def speculation_of(replies: list[ApiReply]) -> dict[str, Any]:
             "draft_n": drafted,
             "draft_n_accepted": accepted,
         },
+    }
+
+
+async def merged(
+    replies: list[ApiReply],
+) -> AsyncGenerator[tuple[int, Chunk | None], None]:
+    """The chunks of all replies as they come; None before the first one of each."""
+    if len(replies) == 1:
+        first = True
+        async with aclosing(replies[0].chunks()) as chunks:
+            async for chunk in chunks:
+                if first:
+                    yield 0, None
+                    first = False
+                yield 0, chunk
+        return
+    put, take = anyio.create_memory_object_stream[tuple[int, Chunk | None]](0)
+
+    async def read(index: int, out: MemoryObjectSendStream[tuple[int, Chunk | None]]) -> None:
+        async with out, aclosing(replies[index].chunks()) as chunks:
+            await out.send((index, None))
+            async for chunk in chunks:
+                await out.send((index, chunk))
+
+    async with anyio.create_task_group() as group, take:
+        async with put:
+            for index in range(len(replies)):
+                group.start_soon(read, index, put.clone())
+        async for item in take:
+            yield item
+
+
+def round_of(chunk: Chunk) -> dict[str, Any]:
+    """What a chunk of an answer tells of its round."""
+    return {
+        "round": chunk.round,
+        "drafted": chunk.drafted,
+        "accepted": chunk.accepted,
+        "chars": list(chunk.chars),
+        "proposer": chunk.proposer,
+        "t_ms": round(chunk.t_ms, 3),
     }

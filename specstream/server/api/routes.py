@@ -26,6 +26,11 @@ from specstream.server.api.audio import (
 )
 from specstream.server.api.body import ChatBody, parsed
 from specstream.server.api.chat import chat_events, chat_whole
+from specstream.server.api.completions import (
+    CompletionBody,
+    completion_events,
+    completion_whole,
+)
 from specstream.server.api.errors import ApiError
 from specstream.server.api.responses import ResponsesBody, response_events, response_whole
 from specstream.server.api.secrets import SecretBody, client_secret
@@ -182,6 +187,13 @@ def api_routes(
             return Events(chat_events(body, served(request), model))
         return await _whole(request, lambda: chat_whole(body, served(request), model))
 
+    async def completions(request: Request) -> Response:
+        body = parsed(CompletionBody, await read_body(request, _MOST_BYTES))
+        model = api.checked(body.model)
+        if body.stream:
+            return Events(completion_events(body, served(request), model))
+        return await _whole(request, lambda: completion_whole(body, served(request), model))
+
     async def responses(request: Request) -> Response:
         body = parsed(ResponsesBody, await read_body(request, _MOST_BYTES))
         model = api.checked(body.model)
@@ -213,6 +225,7 @@ def api_routes(
         Route("/v1/models", _Endpoint(api, models), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(api, one_model), methods=["GET"]),
         Route("/v1/chat/completions", _Endpoint(api, chat), methods=["POST"]),
+        Route("/v1/completions", _Endpoint(api, completions), methods=["POST"]),
         Route("/v1/responses", _Endpoint(api, responses), methods=["POST"]),
         Route("/v1/audio/speech", _Endpoint(api, speech), methods=["POST"]),
         Route("/v1/audio/transcriptions", _Endpoint(api, transcriptions), methods=["POST"]),

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from specstream.errors import AdapterUnavailable, EngineFailed, PromptError
 from specstream.testing import ScriptedEngine
-from specstream.types import Message, Phrase, SamplingParams, ScenePrompt
+from specstream.types import Message, Phrase, RawPrompt, SamplingParams, ScenePrompt
 from tests.server.doubles import (
     ALL_OWN,
     AUDIO_DONE,
@@ -103,7 +103,7 @@ class _FailingEngine(ScriptedEngine):
     @asynccontextmanager
     async def generate(
         self,
-        messages: Sequence[Message] | str,
+        messages: Sequence[Message] | RawPrompt | str,
         params: SamplingParams | None = None,
         **options: Any,
     ) -> AsyncGenerator[Any, None]:

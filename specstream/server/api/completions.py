@@ -1,0 +1,128 @@
+"""``/v1/completions``: texts that the model goes on with as they are, without its chat template."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import anyio
+from pydantic import Field
+
+from specstream.realtime.wire import new_id
+from specstream.server.api.body import SamplingBody, StreamOptions, able
+from specstream.server.api.errors import ApiError
+from specstream.server.api.logprobs import Entry, text_of
+from specstream.server.api.replies import (
+    ApiReply,
+    ReplyRequest,
+    merged,
+    round_of,
+    speculation_of,
+    usage_of,
+)
+from specstream.server.sessions.request import Service
+from specstream.types import RawPrompt
+
+__all__ = ["CompletionBody", "completion_events", "completion_whole"]
+
+_MOST = 4  # replies to one request
+_MOST_TOKENS = 16  # of a reply whose request names no limit, as at OpenAI
+
+
+class CompletionBody(SamplingBody):
+    """The body: one prompt or several; each gets ``n`` replies."""
+
+    prompt: str | tuple[str, ...]
+    max_tokens: Annotated[int, Field(ge=1)] = _MOST_TOKENS
+    n: Annotated[int, Field(ge=1, le=_MOST)] = 1
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    stream_options: StreamOptions | None = None
+    echo: Literal[False] = False
+    best_of: Literal[1] = 1
+
+
+@asynccontextmanager
+async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[ApiReply], None]:
+    able(service, "raw_prompts", "prompt")
+    if body.logprobs is not None:
+        able(service, "logprobs", "logprobs")
+    prompts = (body.prompt,) if isinstance(body.prompt, str) else body.prompt
+    if not 1 <= len(prompts) * body.n <= _MOST:
+        why = f"a request gets 1 to {_MOST} replies, for all prompts together"
+        raise ApiError(400, why, param="prompt", code="invalid_value")
+    params = replace(body.params(service.params, body.max_tokens), logprobs=body.logprobs)
+    async with AsyncExitStack() as stack:
+        replies = list[ApiReply]()
+        for prompt in prompts:
+            ask = ReplyRequest(RawPrompt(prompt), params, speculate=body.speculate)
+            replies += await stack.enter_async_context(ApiReply.begin_all(service, ask, body.n))
+        yield replies
+
+
+async def completion_whole(body: CompletionBody, service: Service, model: str) -> dict[str, Any]:
+    """Write all replies and return the whole answer."""
+    async with _begun(body, service) as replies:
+        async with anyio.create_task_group() as group:
+            for reply in replies:
+                group.start_soon(reply.whole)
+        choices = [
+            _choice(index, reply.generation.report.text, reply.entries, 0, body, reply.finish)
+            for index, reply in enumerate(replies)
+        ]
+        usage = usage_of(replies)
+        return {**_head(model), "choices": choices, "usage": usage, **speculation_of(replies)}
+
+
+async def completion_events(
+    body: CompletionBody, service: Service, model: str
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the chunks of all replies as they are committed; a chunk is a round."""
+    head, options = _head(model), body.stream_options
+    async with _begun(body, service) as replies, aclosing(merged(replies)) as chunks:
+        told = [0] * len(replies)
+        async for index, chunk in chunks:
+            if chunk is None:
+                continue
+            reply = replies[index]
+            new = reply.entries[told[index] :]
+            told[index] = len(reply.entries)
+            at = sum(len(text_of(entry)) for entry in reply.entries[: told[index] - len(new)])
+            choice = _choice(index, chunk.text, new, at, body, chunk.finish_reason)
+            yield {**head, "choices": [choice], "specstream": round_of(chunk)}
+        last = {**head, "choices": [], **speculation_of(replies)}
+        if options is not None and options.include_usage:
+            yield {**last, "usage": usage_of(replies)}
+
+
+def _head(model: str) -> dict[str, Any]:
+    now = int(time.time())
+    return {"id": new_id("cmpl"), "object": "text_completion", "created": now, "model": model}
+
+
+def _choice(
+    index: int,
+    text: str,
+    entries: list[Entry],
+    at: int,
+    body: CompletionBody,
+    finish: str | None,
+) -> dict[str, Any]:
+    told = None if body.logprobs is None else _logprobs(entries, at)
+    return {"index": index, "text": text, "logprobs": told, "finish_reason": finish}
+
+
+def _logprobs(entries: list[Entry], at: int) -> dict[str, Any]:
+    """The older shape: lists side by side; ``at`` is where the first token begins in the reply."""
+    texts, offsets = [text_of(entry) for entry in entries], list[int]()
+    for text in texts:
+        offsets.append(at)
+        at += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [{text_of(one): one.logprob for one in entry.top} for entry in entries],
+        "text_offset": offsets,
+    }

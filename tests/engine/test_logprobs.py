@@ -1,0 +1,97 @@
+"""Log probabilities beside transformers' own, whatever is drafted; and prompts as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specstream import Engine, RawPrompt, SamplingParams, TokenLogprob
+from specstream.errors import PromptError, SamplingError
+from specstream.testing import ScriptedEngine
+from tests.support.tiny import save_pair
+
+PROMPT = "the cat sat on the mat, the cat"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+async def written(
+    pair: tuple[Path, Path], params: SamplingParams, prompt: Any = PROMPT, **options: Any
+) -> tuple[list[int], list[TokenLogprob], str]:
+    async with Engine.load(*pair, dtype="float32", **options) as engine:
+        async with engine.generate(prompt, params) as generation:
+            chunks = [chunk async for chunk in generation]
+            ids = list(generation.report.token_ids)
+    assert all(len(chunk.logprobs) in (0, len(chunk.token_ids)) for chunk in chunks)
+    return ids, [one for chunk in chunks for one in chunk.logprobs], generation.text
+
+
+@pytest.mark.parametrize("proposer", ["off", "draft", "suffix"])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_they_are_those_of_the_target_on_its_own(
+    pair: tuple[Path, Path], proposer: str, temperature: float
+) -> None:
+    params = SamplingParams(
+        max_tokens=24, temperature=temperature, seed=3, logprobs=3, frequency_penalty=1.0
+    )
+    prompt = RawPrompt(PROMPT)
+    ids, told, _ = await written(pair, params, prompt, proposer=proposer)
+    model = AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(pair[0])
+    before = tokenizer.encode(PROMPT)
+    with torch.inference_mode():
+        logits = model(torch.tensor([before + ids])).logits[0, len(before) - 1 : -1]
+    expected = logits.log_softmax(-1)
+    assert [one.token_id for one in told] == ids
+    own = expected.gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    assert torch.tensor([one.logprob for one in told]).allclose(own, atol=1e-4)
+    values, best = expected.topk(3)
+    assert [[other.token_id for other in one.top] for one in told] == best.tolist()
+    top = torch.tensor([[other.logprob for other in one.top] for one in told])
+    assert top.allclose(values, atol=1e-4)
+
+
+async def test_the_pieces_are_the_text(pair: tuple[Path, Path]) -> None:
+    _, told, text = await written(pair, SamplingParams(max_tokens=20, logprobs=0))
+    assert b"".join(one.piece for one in told).decode(errors="replace") == text
+    assert all(one.top == () for one in told)
+    _, told, _ = await written(pair, SamplingParams(max_tokens=4))
+    assert told == [], "nobody asked"
+
+
+@pytest.mark.parametrize("wrong", [-1, 21, True, "3"])
+def test_how_many(wrong: Any) -> None:
+    with pytest.raises(SamplingError, match="logprobs"):
+        SamplingParams(logprobs=wrong)
+
+
+async def test_a_raw_prompt_is_gone_on_with_without_a_template(pair: tuple[Path, Path]) -> None:
+    ids, _, _ = await written(pair, SamplingParams(max_tokens=16), RawPrompt(PROMPT))
+    model = AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(pair[0])
+    given = tokenizer(PROMPT, return_tensors="pt")
+    out = model.generate(**given, max_new_tokens=16, do_sample=False)[0]
+    assert ids == out[given["input_ids"].shape[1] :].tolist()
+
+
+async def test_raw_prompts_that_cannot_be() -> None:
+    async with ScriptedEngine(["x"]) as engine:
+        with pytest.raises(PromptError, match="empty"):
+            async with engine.generate(RawPrompt("")):
+                pass
+        wrong: Any = [{"role": "raw", "content": "x"}]
+        async with Engine.load(proposer="off") as own:
+            with pytest.raises(PromptError, match="role"):
+                async with own.generate(wrong):
+                    pass
+            asked = own.generate(RawPrompt("x"), chat_template_kwargs={"a": 1})
+            async with asked as generation:
+                with pytest.raises(PromptError, match="no chat template"):
+                    await anext(aiter(generation))
