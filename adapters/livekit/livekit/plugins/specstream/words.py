@@ -1,0 +1,51 @@
+"""The written text of a reply, word by word, at the times at which it is spoken."""
+
+from livekit.agents.types import TimedString
+
+from specstream import Speech
+
+__all__ = ["TimedWords"]
+
+
+class TimedWords:
+    """Cuts a reply at the word marks of its speech. All pieces in a row are the reply.
+
+    What is written between two words goes with the second; what follows the last one comes at the end.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._said = 0  # characters that were given
+        self._phrase_from = 0  # the first sample of the phrase under way
+        self._marked = False  # whether the phrase has word marks
+
+    def write(self, text: str) -> None:
+        """Take more of the reply's text."""
+        self._text += text
+
+    def spoken(self, speech: Speech) -> list[TimedString]:
+        """The words whose marks come with this speech, to be told before its audio.
+
+        A phrase without marks is one piece, at the phrase's end.
+        """
+        made = []
+        for mark in speech.marks:
+            if mark.kind == "word" and mark.chars.end > self._said:
+                self._marked = True
+                made.append(self._to(mark.chars.end, mark.samples, speech.sample_rate))
+        if speech.last:
+            spoken = (self._phrase_from, speech.samples.end)
+            if not self._marked and spoken[0] < spoken[1] and speech.chars.end > self._said:
+                made.append(self._to(speech.chars.end, spoken, speech.sample_rate))
+            self._phrase_from, self._marked = speech.samples.end, False
+        return made
+
+    def rest(self, samples: int, sample_rate: int) -> list[TimedString]:
+        """The text after the last word, at the end of the speech."""
+        if self._said == len(self._text):
+            return []
+        return [self._to(len(self._text), (samples, samples), sample_rate)]
+
+    def _to(self, end: int, samples: tuple[int, int], rate: int) -> TimedString:
+        text, self._said = self._text[self._said : end], end
+        return TimedString(text, start_time=samples[0] / rate, end_time=samples[1] / rate)
