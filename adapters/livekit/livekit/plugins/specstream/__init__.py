@@ -1,7 +1,7 @@
-"""specstream in LiveKit Agents: `LLM`, `TTS` and `STT` on an engine, a voice and ears of the caller.
+"""specstream in LiveKit Agents: `LLM`, `TTS`, `STT` and `HeardWords`.
 
-The parts that these services are given are loaded, shared and closed by the caller; a service never
-closes one.
+The engine, the voice and the ears that the services are given are loaded, shared and closed by the
+caller; a service never closes one.
 """
 
 import threading
@@ -9,13 +9,14 @@ import threading
 from livekit.agents import Plugin
 
 from .dropped import DroppedReplies
+from .heard_words import HeardWords
 from .llm import LLM
 from .log import logger
 from .stt import STT
 from .tts import TTS
 from .version import __version__
 
-__all__ = ["LLM", "STT", "TTS", "DroppedReplies", "__version__"]
+__all__ = ["LLM", "STT", "TTS", "DroppedReplies", "HeardWords", "__version__"]
 
 
 class _SpecstreamPlugin(Plugin):

@@ -10,7 +10,8 @@ __all__ = ["TimedWords"]
 class TimedWords:
     """Cuts a reply at the word marks of its speech. All pieces in a row are the reply.
 
-    What is written between two words goes with the second; what follows the last one comes at the end.
+    Punctuation goes with the word before it, a space with the word behind it; what has no word comes at
+    the end. Where several spoken words stand for a written one, such as "$5", the others are empty.
     """
 
     def __init__(self) -> None:
@@ -30,9 +31,11 @@ class TimedWords:
         """
         made = []
         for mark in speech.marks:
-            if mark.kind == "word" and mark.chars.end > self._said:
-                self._marked = True
-                made.append(self._to(mark.chars.end, mark.samples, speech.sample_rate))
+            if mark.kind != "word":
+                continue
+            self._marked = True
+            end = self._closed(mark.chars.end, speech.chars.end)
+            made.append(self._to(max(end, self._said), mark.samples, speech.sample_rate))
         if speech.last:
             spoken = (self._phrase_from, speech.samples.end)
             if not self._marked and spoken[0] < spoken[1] and speech.chars.end > self._said:
@@ -45,6 +48,12 @@ class TimedWords:
         if self._said == len(self._text):
             return []
         return [self._to(len(self._text), (samples, samples), sample_rate)]
+
+    def _closed(self, end: int, limit: int) -> int:
+        """The end of a word with the punctuation that closes it."""
+        while end < limit and not self._text[end].isspace() and not self._text[end].isalnum():
+            end += 1
+        return end
 
     def _to(self, end: int, samples: tuple[int, int], rate: int) -> TimedString:
         text, self._said = self._text[self._said : end], end
