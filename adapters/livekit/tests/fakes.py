@@ -124,7 +124,11 @@ def frames(ms: int, sample: int, rate: int = 16_000) -> list[rtc.AudioFrame]:
 
 @asynccontextmanager
 async def running(
-    agent: Agent, *, loudspeaker: Loudspeaker | None = None, **options: Any
+    agent: Agent,
+    *,
+    loudspeaker: Loudspeaker | None = None,
+    microphone: Microphone | None = None,
+    **options: Any,
 ) -> AsyncIterator[AgentSession[Any]]:
     """A session without a room, whose outputs go through LiveKit's synchronizer."""
     options = {"vad": None, "turn_handling": {"turn_detection": None}} | options
@@ -136,6 +140,8 @@ async def running(
             )
             session.output.audio = HeardWords(synchronizer.audio_output)
             session.output.transcription = synchronizer.text_output
+        if microphone is not None:
+            session.input.audio = microphone
         await session.start(agent)
         try:
             yield session
