@@ -35,7 +35,7 @@ class BreakingEngine(ScriptedEngine):
         self.forgotten: list[str] = []
 
     @asynccontextmanager
-    async def generate(  # type: ignore[override]
+    async def generate(
         self, messages: Any, params: Any = None, *, session: str | None = None, **options: Any
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         self.sessions.append(session)

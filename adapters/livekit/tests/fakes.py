@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from livekit.agents import Agent, AgentSession
+from livekit.agents import Agent, AgentSession, stt
+from livekit.agents.language import LanguageCode
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from livekit.agents.voice import io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
@@ -158,3 +159,33 @@ def said(session: AgentSession[Any]) -> list[str]:
         for item in session.history.items
         if item.type == "message" and item.role == "assistant"
     ]
+
+
+class ToldSTT(stt.STT[Any]):
+    """A recogniser whose events the test sends."""
+
+    def __init__(self) -> None:
+        super().__init__(capabilities=stt.STTCapabilities(streaming=True, interim_results=True))
+        self._told: asyncio.Queue[stt.SpeechEvent] = asyncio.Queue()
+
+    def tell(self, kind: stt.SpeechEventType, text: str = "") -> None:
+        data = [stt.SpeechData(LanguageCode("en"), text)] if text else []
+        self._told.put_nowait(stt.SpeechEvent(kind, alternatives=data))
+
+    def stream(self, **options: Any) -> stt.RecognizeStream:
+        return _ToldStream(self, events=self._told, conn_options=options["conn_options"])
+
+    async def _recognize_impl(self, *_: Any, **__: Any) -> stt.SpeechEvent:
+        raise AssertionError("it streams")
+
+
+class _ToldStream(stt.RecognizeStream):
+    def __init__(
+        self, service: ToldSTT, *, events: asyncio.Queue[stt.SpeechEvent], conn_options: Any
+    ) -> None:
+        super().__init__(stt=service, conn_options=conn_options)
+        self._events = events
+
+    async def _run(self) -> None:
+        while True:
+            self._event_ch.send_nowait(await self._events.get())

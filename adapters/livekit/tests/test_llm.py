@@ -48,7 +48,8 @@ async def weather(city: str) -> str:
 
 async def test_text_and_usage_are_the_engines() -> None:
     engine = ScriptedEngine(["The capital is Paris."])
-    service, told = LLM(engine=engine, model="small"), []
+    service = LLM(engine=engine, model="small")
+    told: list[Any] = []
     service.on("metrics_collected", told.append)
     reply = await service.chat(chat_ctx=asking("Where?")).collect()
     report = engine.generations[0].report

@@ -11,6 +11,8 @@ import pytest_asyncio
 from engines import BreakingEngine
 from fakes import Loudspeaker, Microphone, running, said
 from livekit.agents import Agent, RunContext, function_tool, mock_tools
+from livekit.agents.metrics import LLMModelUsage, TTSModelUsage
+from livekit.agents.voice import RunResult
 from livekit.agents.voice.events import ErrorEvent
 from specstream import Engine, ToolCall
 from specstream.errors import ConfigError, ConnectionFailed
@@ -110,7 +112,7 @@ async def test_tools_run_through_mock_tools() -> None:
     engine = ScriptedEngine([chunks_of("", calls=[call]), "Sunny in Rome."], calls_tools=True)
     async with running(Weather(), llm=LLM(engine=engine)) as session:
         with mock_tools(Weather, {"weather": lambda context, city: f"sunny in {city}"}):
-            result = await session.run(user_input="Weather in Rome?")
+            result: RunResult[Any] = await session.run(user_input="Weather in Rome?")
     result.expect.next_event().is_function_call(name="weather", arguments={"city": "Rome"})
     result.expect.next_event().is_function_call_output(output="sunny in Rome")
     result.expect.next_event().is_message(role="assistant")
@@ -129,12 +131,13 @@ async def test_usage_of_a_session() -> None:
         tts=TTS(voice=ScriptedVoice()),
     ) as session:
         await session.generate_reply(user_input="Count.")
-        usage = {type(each).__name__: each for each in session.usage.model_usage}
+        usage = session.usage.model_usage
     report = engine.generations[0].report
-    model, voice = usage["LLMModelUsage"], usage["TTSModelUsage"]
-    assert (model.model, model.output_tokens) == ("small", report.completion_tokens)  # type: ignore[union-attr]
+    model = next(each for each in usage if isinstance(each, LLMModelUsage))
+    voice = next(each for each in usage if isinstance(each, TTSModelUsage))
+    assert (model.model, model.output_tokens) == ("small", report.completion_tokens)
     assert model.input_tokens == report.prompt_tokens
-    assert (voice.model, voice.characters_count) == ("scripted", len("One two three."))  # type: ignore[union-attr]
+    assert (voice.model, voice.characters_count) == ("scripted", len("One two three."))
 
 
 async def test_a_spoken_question_is_answered_and_a_guess_at_it_is_used() -> None:
