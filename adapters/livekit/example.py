@@ -3,16 +3,15 @@
 import asyncio
 
 import soundfile
-from livekit.agents import Agent, AgentSession
-from livekit.agents.voice import io
+from livekit import rtc
+from livekit.agents import Agent, AgentSession, voice
 from specstream import Engine
 from specstream.stages import load_adapter
 
-from livekit import rtc
 from livekit.plugins.specstream import LLM, TTS
 
 
-class Recorder(io.AudioOutput):
+class Recorder(voice.io.AudioOutput):
     file = soundfile.SoundFile("answer.wav", "w", 24_000, channels=1, subtype="PCM_16")
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
@@ -27,7 +26,7 @@ class Recorder(io.AudioOutput):
 
 
 async def main() -> None:
-    file = Recorder(label="file", capabilities=io.AudioOutputCapabilities(pause=False))
+    file = Recorder(label="file", capabilities=voice.io.AudioOutputCapabilities(pause=False))
     async with Engine.load() as engine:
         parts = LLM(engine=engine), TTS(voice=load_adapter("voice", "hibari"))
         async with AgentSession[None](vad=None, turn_handling={"turn_detection": None}) as session:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from livekit import rtc
 from livekit.agents import Agent, AgentSession, stt
 from livekit.agents.language import LanguageCode
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from livekit.agents.voice import io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
-from livekit import rtc
 from livekit.plugins.specstream import HeardWords
 
 SLICE_S = 0.01

@@ -12,8 +12,8 @@ from engines import BreakingEngine
 from fakes import Loudspeaker, Microphone, running, said
 from livekit.agents import Agent, RunContext, function_tool, mock_tools
 from livekit.agents.metrics import LLMModelUsage, TTSModelUsage
-from livekit.agents.voice import RunResult
 from livekit.agents.voice.events import ErrorEvent
+from livekit.agents.voice.run_result import RunResult
 from specstream import Engine, ToolCall
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.listening import Ears

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from fakes import frames
+from livekit import rtc
 from livekit.agents import APIConnectOptions, APIError, APIStatusError, APITimeoutError, stt
 from livekit.agents.stt import SpeechEvent, SpeechEventType as Type
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.listening import Ears, ListenerSettings
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
 
-from livekit import rtc
 from livekit.plugins.specstream import STT
 
 LOUD = 9000

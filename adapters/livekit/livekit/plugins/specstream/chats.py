@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from livekit.agents.llm import ChatContext, ChatItem
-
 from specstream import TextEngine
 
 from .dropped import DroppedReplies

@@ -1,7 +1,6 @@
 """Errors of specstream as those that LiveKit Agents knows, which say whether another try may help."""
 
 from livekit.agents import APIConnectionError, APIError, APIStatusError
-
 from specstream.errors import (
     AdapterFailed,
     ConfigError,

@@ -3,7 +3,6 @@
 from livekit.agents import NotGivenOr, stt
 from livekit.agents.language import LanguageCode
 from livekit.agents.types import TimedString
-
 from specstream.listening import Transcript
 
 __all__ = ["iso_639", "speech_data"]

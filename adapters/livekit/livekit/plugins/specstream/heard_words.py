@@ -3,12 +3,11 @@
 from collections import deque
 from collections.abc import Iterable
 
+from livekit import rtc
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from livekit.agents.utils import is_given
 from livekit.agents.voice import io
 from livekit.agents.voice.io import PlaybackFinishedEvent
-
-from livekit import rtc
 from specstream.errors import ConfigError
 
 __all__ = ["HeardWords"]

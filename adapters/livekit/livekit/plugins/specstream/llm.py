@@ -9,7 +9,6 @@ from livekit.agents import (
     NotGivenOr,
     llm,
 )
-
 from specstream import SamplingParams, TextEngine
 from specstream.errors import ConfigError
 

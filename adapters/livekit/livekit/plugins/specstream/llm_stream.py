@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from livekit.agents import APIConnectOptions, NotGivenOr, llm, utils
-
 from specstream import Chunk, Report, TextEngine, ToolCall
 from specstream.errors import EngineError, SpecstreamError
 

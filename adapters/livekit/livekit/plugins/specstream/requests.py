@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from livekit.agents import NOT_GIVEN, NotGivenOr, llm
-
 from specstream import Message, SamplingParams, Tool, Tools
 from specstream.errors import PromptError, SamplingError
 

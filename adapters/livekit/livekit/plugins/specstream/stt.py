@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from livekit import rtc
 from livekit.agents import (
     DEFAULT_API_CONNECT_OPTIONS,
     NOT_GIVEN,
@@ -12,8 +13,6 @@ from livekit.agents import (
     stt,
     utils,
 )
-
-from livekit import rtc
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.listening import Ears, ListenerSettings, Recognizer
 

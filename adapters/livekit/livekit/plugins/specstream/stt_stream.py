@@ -5,9 +5,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from livekit.agents import APIConnectOptions, stt, utils
-
 from livekit import rtc
+from livekit.agents import APIConnectOptions, stt, utils
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.listening import (
     Ears,

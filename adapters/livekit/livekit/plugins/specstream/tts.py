@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tts
-
 from specstream.errors import ConfigError
 from specstream.stages import (
     Pipeline,

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from livekit.agents import APIConnectOptions, tts, utils
-
 from specstream import Chunk, Event, Phrase, Span, Speech
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.stages import Pipeline, StageFailed

@@ -1,7 +1,6 @@
 """The written text of a reply, word by word, at the times at which it is spoken."""
 
 from livekit.agents.types import TimedString
-
 from specstream import Speech
 
 __all__ = ["TimedWords"]
