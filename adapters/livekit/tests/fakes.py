@@ -139,11 +139,13 @@ async def running(
             synchronizer = TranscriptSynchronizer(
                 next_in_chain_audio=loudspeaker, next_in_chain_text=Transcript()
             )
-            session.output.audio = HeardWords(synchronizer.audio_output)
+            session.output.audio = synchronizer.audio_output
             session.output.transcription = synchronizer.text_output
         if microphone is not None:
             session.input.audio = microphone
         await session.start(agent)
+        if loudspeaker is not None:
+            session.output.audio = HeardWords(session.output.audio)
         try:
             yield session
         finally:

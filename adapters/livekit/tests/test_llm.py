@@ -9,7 +9,7 @@ from engines import BreakingEngine
 from livekit.agents import APIConnectionError, APIConnectOptions, APIError, APIStatusError, llm
 from livekit.agents.llm import ChatContext, ImageContent, function_tool
 from livekit.agents.metrics import LLMMetrics
-from specstream import Engine, SamplingParams, ToolCall
+from specstream import Engine, OpenAIEngine, SamplingParams, ToolCall
 from specstream.errors import (
     ConfigError,
     ConnectionFailed,
@@ -21,6 +21,7 @@ from specstream.errors import (
     SamplingError,
     SpecstreamError,
 )
+from specstream.server import RealtimeServer
 from specstream.testing import ScriptedEngine, chunks_of
 
 from livekit.plugins.specstream import LLM
@@ -80,6 +81,23 @@ async def test_the_real_engine_reuses_a_chats_cache_and_stops_within_a_round() -
         again = await service.chat(chat_ctx=context, extra_kwargs={"max_tokens": 8}).collect()
         assert again.usage is not None and again.usage.prompt_cached_tokens > 0
         assert service.dropped.referenced == 1
+
+
+async def test_the_engine_may_be_a_server() -> None:
+    scripted = ScriptedEngine(["The capital is Paris."])
+    server = RealtimeServer(scripted)
+    async with (
+        server.start() as port,
+        OpenAIEngine(f"http://127.0.0.1:{port}/v1") as engine,
+    ):
+        service, context = LLM(engine=engine, max_tokens=9), asking("Where?")
+        reply = await service.chat(chat_ctx=context).collect()
+        again = await service.chat(chat_ctx=context).collect()
+    assert reply.text == again.text == "The capital is Paris."
+    assert scripted.requests[0][1].max_tokens == 9
+    assert service.dropped.referenced == 0  # a server takes no reference
+    with pytest.raises(APIConnectionError):
+        await service.chat(chat_ctx=context, conn_options=AT_ONCE).collect()
 
 
 async def test_settings_come_from_the_engine_the_constructor_and_the_request() -> None:

@@ -104,11 +104,14 @@ async def test_a_stream_without_text_gives_nothing() -> None:
     assert (words, pcm) == ([], b"")
 
 
-async def test_a_voice_without_marks_gives_its_phrases() -> None:
+async def test_words_of_a_voice_without_marks_are_timed_by_their_lengths() -> None:
     voice = voice_from_function(lambda text: bytes(2 * 100 * len(text)), 10_000)
     words, _, _ = await speak(TTS(voice=voice), "One fox ran away. ", "It was cold.")
-    assert words == ["One fox ran away. ", "It was cold."]
-    assert words[0].start_time == 0 and words[0].end_time == words[1].start_time
+    assert words == ["One", " fox", " ran", " away. ", "It", " was", " cold."]
+    starts = [float(word.start_time or 0) for word in words]
+    ends = [float(word.end_time or 0) for word in words]
+    assert starts[0] == 0 and ends[:-1] == pytest.approx(starts[1:])
+    assert ends[0] == pytest.approx(ends[3] * 3 / 18)
 
 
 async def test_synthesize_speaks_a_whole_text() -> None:

@@ -24,7 +24,7 @@ class HeardWords(io.AudioOutput):
     LiveKit's own synchronizer guesses at the pace of speech, word by word, and can be some words off.
     This takes the times of the words from the voice and the seconds that the output has played: the
     history gets the words that were heard completely, and no other. Text on a screen stays
-    LiveKit's. Speech of voices that give no times passes as it is.
+    LiveKit's. Speech of other services whose words have no times passes as it is.
 
     Args:
         output: The session's output, such as ``session.output.audio``.

@@ -1,9 +1,14 @@
 """The written text of a reply, word by word, at the times at which it is spoken."""
 
+import re
+from collections.abc import Iterator
+
 from livekit.agents.types import TimedString
 from specstream import Speech
 
 __all__ = ["TimedWords"]
+
+_WRITTEN = re.compile(r"\s*\S+(?:\s+$)?")
 
 
 class TimedWords:
@@ -26,7 +31,7 @@ class TimedWords:
     def spoken(self, speech: Speech) -> list[TimedString]:
         """The words whose marks come with this speech, to be told before its audio.
 
-        A phrase without marks is one piece, at the phrase's end.
+        The times in a phrase without marks are estimated, once it ends, from the lengths of its words.
         """
         made = []
         for mark in speech.marks:
@@ -38,7 +43,7 @@ class TimedWords:
         if speech.last:
             spoken = (self._phrase_from, speech.samples.end)
             if not self._marked and spoken[0] < spoken[1] and speech.chars.end > self._said:
-                made.append(self._to(speech.chars.end, spoken, speech.sample_rate))
+                made += self._estimated(speech.chars.end, spoken, speech.sample_rate)
             self._phrase_from, self._marked = speech.samples.end, False
         return made
 
@@ -54,6 +59,13 @@ class TimedWords:
             end += 1
         return end
 
-    def _to(self, end: int, samples: tuple[int, int], rate: int) -> TimedString:
+    def _estimated(self, end: int, samples: tuple[int, int], rate: int) -> Iterator[TimedString]:
+        start, length = self._said, end - self._said
+        per_char = (samples[1] - samples[0]) / length
+        for word in _WRITTEN.finditer(self._text[start:end]):
+            edges = (samples[0] + word.start() * per_char, samples[0] + word.end() * per_char)
+            yield self._to(start + word.end(), edges, rate)
+
+    def _to(self, end: int, samples: tuple[float, float], rate: int) -> TimedString:
         text, self._said = self._text[self._said : end], end
         return TimedString(text, start_time=samples[0] / rate, end_time=samples[1] / rate)
