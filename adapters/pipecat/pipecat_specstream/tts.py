@@ -212,11 +212,10 @@ class SpecstreamTTSService(TTSService):
             await self._tell(error)
         finally:
             self._turns.pop(turn.context_id, None)
-        rest = words.rest()
+        rest = words.close(turn.text)
         if not turn.made_s and not failed:  # nothing to say, which Pipecat takes for a broken voice
-            rest = bytes(2 * (rate * _SILENCE_MS // 1000))
-        if rest:
-            await self._give(turn, [rest], rate)
+            rest.append(bytes(2 * (rate * _SILENCE_MS // 1000)))
+        await self._give(turn, rest, rate)
         if self.audio_context_available(turn.context_id):
             await self.remove_audio_context(turn.context_id)
 

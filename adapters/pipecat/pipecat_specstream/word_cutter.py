@@ -54,10 +54,13 @@ class WordCutter:
             self._say(pieces, reply, speech.chars.end)
         return pieces
 
-    def rest(self) -> bytes:
-        """The audio that was held back for a voice that has failed."""
-        rest, self._pcm = bytes(self._pcm), bytearray()
-        return rest
+    def close(self, reply: str) -> list[bytes | str]:
+        """The turn has ended: return the audio of a voice that broke, and white space at the end."""
+        pieces: list[bytes | str] = []
+        self._cut(pieces, self._given + len(self._pcm) // 2)
+        if reply[self._said :].isspace():
+            pieces.append(reply[self._said :])
+        return pieces
 
     def _cut(self, pieces: list[bytes | str], sample: int) -> None:
         """Give out the audio up to ``sample``, as far as it is there."""
@@ -68,6 +71,8 @@ class WordCutter:
             pieces.append(pcm)
 
     def _say(self, pieces: list[bytes | str], reply: str, end: int) -> None:
+        while end > self._said and reply[end - 1].isspace():
+            end -= 1  # white space goes with the word behind it
         if end > self._said:
             pieces.append(reply[self._said : end])
             self._said = end

@@ -74,6 +74,16 @@ class Watch(BaseObserver):
             self._news.clear()
             await self._news.wait()
 
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until ``done()``, which is asked after each frame that is pushed."""
+        while not done():
+            self._news.clear()
+            await self._news.wait()
+
+    def count(self, source: FrameProcessor, kind: type[Frame]) -> int:
+        """How many such frames ``source`` has pushed."""
+        return sum(who is source and type(frame) is kind for who, frame in self.frames)
+
     def of(self, kind: type[Frame]) -> list[Any]:
         """Every such frame, once each."""
         found = {id(frame): frame for _, frame in self.frames if isinstance(frame, kind)}
