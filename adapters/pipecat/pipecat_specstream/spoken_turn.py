@@ -51,9 +51,13 @@ class SpokenTurn:
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """The text as if a model wrote it, to its end."""
-        with self._receive:
-            async for chunk in self._receive:
-                yield chunk
+        async for chunk in self._receive:
+            yield chunk
+
+    def drop(self) -> None:
+        """The turn has ended: text that comes now, or waits, is dropped; idempotent."""
+        self._send.close()
+        self._receive.close()
 
     def played_s(self) -> float:
         """Seconds of its audio that were played, estimated: the transport tells its beginning only."""

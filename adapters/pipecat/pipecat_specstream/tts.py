@@ -121,14 +121,19 @@ class SpecstreamTTSService(TTSService):
         """Hand on a piece of text; its audio goes to the audio context as it is made."""
         turn = self._turns.get(context_id)
         if turn is None:
-            turn = self._turns[context_id] = SpokenTurn(context_id)
-            turn.task = self.create_task(self._speak(turn), "speech")
-            self._tasks.add(turn.task)
-            turn.task.add_done_callback(self._tasks.discard)
+            turn = self._begin(context_id)
         await turn.add(text)
         if context_id not in self._growing:  # a text outside of any reply
             await turn.close()
         yield None
+
+    def _begin(self, context_id: str) -> SpokenTurn:
+        turn = self._turns[context_id] = SpokenTurn(context_id)
+        turn.task = self.create_task(self._speak(turn), "speech")
+        self._tasks.add(turn.task)
+        turn.task.add_done_callback(self._tasks.discard)
+        turn.task.add_done_callback(lambda _: turn.drop())
+        return turn
 
     async def flush_audio(self, context_id: str | None = None) -> None:
         """No more text will come for a context: speak what is left."""
