@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pipecat.adapters.llm.base_llm_adapter import LLMContextConversionError
 from pipecat.utils.errors import ErrorCategory
-
 from specstream.errors import (
     AdapterUnavailable,
     ConfigError,

@@ -24,7 +24,6 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 from pipecat.services.settings import LLMSettings
 from pipecat.utils.errors import ErrorCategory
-
 from pipecat_specstream.faults import category_of
 from pipecat_specstream.guess import Guess
 from pipecat_specstream.llm_settings import SpecstreamLLMSettings

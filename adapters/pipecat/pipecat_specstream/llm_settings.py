@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from pipecat.services.settings import LLMSettings
 from pipecat.utils.types import NOT_GIVEN, NotGiven, is_given
-
 from specstream import SamplingParams
 from specstream.errors import ConfigError
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import anyio
-
 from specstream import Chunk, Span
 
 __all__ = ["SpokenTurn"]

@@ -24,7 +24,6 @@ from pipecat.transcriptions.language import Language
 from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.time import time_now_iso8601
 from pipecat.utils.types import is_given
-
 from pipecat_specstream.faults import category_of
 from pipecat_specstream.utterance import Utterance
 from specstream.errors import ConfigError, SpecstreamError

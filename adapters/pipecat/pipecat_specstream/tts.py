@@ -21,7 +21,6 @@ from pipecat.services.settings import TTSSettings
 from pipecat.services.tts_service import TextAggregationMode, TTSService
 from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.text.base_text_aggregator import TextType
-
 from pipecat_specstream.faults import category_of
 from pipecat_specstream.heard_text_frame import HeardTextFrame
 from pipecat_specstream.spoken_turn import SpokenTurn

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pipecat.frames.frames import InterruptionFrame, LLMContextFrame, LLMTextFrame, TTSStoppedFrame
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
-
 from pipecat_specstream import SpecstreamLLMService, SpecstreamTTSService
 from specstream import Engine, Speech
 from specstream.stages import VoiceStage, load_adapter

@@ -30,7 +30,6 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.services.settings import LLMSettings
 from pipecat.tests.utils import run_test
 from pipecat.utils.errors import ErrorCategory
-
 from pipecat_specstream import SpecstreamLLMService, SpecstreamLLMSettings
 from specstream import SamplingParams, ToolCall
 from specstream.errors import ConfigError, EngineBusy, PromptError, SamplingError

@@ -19,7 +19,6 @@ from pipecat.frames.frames import (
     UserStoppedSpeakingFrame,
 )
 from pipecat.metrics.metrics import LLMUsageMetricsData
-
 from pipecat_specstream import SpecstreamLLMService, SpecstreamLLMSettings
 from specstream import Engine
 from support import Watch, asked, running
@@ -80,7 +79,7 @@ async def test_a_guess_that_is_withdrawn_while_it_is_written(engine):
     async with running([service], watch) as worker:
         await worker.queue_frame(LLMContextFrame(asked(LONG[:-1]), speculation=True))
         while not engine.replies or engine.replies[0].report.rounds < 2:
-            await anyio.sleep(0.001)  # rounds wake nobody while the answer is held back
+            await anyio.lowlevel.checkpoint()  # nothing is pushed while the answer is held back
         await worker.queue_frame(EagerEndOfTurnCancelFrame())
         await watch.seen(lambda who, f: who is service and isinstance(f, EagerEndOfTurnCancelFrame))
         await worker.queue_frame(UserStoppedSpeakingFrame())

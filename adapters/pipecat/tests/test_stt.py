@@ -20,7 +20,6 @@ from pipecat.services.settings import STTSettings
 from pipecat.tests.utils import run_test
 from pipecat.transcriptions.language import Language
 from pipecat.utils.errors import ErrorCategory
-
 from pipecat_specstream import SpecstreamSTTService
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.testing import ScriptedRecognizer

@@ -24,7 +24,6 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.services.settings import TTSSettings
 from pipecat.tests.utils import run_test
 from pipecat.utils.errors import ErrorCategory
-
 from pipecat_specstream import SpecstreamTTSService
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.stages import RemoteStage, voice_from_function

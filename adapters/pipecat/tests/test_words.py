@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from pipecat_specstream.word_cutter import WordCutter
 from specstream import Chunk, Pipeline, Span, Speech
 from specstream.stages import SegmentStage, VoiceStage
