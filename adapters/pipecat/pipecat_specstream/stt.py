@@ -100,6 +100,7 @@ class SpecstreamSTTService(STTService):
         if self._task is not None:
             await self._waiting.put(None)
             await self._task
+            self._task = None
         await super().stop(frame)
 
     async def cancel(self, frame: CancelFrame) -> None:
@@ -155,7 +156,7 @@ class SpecstreamSTTService(STTService):
         while (utterance := await self._waiting.get()) is not None:
             try:
                 await self._follow(utterance)
-            except SpecstreamError as error:
+            except Exception as error:  # the next utterance may go well
                 await self._tell(error)
             finally:
                 await utterance.aclose()

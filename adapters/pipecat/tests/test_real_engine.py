@@ -74,7 +74,7 @@ async def test_an_interruption_stops_the_decoding(engine):
 
 async def test_a_guess_that_is_withdrawn_while_it_is_written(engine):
     engine = Noting(engine)
-    settings = SpecstreamLLMSettings(temperature=0.0, max_tokens=60)
+    settings = SpecstreamLLMSettings(temperature=0.0, max_tokens=200)
     service, watch = SpecstreamLLMService(engine=engine, settings=settings), Watch()
     async with running([service], watch) as worker:
         await worker.queue_frame(LLMContextFrame(asked(LONG[:-1]), speculation=True))

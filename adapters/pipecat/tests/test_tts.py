@@ -99,6 +99,20 @@ async def test_a_text_to_speak_is_a_turn_of_its_own():
     assert said == ["One moment, please.", "It is 8."]
 
 
+async def test_uninterruptible_speech_is_spoken_to_its_end():
+    watch = Watch()
+    tts, out = SpecstreamTTSService(voice=ScriptedVoice(word_ms=50)), Loudspeaker(times=10)
+    async with running([tts, out], watch) as worker:
+        speak = TTSSpeakFrame("This call is recorded.")
+        speak.interruptible = False
+        await worker.queue_frame(speak)
+        await watch.seen(lambda who, f: who is tts and isinstance(f, TTSAudioRawFrame))
+        await worker.queue_frame(InterruptionFrame())
+        await watch.seen(lambda who, f: who is out and isinstance(f, TTSStoppedFrame))
+    said = [f.text for who, f in watch.frames if who is out and isinstance(f, TTSTextFrame)]
+    assert "".join(said) == "This call is recorded."
+
+
 async def test_text_with_nothing_to_say_is_ten_milliseconds_of_silence():
     said, watch = await heard(reply("…"), reply("…"), reply("…"), reply("Yes."))
     assert "".join(said).endswith("Yes.")
