@@ -39,8 +39,8 @@ class Recorded(VoiceStage):
             yield item
 
     def half(self, until: int) -> int:
-        """How many words are half heard at a sample."""
-        return sum((start + end) / 2 <= until for start, end in self.words.values())
+        """How many words are half heard at a sample, which is the first of the next chunk."""
+        return sum((start + end) / 2 < until for start, end in self.words.values())
 
     def within(self, text: str) -> int:
         """How many words a beginning of the reply has."""

@@ -89,7 +89,8 @@ async def test_a_guess_that_is_withdrawn_while_it_is_written(engine):
         plain = "".join([chunk.text async for chunk in reply])
     guess = engine.replies[0]
     assert guess.report.finish_reason == "cancelled"
-    assert engine.references[:2] == ["", guess.text]
+    _, reference, *_ = engine.references
+    assert reference and guess.text.startswith(reference)  # the round under way may come after it
     assert "".join(frame.text for frame in watch.of(LLMTextFrame)) == plain
 
 

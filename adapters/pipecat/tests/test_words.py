@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pipecat_specstream.word_cutter import WordCutter
 from specstream import Chunk, Pipeline, Span, Speech
 from specstream.stages import SegmentStage, VoiceStage
 from specstream.testing import ScriptedVoice
-from specstream.types import Mark  # a voice makes them; the plug-in only reads them
 
 RATE = 10_000
 
@@ -37,7 +38,10 @@ class VoiceMarks:
     def __init__(self, reply: str, words: list[tuple[int, int, int, int]]) -> None:
         self.reply, self.end = reply, words[-1][3]
         self.marks = tuple(
-            Mark("word", reply[a:b], Span(start, end), Span(a, b)) for a, b, start, end in words
+            SimpleNamespace(
+                kind="word", text=reply[a:b], samples=Span(start, end), chars=Span(a, b)
+            )
+            for a, b, start, end in words
         )
 
     def pieces(self, size: int) -> list[tuple[str, int]]:
