@@ -1,4 +1,4 @@
-"""The Realtime server under many sessions, beside a bare WebSocket that sends the same stream.
+"""The server under many sessions and streams, beside a bare WebSocket and a bare application.
 
 The engine is scripted, so what is measured is the server: the CPU time that an event costs, and the gaps
 between the events that clients see. Each server has a process of its own; the clients share this one.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import socket as sockets
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn import Config, Server
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -24,11 +30,14 @@ from specstream.server.options import ServerLimits
 from specstream.server.server import RealtimeServer
 from specstream.testing.doubles import ScriptedVoice
 from specstream.testing.engine import ScriptedEngine, chunks_of
+from specstream.types import SamplingParams
 
 __all__ = ["ARMS", "ServerFigures", "measure_serving"]
 
-Arm = Literal["bare", "text", "audio"]
-ARMS: Sequence[Arm] = ("bare", "text", "audio")
+Arm = Literal["bare", "text", "audio", "bare events", "events"]
+ARMS: Sequence[Arm] = ("bare", "text", "audio", "bare events", "events")
+"""Servers: over WebSockets a bare one and our sessions, as server-sent events a bare application and our
+chat completions."""
 PER_S = 20.0
 """Deltas a second of each session."""
 _PAD = 330  # characters of the bare server's events, as many as our text deltas have
@@ -87,12 +96,8 @@ async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigure
     try:
         port = await asyncio.to_thread(here.recv)
         async with AsyncExitStack() as stack:
-            url = f"ws://127.0.0.1:{port}/v1/realtime"
-            sockets = [
-                await stack.enter_async_context(connect(url, proxy=None, max_queue=None))
-                for _ in range(sessions)
-            ]
-            seen = [_Client(socket) for socket in sockets]
+            kind = _EventClient if arm in ("bare events", "events") else _Client
+            seen = [await stack.enter_async_context(kind.to(port)) for _ in range(sessions)]
             reading = [asyncio.create_task(client.read()) for client in seen]
             await asyncio.gather(*(client.ask(arm) for client in seen))
             await asyncio.gather(*(client.began.wait() for client in seen))
@@ -118,9 +123,10 @@ async def _cpu_s(server: Any) -> float:  # a Connection, of another class on Win
     return used
 
 
-class _Client:
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
+class _Reader:
+    """Counts what one client sees."""
+
+    def __init__(self) -> None:
         self._last: float | None = None
         self.began = asyncio.Event()
         self.events = 0
@@ -130,6 +136,35 @@ class _Client:
         """Forget what came so far."""
         self.events = 0
         self.gaps_ms.clear()
+
+    async def ask(self, arm: Arm) -> None:
+        """Ask for a reply."""
+        raise NotImplementedError
+
+    async def read(self) -> None:
+        """Read it to its end."""
+        raise NotImplementedError
+
+    def saw_delta(self) -> None:
+        """A delta of the text has come."""
+        now = asyncio.get_running_loop().time()
+        if self._last is not None:
+            self.gaps_ms.append((now - self._last) * 1e3)
+        self._last = now
+        self.began.set()
+
+
+class _Client(_Reader):
+    def __init__(self, socket: ClientConnection) -> None:
+        super().__init__()
+        self._socket = socket
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, port: int) -> AsyncGenerator[Self, None]:
+        url = f"ws://127.0.0.1:{port}/v1/realtime"
+        async with connect(url, proxy=None, max_queue=None) as socket:
+            yield cls(socket)
 
     async def ask(self, arm: Arm) -> None:
         said = {
@@ -145,21 +180,48 @@ class _Client:
         await self._socket.send(json.dumps({"type": type, **fields}))
 
     async def read(self) -> None:
-        loop = asyncio.get_running_loop()
         async for frame in self._socket:
             self.events += 1
             # The type comes early in a frame, and parsing all of it would cost the clients more.
             head = frame[:120]
             if "response.output_text.delta" in head or "transcript.delta" in head:
-                now = loop.time()
-                if self._last is not None:
-                    self.gaps_ms.append((now - self._last) * 1e3)
-                self._last = now
-                self.began.set()
+                self.saw_delta()
+
+
+class _EventClient(_Reader):
+    """Reads server-sent events off a plain socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, port: int) -> AsyncGenerator[Self, None]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+
+    async def ask(self, arm: Arm) -> None:
+        body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "stream": True})
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        )
+        self._writer.write(f"{head}\r\n\r\n{body}".encode())
+
+    async def read(self) -> None:
+        async for line in self._reader:
+            if line.startswith(b"data: {"):
+                self.events += 1
+                if b'"content":"' in line:
+                    self.saw_delta()
 
 
 def _server(parent: Connection, arm: Arm, tokens: int) -> None:
-    asyncio.run((_bare if arm == "bare" else _ours)(parent, arm, tokens))
+    serving = {"bare": _bare, "bare events": _bare_events}.get(arm, _ours)
+    asyncio.run(serving(parent, arm, tokens))
 
 
 async def _answer(parent: Connection) -> None:
@@ -183,6 +245,30 @@ async def _bare(parent: Connection, arm: Arm, tokens: int) -> None:
         await _answer(parent)
 
 
+async def _bare_events(parent: Connection, arm: Arm, tokens: int) -> None:
+    """Uvicorn with an application that does nothing else."""
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(tokens):
+            await asyncio.sleep(began + number / PER_S - loop.time())
+            event = {"choices": [{"delta": {"content": "word"}}], "pad": "x" * _PAD}
+            yield b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+
+    async def chat(request: Request) -> Response:
+        await request.body()
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    server = Server(Config(app, log_level="error", http="h11", lifespan="off"))
+    with sockets.create_server(("127.0.0.1", 0)) as listening:  # who connects early waits
+        parent.send(listening.getsockname()[1])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve([listening]))
+            await _answer(parent)
+
+
 async def _ours(parent: Connection, arm: Arm, tokens: int) -> None:
     text = " ".join("word." if n % 9 == 8 else "word" for n in range(tokens))
     chunks = [replace(c, t_ms=c.tokens.start / PER_S * 1e3) for c in chunks_of(text)]
@@ -190,6 +276,7 @@ async def _ours(parent: Connection, arm: Arm, tokens: int) -> None:
         ScriptedEngine([chunks], timed=True),
         voice=(lambda: ScriptedVoice(word_ms=1e3 / PER_S)) if arm == "audio" else None,
         port=0,
+        params=SamplingParams(max_tokens=tokens),
         limits=ServerLimits(max_sessions=10_000, max_per_address=10_000),
     )
     async with server.start() as port:

@@ -1,5 +1,4 @@
-"""Ask the bundled test pair one question; its answer is spoken into answer.wav."""
-
+# Ask the bundled test pair one question; its answer is spoken into answer.wav.
 import asyncio
 
 import soundfile
@@ -24,20 +23,19 @@ class Speaker(BaseOutputTransport):
 
     async def write_audio_frame(self, frame):
         self.wav.buffer_write(frame.audio, "int16")
-        await asyncio.sleep(frame.num_frames / frame.sample_rate)
         return True
 
 
 async def main():
-    context = LLMContext([{"role": "user", "content": "I need a table for two, please."}])
-    pair, out = LLMContextAggregatorPair(context), Speaker(TransportParams(audio_out_enabled=True))
+    asked = LLMContext([{"role": "user", "content": "I need a table for two, please."}])
+    pair, out = LLMContextAggregatorPair(asked), Speaker(TransportParams(audio_out_enabled=True))
     async with Engine.load() as engine:  # engine and voice are yours: many pipelines may share them
         parts = [LLM(engine=engine), TTS(voice=load_adapter("voice", "hibari")), out]
         worker = PipelineWorker(Pipeline([pair.user(), *parts, pair.assistant()]))
         await worker.queue_frames([LLMRunFrame(), EndFrame()])
         await (runner := WorkerRunner()).add_workers(worker)
         await runner.run()
-    print(context.get_messages()[-1], f"{out.wav.frames / out.sample_rate:.1f} s in answer.wav")
+    print(asked.get_messages()[-1], f"{out.wav.frames / out.sample_rate:.1f} s in answer.wav")
 
 
 asyncio.run(main())
