@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 
+import anyio.to_thread
 import pytest
 import pytest_asyncio
 
@@ -26,8 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.get_closest_marker("virtual_time"):
-        return {"virtual": VirtualTimeLoop}
+    if (mark := item.get_closest_marker("virtual_time")) is not None:
+        return {"virtual": functools.partial(VirtualTimeLoop, **mark.kwargs)}
     return {"asyncio": asyncio.new_event_loop}
 
 
@@ -55,7 +57,9 @@ def _no_leaked_tasks(request: pytest.FixtureRequest) -> None:
 
 @pytest_asyncio.fixture
 async def _checks_tasks() -> AsyncGenerator[None, None]:
-    before = asyncio.all_tasks()
+    before, loop = asyncio.all_tasks(), asyncio.get_running_loop()
+    if isinstance(loop, VirtualTimeLoop):  # `run_virtual` does the same
+        loop.watch(anyio.to_thread.current_default_thread_limiter())
     yield
     current = asyncio.current_task()
     leaked = [

@@ -14,14 +14,20 @@ if TYPE_CHECKING:
         ReplyPaused as ReplyPaused,
         ReplyResumed as ReplyResumed,
         ReplyStarted as ReplyStarted,
+        ToolEnded as ToolEnded,
+        ToolStarted as ToolStarted,
     )
     from specstream.agent.preempt import Preempt as Preempt, PreemptReport as PreemptReport
+    from specstream.agent.tools import AgentTool as AgentTool
 
 __all__, __getattr__, __dir__ = offers(
     __name__,
     {
         "specstream.agent.agent": "Agent",
-        "specstream.agent.events": "ReplyEnded ReplyFailed ReplyPaused ReplyResumed ReplyStarted",
+        "specstream.agent.events": (
+            "ReplyEnded ReplyFailed ReplyPaused ReplyResumed ReplyStarted ToolEnded ToolStarted"
+        ),
         "specstream.agent.preempt": "Preempt PreemptReport",
+        "specstream.agent.tools": "AgentTool",
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ from specstream.agent.parts import check_options, make_parts, playout_of
 from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question
 from specstream.agent.talking import Talking
+from specstream.agent.tools import AgentTool
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.engine.protocol import EngineCapabilities, TextEngine
@@ -77,6 +78,9 @@ class Agent:
         system: The system message; None: that of `Engine.manner`; "": none.
         params: Sampling parameters of the replies; None: those of `Engine.manner`.
         preempt: Begin to answer before the question is over (see `Preempt`); None: don't.
+        tools: What the model may call while it talks: functions, or `AgentTool` with limits. Calls run
+            beside the speech of the reply that has them, and their results are answered when they come.
+        meanwhile: Said while tools run that the model called without a word, such as "One moment.".
         options: Further keys of `EngineConfig`.
 
     Parts that are given as objects are closed with the agent; an engine is not.
@@ -100,6 +104,8 @@ class Agent:
         system: str | None = None,
         params: SamplingParams | None = None,
         preempt: Preempt | None = None,
+        tools: Sequence[AgentTool | Callable[..., Any]] = (),
+        meanwhile: str = "",
         **options: Any,
     ) -> None:
         if isinstance(engine, str) and "://" in engine and draft is None and not options:
@@ -124,6 +130,8 @@ class Agent:
         self._seq = 0
         self._began = 0.0
         self._ledger = Ledger(preempt)
+        self._tools = [one if isinstance(one, AgentTool) else AgentTool(one) for one in tools]
+        self._meanwhile = meanwhile
         self._session: BaseSession[Any] | None = None
         self._talking: Talking | None = None
         self._hearing: Hearing | None = None
@@ -166,6 +174,8 @@ class Agent:
         if self._own is not None:
             engine = await self._stack.enter_async_context(self._own)
         assert engine is not None
+        if self._tools and (why := getattr(engine, "no_tools", None)) is not None:
+            raise ConfigError(f"the agent can't have tools: {why}")
         manner = getattr(engine, "manner", Manner())  # engines of others may have none
         system = manner.system if self._system is None else self._system
         params = self._params or manner.params
@@ -179,6 +189,8 @@ class Agent:
             self._ledger,
             self._tell,
             getattr(engine, "capabilities", EngineCapabilities(reference=True)).reference,
+            self._tools,
+            self._meanwhile,
         )
         if parts.ears is not None:
             echo = None
@@ -252,9 +264,11 @@ class Agent:
         await self._hearing.listener.add(pcm)
 
     def interrupt(self, played_ms: float | None = None) -> Interruption | None:
-        """Stop the reply under way (see `Turn.interrupt`); None if there is none."""
-        turn = self._talking.turn if self._talking is not None else None
-        return turn.interrupt(played_ms) if turn is not None else None
+        """Stop the reply under way (see `Turn.interrupt`); None if there is none.
+
+        Calls of tools that are cancellable are cancelled, too.
+        """
+        return self._talking.interrupt(played_ms) if self._talking is not None else None
 
     def finish(self) -> None:
         """Accept no more questions: the iteration ends after the replies that are due. Idempotent."""

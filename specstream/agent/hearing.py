@@ -113,6 +113,7 @@ class Hearing:
         return None
 
     def _go_on(self, reply: Turn[Any] | None) -> ReplyResumed | None:
+        self._talking.questions.notify()  # results of tools may have waited for silence
         if self._talking.unclear or reply is None or reply.outcome is not None:
             return None
         reply.resume()

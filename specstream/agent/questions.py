@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from specstream.signals import Signal
 
-__all__ = ["Guess", "Question", "Questions"]
+if TYPE_CHECKING:
+    from specstream.agent.tools import ToolCalls
+
+__all__ = ["Guess", "Question", "Questions", "Results"]
 
 _MAX_ASKED = 8
 
@@ -29,15 +34,29 @@ class Guess:
     paused: bool = field(default=True, compare=False)
 
 
-class Questions:
-    """A queue of at most 8 questions, and the newest guess at the next one. For a single reader."""
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results of tools have come that no reply has answered."""
 
-    def __init__(self) -> None:
+
+class Questions:
+    """A queue of at most 8 questions, and the newest guess at the next one. For a single reader.
+
+    Args:
+        quiet: Whether the user says nothing now: results of tools wait for that.
+
+    Attributes:
+        calls: The calls whose results are to be answered when nobody asks anything.
+    """
+
+    def __init__(self, quiet: Callable[[], bool] = lambda: True) -> None:
+        self._quiet = quiet
         self._asked: deque[Question] = deque()
         self._guess: Guess | None = None
         self._said: Guess | None = None  # the newest one, whether worth an answer or not
         self._closed = False
         self._changed = Signal()
+        self.calls: ToolCalls | None = None
 
     async def ask(self, question: Question) -> None:
         """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued."""
@@ -67,17 +86,32 @@ class Questions:
             self._said = self._guess = None
             self._changed.notify()
 
-    async def next(self) -> Question | Guess | None:
-        """Return the next question, else the newest guess; None after the last question.
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a question."""
+        return bool(self._asked)
 
-        Cancelling the call loses nothing.
+    async def changed(self) -> None:
+        """Wait for the next change: a question, a guess, the end of a call."""
+        await self._changed.wait()
+
+    def notify(self) -> None:
+        """Tell of a change outside: a call has ended."""
+        self._changed.notify()
+
+    async def next(self) -> Question | Guess | Results | None:
+        """Return the next question, else results of tools, else the newest guess; None after the last.
+
+        After `close` calls that still run are waited for. Cancelling the call loses nothing.
         """
         while True:
             if self._asked:
                 question = self._asked.popleft()
                 self._changed.notify()
                 return question
-            if self._closed:
+            if self.calls is not None and self.calls.due and self._quiet():
+                return Results()
+            if self._closed and not (self.calls is not None and self.calls.running):
                 return None
             if self._guess is not None:
                 guess, self._guess = self._guess, None

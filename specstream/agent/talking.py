@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,17 +14,21 @@ import anyio
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import AgentParts
 from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess, Question, Questions
-from specstream.engine.session import BaseSession
+from specstream.agent.questions import Guess, Question, Questions, Results
+from specstream.agent.tools import AgentTool, ToolCalls
+from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
 from specstream.playback.playout import Playout
-from specstream.playback.turn import Turn
+from specstream.playback.turn import FixedReply, Interruption, Turn, speaking
 from specstream.stages.hold import Hold
 from specstream.stages.spans import turn_span
+from specstream.tools import ToolCall, ToolCallDelta
 from specstream.types import Chunk, Message, SamplingParams, Speech
 
 __all__ = ["Talking"]
 
+_MOST_ANSWERS = 8  # to results of tools, one after another, before the model may call no more
+_SOON_S = 0.3  # a call that takes no longer needs no word meanwhile
 _log = logging.getLogger("specstream.agent")
 
 
@@ -38,8 +43,11 @@ class Talking:
         ledger: Decides which answers are begun early.
         tell: Called with the source and the item of each event.
         redrafts: Whether the engine drafts from a text: that of a dropped answer.
+        tools: What the model may call.
+        meanwhile: Said while tools run that the model called without a word; "": nothing.
 
     Attributes:
+        calls: The calls of tools.
         questions: The questions to answer.
         turn: The reply under way; None while an answer is held back.
         unclear: Numbers of the user's turns for which it isn't known yet whether they contain words;
@@ -55,6 +63,8 @@ class Talking:
         ledger: Ledger,
         tell: Callable[[str, object], Awaitable[None]],
         redrafts: bool = True,
+        tools: Sequence[AgentTool] = (),
+        meanwhile: str = "",
     ) -> None:
         self._session = session
         self._speaks, self._voice = parts.speaks, parts.first
@@ -62,32 +72,97 @@ class Talking:
         self._ledger = ledger
         self._tell = tell
         self._replies = 0
+        self._interrupted = self._wordless = False  # of the last reply
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
         self._redrafts = redrafts
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
-        self.questions = Questions()
+        self._meanwhile = meanwhile
+        self.questions = Questions(lambda: not self.unclear)
+        self.calls = self.questions.calls = ToolCalls(tools, tell, self.questions.notify)
         self.turn: Turn[Any] | None = None
         self.unclear: set[int] = set()
 
     async def run(self) -> None:
-        """Answer questions until the queue has ended."""
-        while (asked := await self.questions.next()) is not None:
-            if isinstance(asked, Guess):
-                question = await self._begin(asked) if self._ledger.begins(asked) else None
-            else:
-                question = asked
-            if question is not None:
-                await self._answer(question)
-            if self._voice is not None:
-                self._ledger.reused_s = self._voice.reused_s
+        """Answer questions, and results of tools, until the queue has ended."""
+        try:
+            while (asked := await self.questions.next()) is not None:
+                await self._take(asked)
+                if self._voice is not None:
+                    self._ledger.reused_s = self._voice.reused_s
+        finally:
+            self.calls.close()
 
-    async def _answer(self, asked: Question) -> None:
+    async def _take(self, asked: Question | Guess | Results) -> None:
+        question: Question | None = None
+        self._interrupted = self._wordless = False
+        if isinstance(asked, Results):
+            self.calls.deliver(self._session)
+            await self._reply("", self._turn(None))
+            await self._answer_results("")
+        elif isinstance(asked, Question):
+            question = asked
+        elif not self.calls.pending and self._ledger.begins(asked):
+            question = await self._begin(asked)
+        if question is not None:
+            self.calls.asked(self._session)
+            await self._reply(question.text, self._turn(question))
+            await self._answer_results(question.text)
+
+    async def _reply(self, asked: str, made: AbstractAsyncContextManager[Turn[Any]]) -> None:
+        """Give one reply; the calls in it run from when they are written."""
         with turn_span(self._replies) as attributes:
-            await self._tell("agent", ReplyStarted(self._replies, asked.text))
+            await self._tell("agent", ReplyStarted(self._replies, asked))
             async with self._errors_told():
-                async with self._turn(asked) as turn:
+                async with made as turn:
                     await self._follow(turn)
                 await self._over(turn, attributes)
+        self._record()
+
+    def _record(self) -> None:
+        self.calls.record(self._session)
+        if self._interrupted:
+            self.calls.interrupted()
+
+    async def _answer_results(self, asked: str) -> None:
+        """Answer results of tools, and those of the answer's calls, until the user says something."""
+        for left in range(_MOST_ANSWERS, 0, -1):
+            if self._wordless and self._meanwhile:
+                with anyio.move_on_after(_SOON_S):
+                    await self._calls_end()
+                if self.calls.awaited and not self.questions.waiting:
+                    await self._say(self._meanwhile)
+            self._wordless = False
+            await self._calls_end()
+            if self.questions.waiting or self._interrupted or not self.calls.fresh:
+                return
+            self.calls.deliver(self._session)
+            await self._reply(asked, self._turn(None, last=left == 1))
+        self.calls.give_up()  # a model that goes on although it was told of no tools
+
+    async def _calls_end(self) -> None:
+        while self.calls.awaited and not (self.questions.waiting or self._interrupted):
+            await self.questions.changed()
+
+    def interrupt(self, played_ms: float | None = None) -> Interruption | None:
+        """Stop the reply under way and the calls that an interruption cancels; None without a reply."""
+        if self.turn is not None:
+            return self.turn.interrupt(played_ms)  # the calls follow once the turn is over
+        self.calls.interrupted()
+        self.questions.notify()
+        return None
+
+    async def _say(self, text: str) -> None:
+        """Speak a text that is no part of the conversation."""
+        pipeline, playout, _ = self._made_with
+        if self._voice is not None:
+            self._voice.hold = None
+        async with self._errors_told():
+            async with speaking(FixedReply(text), pipeline, playout) as turn:
+                await self._follow(turn)
+            assert turn.outcome is not None
+            if not turn.outcome.complete:
+                self._interrupted = True
+                self.calls.interrupted()
 
     async def _begin(self, guess: Guess) -> Question | None:
         """Prepare an answer to ``guess``, and give it if that is what the user asks.
@@ -104,19 +179,27 @@ class Talking:
                         await self._follow(turn)
                 if hold.released:
                     await self._over(turn, attributes)
-            if not hold.released:
+            if hold.released:
+                self._record()
+                await self._answer_results(guess.text)
+            else:
                 attributes["abandoned"] = True
                 self._abandoned(guess, turn)
         return again
 
     def _turn(
-        self, asked: Question | Guess, hold: Hold | None = None
+        self, asked: Question | Guess | None, hold: Hold | None = None, *, last: bool = False
     ) -> AbstractAsyncContextManager[Turn[Any]]:
+        """A reply to the user, or (None) to the history as it is; ``last``: it may call no tools."""
         if self._voice is not None:
             self._voice.hold = hold
-        again = self._redrafts and asked.turn == self._dropped.turn
+        again = self._redrafts and asked is not None and asked.turn == self._dropped.turn
         self._draft = self._dropped.text if again else ""
-        return self._session.turn(asked.text, *self._made_with, hold=hold, reference=self._draft)
+        options: ReplyOptions = {"reference": self._draft}
+        if (offered := self.calls.offered) is not None:
+            options["tools"] = replace(offered, choice="none") if last else offered
+        text = None if asked is None else asked.text
+        return self._session.turn(text, *self._made_with, hold=hold, **options)
 
     @asynccontextmanager
     async def _errors_told(self, hold: Hold | None = None) -> AsyncGenerator[None, None]:
@@ -154,6 +237,7 @@ class Talking:
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
         await self._tell("agent", ReplyStarted(self._replies, guess.text))
         hold.release()
+        self.calls.next_turn()
         if self._voice is not None:
             self._voice.forget()
         return None
@@ -169,7 +253,7 @@ class Talking:
 
     async def _follow(self, turn: Turn[Any]) -> None:
         """Report the events of a reply that is wanted, until its end."""
-        ready = False
+        ready, deltas = False, list[ToolCallDelta]()
         try:
             self.turn = turn
             if self.unclear:
@@ -182,6 +266,11 @@ class Talking:
                 if self._draft and isinstance(item, Chunk):
                     self._ledger.redrafted(item)
                 await self._tell(event.source, item)
+                if isinstance(item, Chunk) and item.tool_calls:
+                    ended = len(ToolCall.collect(deltas))
+                    deltas += item.tool_calls
+                    for call in ToolCall.collect(deltas)[ended:]:
+                        await self.calls.begin(call)
         finally:
             self.turn = None
 
@@ -189,5 +278,7 @@ class Talking:
         assert turn.outcome is not None
         attributes["heard_ms"] = turn.outcome.played_ms
         attributes["complete"] = turn.outcome.complete
+        self._interrupted = not turn.outcome.complete
+        self._wordless = not turn.reply.text_read.strip()
         number, self._replies = self._replies, self._replies + 1
         await self._tell("agent", ReplyEnded(number, turn.outcome, turn.reply.report))

@@ -180,7 +180,7 @@ class BaseSession(Generic[R]):
     @asynccontextmanager
     async def turn(
         self,
-        text: str,
+        text: str | None,
         pipeline: Pipeline,
         playout: Playout | None = None,
         params: SamplingParams | None = None,
@@ -190,9 +190,10 @@ class BaseSession(Generic[R]):
     ) -> AsyncGenerator[Turn[R], None]:
         """Reply to ``text``, the user's next turn, through ``pipeline``, with speech to ``playout``.
 
-        The reply enters the history as far as it was heard: all of it, or up to the last word that was
-        heard when `Turn.interrupt` was called or the block was left early (by cancellation, too). The
-        KV cache is cut at the same place. Without a play-out, everything that was read counts as heard.
+        None: reply to the history as it is. The reply enters the history as far as it was heard: all of
+        it, or up to the last word that was heard when `Turn.interrupt` was called or the block was left
+        early (by cancellation, too). The KV cache is cut at the same place. Without a play-out,
+        everything that was read counts as heard.
         ``options`` are further arguments of `generate`; leaving the block ends the reply as there. With
         a ``hold``, the stages work before it is released; iterate over the turn only after that.
 

@@ -317,6 +317,27 @@ class Turn(Generic[R]):
             self._run.stop("voice", playback.failure)
 
 
+class FixedReply:
+    """A text in place of a model's reply."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self.text_read = text, ""
+
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        if self._text:
+            text, self._text = self._text, ""
+            self.text_read = text
+            nothing = Span(0, 0)
+            yield Chunk(text, (), nothing, Span(0, len(text)), finish_reason="stop")
+
+    def cancel(self) -> None:
+        """Give nothing more."""
+        self._text = ""
+
+    def needed_by(self, moment: float, heard: bool = False) -> None:
+        """See `ReplySource`; the text is there already."""
+
+
 @asynccontextmanager
 async def speaking(
     reply: R,

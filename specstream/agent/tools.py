@@ -1,0 +1,280 @@
+"""Tools of an agent: functions that its model calls while it talks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
+from specstream.checks import check_ranges, first_line
+from specstream.engine.session import BaseSession
+from specstream.errors import ConfigError
+from specstream.tools import Message, Tool, ToolCall, Tools
+
+__all__ = ["AgentTool", "ToolCalls"]
+
+_AT_ONCE = 8  # calls that run; more are answered by an error
+_MOST_CHARS = 8000  # of a result
+_ASKED = 16  # calls that wait for the user's consent
+_PENDING = "still running; the result comes later"
+_CANCELLED = "cancelled: the user spoke before there was a result"
+_CONSENT = (
+    "not done yet: say what this would do and ask the user; once they agree, call it again with the "
+    "same arguments"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """A function that an agent's model may call.
+
+    Attributes:
+        run: Called with the arguments by name. A plain function runs on a thread, where it can't be
+            stopped: its result is no longer waited for. What it returns becomes text: a text as it is,
+            anything else as JSON.
+        tool: Its name, description and parameters; None: read off type hints and docstring (`Tool.of`).
+        timeout_s: Seconds after which the call has failed.
+        cancellable: Whether an interruption cancels the call. If not, it goes on, and its result is
+            answered when it comes.
+        confirm: For side effects: the first call does nothing but ask the model to ask the user; the
+            same call in a later turn is made.
+
+    Raises:
+        ConfigError: ``run`` is no function, or a time out of range.
+        PromptError: the function can't be described.
+    """
+
+    run: Callable[..., Any]
+    tool: Tool | None = None
+    timeout_s: float = 30.0
+    cancellable: bool = False
+    confirm: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.run):
+            raise ConfigError(f"a tool of an agent is a function, not {self.run!r:.80}")
+        check_ranges(self, timeout_s=(0.01, 3600))
+        if self.tool is None:
+            object.__setattr__(self, "tool", Tool.of(self.run))
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        assert self.tool is not None
+        return self.tool.name
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    call: ToolCall
+    tool: AgentTool | None
+    task: asyncio.Task[None] | None = None
+    result: str | None = None
+    message: Message | None = None  # the call's result in the history
+    late: bool = field(default=False)  # the history has a placeholder, and later turns
+
+
+class ToolCalls:
+    """The calls of an agent's model: run beside its speech, their results brought into the history.
+
+    Args:
+        tools: What may be called.
+        tell: Reports an event.
+        changed: Called when a call has ended.
+
+    Attributes:
+        offered: The tools of the next reply; None if there are none.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[AgentTool],
+        tell: Callable[[str, object], Awaitable[None]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self.offered = Tools.of([tool.tool for tool in tools if tool.tool is not None])
+        self._tell, self._changed = tell, changed
+        self._calls: list[_Running] = []  # without an answer
+        self._asked: OrderedDict[tuple[str, str], int] = OrderedDict()  # for consent, in which turn
+        self._turn = 0
+
+    async def begin(self, call: ToolCall) -> None:
+        """Run a call that the model has written, as a task."""
+        running = _Running(call, self._tools.get(call.name))
+        self._calls.append(running)
+        await self._tell("agent", ToolStarted(call))
+        status, why = self._refusal(running)
+        if why:
+            await self._end(running, status, why)
+        else:
+            running.task = asyncio.create_task(self._run(running))
+
+    def _refusal(self, running: _Running) -> tuple[ToolStatus, str]:
+        call, tool = running.call, running.tool
+        if tool is None:
+            return (
+                "failed",
+                f"error: there is no tool {call.name!r}; there are: {', '.join(self._tools)}",
+            )
+        if call.problem:
+            return "failed", f"error: the arguments are wrong ({call.problem})"
+        if sum(one.task is not None and one.result is None for one in self._calls) >= _AT_ONCE:
+            return "failed", f"error: {_AT_ONCE} calls are running already; wait for them"
+        if tool.confirm:
+            key = (call.name, json.dumps(json.loads(call.arguments), sort_keys=True))
+            if self._asked.pop(key, self._turn) >= self._turn:
+                self._asked[key] = self._turn
+                while len(self._asked) > _ASKED:
+                    self._asked.popitem(last=False)
+                return "unconfirmed", _CONSENT
+        return "completed", ""
+
+    async def _run(self, running: _Running) -> None:
+        assert running.tool is not None
+        status: ToolStatus = "completed"
+        try:
+            with anyio.fail_after(running.tool.timeout_s):
+                made = await _called(running.tool.run, json.loads(running.call.arguments))
+            result = _text_of(made)
+        except TimeoutError:
+            status, result = "timed_out", f"error: no result within {running.tool.timeout_s:g} s"
+        except asyncio.CancelledError:
+            await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
+            return
+        except Exception as error:
+            status, result = "failed", f"error: {type(error).__name__}: {first_line(error)}"
+        await self._end(running, status, result)
+
+    async def _end(self, running: _Running, status: ToolStatus, result: str) -> None:
+        running.result = result
+        if running.message is not None and not running.late:
+            running.message["content"] = result
+        self._changed()
+        await self._tell("agent", ToolEnded(running.call, status, result))
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are calls whose results no reply has answered."""
+        return bool(self._calls)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last reply has calls; their results have not been answered."""
+        return any(not one.late for one in self._calls)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether such a call has no result yet."""
+        return any(one.result is None and not one.late for one in self._calls)
+
+    @property
+    def running(self) -> bool:
+        """Whether any call has no result yet."""
+        return any(one.result is None for one in self._calls)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a result that no reply has answered."""
+        return any(one.result is not None for one in self._calls)
+
+    def record(self, session: BaseSession[Any]) -> None:
+        """Bring the calls of the reply that has ended into the history, with results or placeholders.
+
+        A call that isn't in the history, as the reply failed, is cancelled.
+        """
+        known = {
+            made["id"] for message in session.messages for made in message.get("tool_calls", ())
+        }
+        for one in list(self._calls):
+            if one.message is not None:
+                continue
+            if one.call.id in known:
+                session.add_result(one.call, _PENDING if one.result is None else one.result)
+                one.message = session.messages[-1]
+            else:
+                self._calls.remove(one)
+                self._stop(one)
+
+    def interrupted(self) -> None:
+        """Cancel the calls that an interruption cancels; nobody waits for their results."""
+        for one in list(self._calls):
+            if one.tool is not None and one.tool.cancellable and one.result is None:
+                self._stop(one)
+                self._calls.remove(one)
+
+    def give_up(self) -> None:
+        """Stop the calls of the last reply; nobody answers their results."""
+        for one in [one for one in self._calls if not one.late]:
+            if one.result is None:
+                self._stop(one)
+            self._calls.remove(one)
+
+    def _stop(self, one: _Running) -> None:
+        one.result = _CANCELLED
+        if one.message is not None and not one.late:
+            one.message["content"] = _CANCELLED
+        if one.task is not None:
+            one.task.cancel()
+
+    def asked(self, session: BaseSession[Any]) -> None:
+        """The user has said something: the history goes on, with the results that have come."""
+        self._turn += 1
+        self.interrupted()
+        self.deliver(session)
+        for one in self._calls:
+            one.late = True
+
+    def next_turn(self) -> None:
+        """The user has said something, and no call is pending."""
+        self._turn += 1
+
+    def deliver(self, session: BaseSession[Any]) -> None:
+        """Make the results that have come a part of what the next reply answers.
+
+        One whose place in the history lies behind is called again at its end, under another id:
+        templates and servers take a result only after its call.
+        """
+        for one in [one for one in self._calls if one.result is not None]:
+            self._calls.remove(one)
+            if one.late:
+                again = replace(one.call, id=f"call_{uuid.uuid4().hex[:12]}")
+                made: Message = {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [again.message()],
+                }
+                session.messages.append(made)
+                session.add_result(again, str(one.result))
+
+    def close(self) -> None:
+        """Cancel all calls."""
+        for one in self._calls:
+            if one.task is not None:
+                one.task.cancel()
+
+
+async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    bound = inspect.signature(run).bind(**arguments)  # before a thread is taken
+    if inspect.iscoroutinefunction(run):
+        return await run(*bound.args, **bound.kwargs)
+    made = await to_thread.run_sync(
+        lambda: run(*bound.args, **bound.kwargs), abandon_on_cancel=True
+    )
+    return await made if inspect.isawaitable(made) else made
+
+
+def _text_of(made: object) -> str:
+    if made is None:
+        return "done"
+    text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str)
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]} … (cut)"

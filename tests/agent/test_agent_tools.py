@@ -1,0 +1,353 @@
+"""Tools of an agent: they run beside speech, their results are answered, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from specstream import Agent, Tool, ToolCall
+from specstream.agent import AgentTool, ReplyEnded, ReplyStarted, ToolEnded, ToolStarted
+from specstream.errors import ConfigError, PromptError
+from specstream.stages.pipeline import Event
+from specstream.testing import ScriptedEngine, chunks_of
+from specstream.types import Chunk, Speech
+from tests.server.doubles import WordVoice
+
+pytestmark = pytest.mark.virtual_time
+
+LOOK = "Let me look that up for you now."  # 1.6 s of speech
+
+
+def call(name: str = "weather", id: str = "call_1", **arguments: Any) -> ToolCall:
+    return ToolCall(id, name, json.dumps(arguments))
+
+
+def calling(text: str, *calls: ToolCall) -> list[Chunk]:
+    return chunks_of(text, calls=list(calls))
+
+
+def tool(run: Callable[..., Any], name: str = "weather", **options: Any) -> AgentTool:
+    return AgentTool(run, Tool(name), **options)
+
+
+def agent_of(engine: ScriptedEngine, *tools: AgentTool, **options: Any) -> Agent:
+    return Agent(**{"engine": engine, "voice": WordVoice(), "tools": tools, **options})
+
+
+def scripted(*replies: Any) -> ScriptedEngine:
+    return ScriptedEngine(list(replies), calls_tools=True)
+
+
+async def read(agent: Agent) -> list[Event]:
+    return [event async for event in agent]
+
+
+def made(events: list[Event], kind: type) -> list[Any]:
+    return [event.item for event in events if isinstance(event.item, kind)]
+
+
+def roles(agent: Agent) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in agent.messages]
+
+
+async def asked(agent: Agent, *texts: str) -> list[Event]:
+    """All events of an agent that is asked these questions, each a minute after the one before."""
+    reading = asyncio.create_task(read(agent))
+    for text in texts:
+        await agent.say(text)
+        await anyio.sleep(60)
+    agent.finish()
+    return await reading
+
+
+async def test_a_call_runs_while_the_words_before_it_are_spoken_and_its_result_is_answered() -> (
+    None
+):
+    times: list[float] = []
+
+    async def weather(city: str) -> dict[str, Any]:
+        times.append(asyncio.get_running_loop().time())
+        await anyio.sleep(0.5)
+        times.append(asyncio.get_running_loop().time())
+        return {"city": city, "sun": True}
+
+    engine = scripted(calling(LOOK, call(city="Oslo")), "Sunny.")
+    async with agent_of(engine, tool(weather)) as agent:
+        began = asyncio.get_running_loop().time()
+        events = await asked(agent, "Weather?")
+        assert roles(agent) == [
+            ("user", "Weather?"),
+            ("assistant", LOOK),
+            ("tool", '{"city": "Oslo", "sun": true}'),
+            ("assistant", "Sunny."),
+        ]
+    assert times[1] - began < 1.0, "it ended while the agent spoke"
+    [started], [ended] = made(events, ToolStarted), made(events, ToolEnded)
+    assert (started.call.name, ended.status) == ("weather", "completed")
+    assert [item.asked for item in made(events, ReplyStarted)] == ["Weather?", "Weather?"]
+    assert [item.outcome.heard for item in made(events, ReplyEnded)] == [LOOK, "Sunny."]
+    assert engine.tools[0] is not None and engine.tools[0].choice == "auto"
+    assert "messages" not in str(engine.requests[0][0][-1])
+    assert engine.requests[1][0][-1]["role"] == "tool"
+
+
+async def test_a_word_is_said_meanwhile_if_the_model_said_none() -> None:
+    async def weather() -> str:
+        await anyio.sleep(2)
+        return "sun"
+
+    async def quick() -> str:
+        await anyio.sleep(0.1)
+        return "sun"
+
+    for run, expected in ((weather, "One moment."), (quick, "")):
+        engine = scripted(calling("", call()), "Sunny.")
+        async with agent_of(engine, tool(run), meanwhile="One moment.") as agent:
+            events = await asked(agent, "Weather?")
+            assert [content for _, content in roles(agent)] == ["Weather?", "", "sun", "Sunny."]
+        said = "".join(chunk.text for chunk in made(events, Chunk))
+        assert said == expected + "Sunny.", "it is spoken, but no part of the conversation"
+        assert made(events, Speech)
+
+
+@pytest.mark.parametrize("cancellable", [True, False])
+async def test_an_interruption_cancels_what_may_be_cancelled_and_keeps_the_rest(
+    cancellable: bool,
+) -> None:
+    done: list[str] = []
+
+    async def book() -> str:
+        await anyio.sleep(3)
+        done.append("booked")
+        return "booked"
+
+    engine = scripted(calling(LOOK, call("book")), "Fine, stopped.", "It is booked.")
+    tools = [tool(book, "book", cancellable=cancellable)]
+    async with agent_of(engine, *tools) as agent:
+        await agent.say("Book it.")
+        reading = asyncio.create_task(read(agent))
+        await anyio.sleep(0.9)
+        assert agent.interrupt() is not None
+        await agent.say("Wait.")
+        agent.finish()
+        events = await reading
+        history = roles(agent)
+    [ended] = made(events, ToolEnded)
+    if cancellable:
+        assert done == [] and ended.status == "cancelled"
+        assert history[2:] == [
+            ("tool", "cancelled: the user spoke before there was a result"),
+            ("user", "Wait."),
+            ("assistant", "Fine, stopped."),
+        ]
+        return
+    assert done == ["booked"] and ended.status == "completed"
+    assert history[2:] == [
+        ("tool", "still running; the result comes later"),
+        ("user", "Wait."),
+        ("assistant", "Fine, stopped."),
+        ("assistant", ""),  # the call once more, at the end of the history
+        ("tool", "booked"),
+        ("assistant", "It is booked."),
+    ]
+    calls = [m["tool_calls"][0] for m in agent.messages if "tool_calls" in m]
+    assert calls[0]["id"] != calls[1]["id"]
+    assert calls[0]["function"] == calls[1]["function"]
+
+
+async def test_a_question_while_a_tool_runs_is_answered_first() -> None:
+    async def slow() -> str:
+        await anyio.sleep(10)
+        return "sun"
+
+    engine = scripted(calling("", call()), "Yes, still here.", "Sunny.")
+    async with agent_of(engine, tool(slow)) as agent:
+        await agent.say("Weather?")
+        reading = asyncio.create_task(read(agent))
+        await anyio.sleep(2)
+        await agent.say("Hello?")
+        agent.finish()
+        events = await reading
+    starts = [event for event in events if isinstance(event.item, ReplyStarted)]
+    assert [event.item.asked for event in starts] == ["Weather?", "Hello?", ""]  # type: ignore[attr-defined]
+    assert starts[1].t_ms < 2100
+    assert starts[2].t_ms >= 10_000
+
+
+async def test_by_hand_an_interruption_reaches_calls_that_are_waited_for() -> None:
+    async def slow() -> str:
+        await anyio.sleep(1000)
+        return "sun"
+
+    engine = scripted(calling("", call()), "Sunny.")
+    async with agent_of(engine, tool(slow, cancellable=True)) as agent:
+        await agent.say("Weather?")
+        reading = asyncio.create_task(read(agent))
+        await anyio.sleep(1)
+        assert agent.interrupt() is None
+        agent.finish()
+        events = await reading
+        assert roles(agent)[-1] == ("tool", "cancelled: the user spoke before there was a result")
+    assert len(made(events, ReplyStarted)) == 1
+    assert events[-1].t_ms < 1100
+
+
+async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
+    async def hangs() -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    def breaks() -> None:
+        raise ValueError("no\nsuch city")
+
+    def long() -> str:
+        return "x" * 10_000
+
+    def nothing() -> None:
+        pass
+
+    wrong = ToolCall("call_6", "breaks", '{"a"', "bad_json")
+    calls = [
+        call("hangs"),
+        call("breaks", "call_2"),
+        call("long", "call_3"),
+        call("nothing", "call_4"),
+        call("nothing", "call_5", surprise=1),
+        wrong,
+        call("unheard_of", "call_7"),
+    ]
+    engine = scripted(calling("", *calls), "Well.")
+    tools = [
+        tool(hangs, "hangs", timeout_s=5),
+        tool(breaks, "breaks"),
+        tool(long, "long"),
+        tool(nothing, "nothing"),
+    ]
+    async with agent_of(engine, *tools) as agent:
+        events = await asked(agent, "Go.")
+        results = [content for role, content in roles(agent) if role == "tool"]
+    assert results[0] == "error: no result within 5 s"
+    assert results[1] == "error: ValueError: no"
+    assert results[2].startswith("xxx") and results[2].endswith("(cut)") and len(results[2]) < 8100
+    assert results[3] == "done"
+    assert results[4].startswith("error: TypeError") and "surprise" in results[4]
+    assert results[5] == "error: the arguments are wrong (bad_json)"
+    assert "no tool 'unheard_of'; there are: hangs, breaks" in results[6]
+    assert {item.status for item in made(events, ToolEnded)} == {"timed_out", "failed", "completed"}
+    assert roles(agent)[-1] == ("assistant", "Well.")
+
+
+async def test_calls_are_bounded_in_number_and_in_a_row() -> None:
+    running, most = 0, 0
+
+    async def slow() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(1)
+        running -= 1
+        return "x"
+
+    many = [call("slow", f"call_{number}") for number in range(12)]
+    engine = scripted(calling("", *many), "Well.")
+    async with agent_of(engine, tool(slow, "slow")) as agent:
+        await asked(agent, "Go.")
+        refused = [content for role, content in roles(agent) if "already" in content]
+    assert most == 8 and len(refused) == 4
+
+    again = [calling("", call("slow", f"again_{number}")) for number in range(20)]
+    engine = scripted(*again)
+    async with agent_of(engine, tool(slow, "slow")) as agent:
+        await asked(agent, "Go.")
+    choices = [offered.choice for offered in engine.tools if offered is not None]
+    assert choices == ["auto"] * 8 + ["none"]
+
+
+async def test_side_effects_can_wait_for_the_users_consent() -> None:
+    booked: list[str] = []
+
+    def book(day: str) -> str:
+        booked.append(day)
+        return "booked"
+
+    engine = scripted(
+        calling("", call("book", "call_1", day="Monday")),
+        "Shall I book Monday?",
+        calling("", call("book", "call_2", day="Tuesday")),
+        "Tuesday, then?",
+        calling("", call("book", "call_3", day="Tuesday")),
+        "It is booked.",
+    )
+    async with agent_of(engine, tool(book, "book", confirm=True)) as agent:
+        events = await asked(agent, "Book Monday.", "No, Tuesday.", "Yes.")
+        results = [content for role, content in roles(agent) if role == "tool"]
+    assert booked == ["Tuesday"], "only what was asked for in a turn before"
+    assert [item.status for item in made(events, ToolEnded)] == [
+        *("unconfirmed", "unconfirmed", "completed")
+    ]
+    assert results[0].startswith("not done yet") and results[2] == "booked"
+
+
+@pytest.mark.virtual_time(charge_threads=True)
+async def test_a_plain_function_that_hangs_holds_nobody_up() -> None:
+    def stuck() -> str:
+        time.sleep(0.5)
+        return "late"
+
+    engine = scripted(calling("", call("stuck")), "Never mind.")
+    async with agent_of(engine, tool(stuck, "stuck", timeout_s=0.05)) as agent:
+        events = await asked(agent, "Go.")
+    assert [item.status for item in made(events, ToolEnded)] == ["timed_out"]
+
+
+async def test_leaving_cancels_what_runs() -> None:
+    stopped: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.append("slow")
+
+    engine = scripted(calling("", call("slow")))
+    async with agent_of(engine, tool(slow, "slow")) as agent:
+        await agent.say("Go.")
+        async for event in agent:
+            if isinstance(event.item, ToolStarted):
+                break
+        await anyio.sleep(1)
+    await anyio.lowlevel.checkpoint()
+    assert stopped == ["slow"]
+
+
+async def test_functions_are_described_and_what_cannot_be_is_refused() -> None:
+    def weather(city: str) -> str:
+        """Tell the weather.
+
+        Args:
+            city: Where.
+        """
+        return f"sun in {city}"
+
+    engine = scripted(calling("", call(city="Oslo")), "Sunny.")
+    async with Agent(engine=engine, voice=None, tools=[weather]) as agent:
+        await asked(agent, "Weather?")
+        assert ("tool", "sun in Oslo") in roles(agent)
+    assert engine.tools[0] is not None
+    assert engine.tools[0].tools[0].description == "Tell the weather."
+    with pytest.raises(PromptError):
+        Agent(engine=engine, tools=[lambda x: x])
+    with pytest.raises(ConfigError, match="function"):
+        AgentTool(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="timeout_s"):
+        tool(weather, timeout_s=0)
+    with pytest.raises(ConfigError, match="calls no tools"):
+        async with Agent(engine=ScriptedEngine(["x"]), voice=None, tools=[weather]):
+            pass
