@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
 
 from specstream.errors import PromptError
-from specstream.realtime.resources import ItemStatus
+from specstream.realtime.resources import ItemStatus, Phase
 from specstream.realtime.wire import Refused, Strict, expecting, validate
 from specstream.types import Tool, Tools
 
@@ -95,6 +95,7 @@ class _Input(Strict):
     id: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
     object: Literal["realtime.item"] | None = None
     status: ItemStatus | None = None
+    phase: Phase | None = None  # of a message that a client gives back
 
 
 class ItemInput(_Input):

@@ -78,12 +78,17 @@ class _AnyItem(Sparse):
     status: ItemStatus
 
 
+Phase = Literal["commentary", "final_answer"]
+"""What a reply's message is: said while functions are called, or the answer."""
+
+
 class Item(_AnyItem):
-    """A message of the conversation."""
+    """A message of the conversation; ``phase`` is set once a reply's message has ended."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "user", "assistant"]
     content: list[Part]
+    phase: Phase | None = None
 
 
 class FunctionCallItem(_AnyItem):

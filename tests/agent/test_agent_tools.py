@@ -13,12 +13,14 @@ import anyio.lowlevel
 import pytest
 
 from specstream import Agent, Tool, ToolCall
-from specstream.agent import AgentTool, ReplyEnded, ReplyStarted, ToolEnded, ToolStarted
+from specstream.agent import AgentTool, Preempt, ReplyEnded, ReplyStarted, ToolEnded, ToolStarted
 from specstream.errors import ConfigError, PromptError
+from specstream.listening import TurnHeard
 from specstream.stages.pipeline import Event
 from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import Chunk, Speech
 from tests.server.doubles import WordVoice
+from tests.support.rooms import Room
 
 pytestmark = pytest.mark.virtual_time
 
@@ -351,3 +353,67 @@ async def test_functions_are_described_and_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="calls no tools"):
         async with Agent(engine=ScriptedEngine(["x"]), voice=None, tools=[weather]):
             pass
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_spoken_word_interrupts_and_a_kept_call_is_answered_when_the_user_is_quiet(
+    kept: bool,
+) -> None:
+    async def book() -> str:
+        await anyio.sleep(4)
+        return "booked"
+
+    engine = scripted(calling(LOOK, call("book")), "Yes?", "It is booked.")
+    booking = tool(book, "book", cancellable=not kept)
+    room = Room(["Book it please.", "Hello there."], engine=engine, tools=[booking])
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(1200, silence=True)  # the agent begins to speak
+        await room.speak(400)
+        await room.speak(800, silence=True)
+        await anyio.sleep(10)
+        told = room.told()
+    assert told[0] == "Book it please." and LOOK.startswith(told[1]) and told[1] != LOOK
+    if kept:
+        assert told[2:] == [
+            "still running; the result comes later",
+            *("Hello there.", "Yes?", "", "booked", "It is booked."),
+        ]
+    else:
+        assert told[2:] == [
+            "cancelled: the user spoke before there was a result",
+            *("Hello there.", "Yes?"),
+        ]
+    [ended] = room.made(ToolEnded)
+    assert ended.status == ("completed" if kept else "cancelled")
+
+
+async def test_nothing_is_called_while_a_question_is_only_guessed() -> None:
+    called: list[float] = []
+
+    def book() -> str:
+        called.append(anyio.current_time())
+        return "booked"
+
+    engine = scripted(
+        calling("", call("book")), calling("", call("book", "call_2")), "It is booked."
+    )
+    room = Room(
+        ["Book it now please."], engine=engine, tools=[tool(book, "book")], preempt=Preempt()
+    )
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(240, silence=True)  # a guess, which is wrong
+        await room.speak(200)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+        assert room.told() == ["Book it now please.", "", "booked", "It is booked."]
+    heard = next(
+        at
+        for at, event in zip(room.times, room.events, strict=True)
+        if isinstance(event.item, TurnHeard)
+    )
+    assert room.agent.preempted.starts >= 1 and engine.requests[0][0][-1]["content"] != (
+        "Book it now please."
+    )
+    assert len(called) == 1 and called[0] >= heard

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from specstream import Agent
-from specstream.agent import Preempt
+from specstream.agent import AgentTool, Preempt
 from specstream.listening.ears import Ears
 from specstream.listening.events import ListenerSettings
 from specstream.stages.pipeline import Event
@@ -36,6 +36,7 @@ class Room:
         sound: Sound | None = None,
         echo: Any = None,
         rate: int = RATE,
+        tools: Sequence[AgentTool] = (),
         **settings: Any,
     ) -> None:
         self.engine = engine or ScriptedEngine([TEXT, "Fine."])
@@ -55,6 +56,7 @@ class Room:
             sample_rate=rate,
             listening=ListenerSettings(**settings),
             preempt=preempt,
+            tools=tools,
         )
 
     @asynccontextmanager

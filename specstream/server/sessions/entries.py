@@ -22,6 +22,7 @@ from specstream.realtime.resources import (
     Item,
     ItemStatus,
     Part,
+    Phase,
 )
 from specstream.realtime.wire import SAMPLE_RATE, Refused, new_id
 from specstream.types import Message, Phrase, Span, ToolCall
@@ -150,6 +151,7 @@ class ItemEntry:
     call_id: str | None = None
     name: str | None = None
     heard: bool = False
+    phase: Phase | None = None
 
     def wire(self) -> AnyItem:
         """Build the item for clients; without content while it is in progress and empty."""
@@ -169,7 +171,9 @@ class ItemEntry:
         else:
             part = Part(type="input_text", text=self.text)
         content = [] if part is None else [part]
-        return Item(id=self.id, status=self.status, role=self.role, content=content)
+        return Item(
+            id=self.id, status=self.status, role=self.role, content=content, phase=self.phase
+        )
 
     def cut_to(self, samples: int) -> None:
         """Remove the text that was not heard if only ``samples`` were played."""

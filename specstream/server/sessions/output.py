@@ -39,6 +39,11 @@ class OutputItems:
         self._conversation = conversation
         self._outbox = outbox
 
+    @property
+    def calls(self) -> bool:
+        """Whether the reply has called functions."""
+        return bool(self._places)
+
     async def put(
         self,
         event: Callable[..., ev.ServerEvent],
@@ -301,6 +306,7 @@ class ItemWriter:
             await self._put(ev.TranscriptDone, transcript=self.text)
         await self._put_part("response.content_part.done", self.text)
         entry.status = "completed" if status == "completed" else "incomplete"
+        entry.phase = "commentary" if self.output.calls else "final_answer"
         if status == "cancelled":
             entry.cut_to(self.sent)
         await self.output.end(self.index)

@@ -70,6 +70,7 @@ async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
         assert shape(wire.types()) == expected
         text, call = done["output"]
         assert text["content"] == [{"type": "output_text", "text": "Let me see."}]
+        assert text["phase"] == "commentary"
         assert call == {
             "id": call["id"],
             "object": "realtime.item",
@@ -95,7 +96,8 @@ async def test_a_call_is_an_item_of_its_own_behind_the_text() -> None:
             "function_call_output", "22 C", "call00001",
         )  # fmt: skip
         await wire.send("response.create")
-        assert (await wire.done())["status"] == "completed"
+        answer = await wire.done()
+        assert (answer["status"], answer["output"][0]["phase"]) == ("completed", "final_answer")
     assert engine.requests[1][0] == [
         {"role": "user", "content": "How is it?"},
         {"role": "assistant", "content": "Let me see.", "tool_calls": [ROME.message()]},
