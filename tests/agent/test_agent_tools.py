@@ -391,7 +391,7 @@ async def test_a_spoken_word_interrupts_and_a_kept_call_is_answered_when_the_use
 async def test_nothing_is_called_while_a_question_is_only_guessed() -> None:
     called: list[float] = []
 
-    def book() -> str:
+    async def book() -> str:
         called.append(anyio.current_time())
         return "booked"
 
