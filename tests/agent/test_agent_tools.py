@@ -399,7 +399,10 @@ async def test_nothing_is_called_while_a_question_is_only_guessed() -> None:
         calling("", call("book")), calling("", call("book", "call_2")), "It is booked."
     )
     room = Room(
-        ["Book it now please."], engine=engine, tools=[tool(book, "book")], preempt=Preempt()
+        ["Book it for two now please."],
+        engine=engine,
+        tools=[tool(book, "book")],
+        preempt=Preempt(),
     )
     async with room.talking():
         await room.speak(400)
@@ -407,13 +410,13 @@ async def test_nothing_is_called_while_a_question_is_only_guessed() -> None:
         await room.speak(200)
         await room.speak(600, silence=True)
         await anyio.sleep(5)
-        assert room.told() == ["Book it now please.", "", "booked", "It is booked."]
+        assert room.told() == ["Book it for two now please.", "", "booked", "It is booked."]
     heard = next(
         at
         for at, event in zip(room.times, room.events, strict=True)
         if isinstance(event.item, TurnHeard)
     )
     assert room.agent.preempted.starts >= 1 and engine.requests[0][0][-1]["content"] != (
-        "Book it now please."
+        "Book it for two now please."
     )
     assert len(called) == 1 and called[0] >= heard
