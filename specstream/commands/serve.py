@@ -31,7 +31,7 @@ from specstream.server.listen import check_address, location
 from specstream.server.logs import log_json
 from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.server import RealtimeServer
-from specstream.stages.adapters import load_adapter
+from specstream.stages.adapters import default_turns, load_adapter
 
 __all__ = ["load_ears", "run_adapter", "run_server"]
 
@@ -174,7 +174,7 @@ def load_ears(name: str) -> Ears | None:
     try:
         ears = Ears(
             load_adapter("recognizer", "whisper" if name == "auto" else adapter, **options),
-            load_adapter("turns", "silero"),
+            default_turns(),
         )
     except AdapterUnavailable as error:
         if name != "auto":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specstream.listening.interfaces import (
         EchoCanceller as EchoCanceller,
         EchoTrack as EchoTrack,
+        EndOfTurnDetector as EndOfTurnDetector,
         HeardWord as HeardWord,
         Recognizer as Recognizer,
         RecognizerCapabilities as RecognizerCapabilities,
@@ -46,7 +47,7 @@ __all__, __getattr__, __dir__ = offers(
             "TurnPaused TurnStarted"
         ),
         "specstream.listening.interfaces": (
-            "EchoCanceller EchoTrack HeardWord Recognizer RecognizerCapabilities "
+            "EchoCanceller EchoTrack EndOfTurnDetector HeardWord Recognizer RecognizerCapabilities "
             "RecognizerStream SpeechStarted SpeechStopped Transcript TurnCapabilities "
             "TurnDetector TurnTrack"
         ),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
+from anyio import to_thread
 
 from specstream.errors import ConfigError
-from specstream.listening.interfaces import Recognizer, TurnDetector
+from specstream.listening.interfaces import EndOfTurnDetector, Recognizer, TurnDetector
 
 __all__ = ["Ears", "WaitingLine"]
+
+_log = logging.getLogger("specstream.ears")
 
 
 class WaitingLine:
@@ -77,7 +82,8 @@ class WaitingLine:
 class Ears:
     """A recogniser and a turn detector, shared by any number of listeners of one event loop.
 
-    A recognition holds a place in ``line``; partial transcripts are made only where one is free.
+    A recognition holds a place in ``line``; partial transcripts are made only where one is free. Pauses
+    are judged by sound one after another (``judging``).
 
     Raises:
         ConfigError: one of the two is something else.
@@ -86,6 +92,7 @@ class Ears:
     recognizer: Recognizer
     detector: TurnDetector
     line: WaitingLine = field(init=False)
+    judging: anyio.CapacityLimiter = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         for what, part in (("recogniser", self.recognizer), ("turn detector", self.detector)):
@@ -97,6 +104,18 @@ class Ears:
                 )
 
         object.__setattr__(self, "line", WaitingLine(self.recognizer.capabilities.workers))
+        object.__setattr__(self, "judging", anyio.CapacityLimiter(1))
+
+    async def ended(self, pcm: bytes) -> float | None:
+        """See `EndOfTurnDetector.ended`; None where the detector can't tell, or broke."""
+        if not isinstance(self.detector, EndOfTurnDetector):
+            return None
+        judge = partial(self.detector.ended, pcm)
+        try:
+            return float(await to_thread.run_sync(judge, limiter=self.judging))
+        except Exception:
+            _log.exception("the end of a turn could not be judged by sound")
+            return None
 
     @property
     def sample_rate(self) -> int:

@@ -114,6 +114,19 @@ def ending(text: str) -> Ending:
     return "sentence" if closed and not subordinate else "open"
 
 
-def silence_factor(text: str) -> float:
-    """Return the factor on the silence that ends a turn after ``text``."""
-    return _FACTORS[ending(text)]
+_COMPLETE = 0.5  # probability of an end above which a voice sounds as if it were done
+_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 2.0, 3.2
+
+
+def silence_factor(text: str, sound: float | None = None) -> float:
+    """Return the factor on the silence that ends a turn after ``text``.
+
+    ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that
+    something must follow wait as long as without; else it counts which of words and sound say that the
+    speaker is done: both (0.8), one (2), or neither (3.2).
+    """
+    kind = ending(text)
+    if sound is None or kind == "unfinished":
+        return _FACTORS[kind]
+    agree = (kind in ("question", "sentence")) + (sound > _COMPLETE)
+    return (_BY_NONE, _BY_ONE, _BY_BOTH)[agree]

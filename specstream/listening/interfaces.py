@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 __all__ = [
     "EchoCanceller",
     "EchoTrack",
+    "EndOfTurnDetector",
     "HeardWord",
     "Recognizer",
     "RecognizerCapabilities",
@@ -160,6 +161,18 @@ class TurnDetector(Protocol):
 
     def open(self, sample_rate: int, *, threshold: float = 0.5) -> TurnTrack:
         """Begin a stream. A higher ``threshold`` (0 to 1) needs a clearer voice to report speech."""
+
+
+@runtime_checkable
+class EndOfTurnDetector(TurnDetector, Protocol):
+    """A turn detector that also hears, in a pause, whether the speaker is done."""
+
+    def ended(self, pcm: bytes) -> float:
+        """Return the probability that the turn is over, from 0 to 1.
+
+        ``pcm`` is the turn's audio up to the pause and the silence so far (s16 little-endian mono, at
+        the first of the detector's sample rates). Blocks: called on a thread, one call at a time.
+        """
 
 
 class EchoTrack(Protocol):

@@ -28,6 +28,7 @@ from specstream.listening.events import (
     TurnPaused,
     TurnStarted,
 )
+from specstream.listening.interfaces import EndOfTurnDetector
 from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
 from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
@@ -39,6 +40,7 @@ MAX_WAITING = 4
 """Turns that may wait for their transcript; then `Listener.add` waits."""
 MAX_EVENTS = 256
 """Events that may wait for the consumer; then `Listener.add` waits."""
+_JUDGED_S = 8.0  # of a turn's end that a detector may hear
 _SLICE_S = 0.5  # audio that is processed before the listener may be cancelled
 
 _log = logging.getLogger("specstream.ears")
@@ -83,6 +85,9 @@ class Listener:
         self._turns = Turns(track, self._rate, self.settings)
         self._opened = self._pauses = self._ended = 0  # turns and pauses so far
         self._current: Recognition | None = None
+        self._judges = self.settings.by_words and isinstance(ears.detector, EndOfTurnDetector)
+        self._recent = bytearray()  # the open turn's last audio
+        self._most_recent = int(2 * _JUDGED_S * self._rate)
         self._waiting: deque[Recognition] = deque()  # ended, without a transcript yet
         self._events: deque[ListenerEvent] = deque()
         self._changed = Signal()
@@ -229,14 +234,19 @@ class Listener:
             match step:
                 case Opened(at_ms, start_ms):
                     number, self._opened = self._opened, self._opened + 1
+                    self._recent.clear()
                     self._current = Recognition(number, self._ears, self._rate, self.settings)
                     self._events.append(TurnStarted(number, at_ms, start_ms))
                 case TurnAudio(pcm) if self._current is not None:
                     self._current.pause = None
                     self._current.add(pcm)
+                    self._recent += pcm
+                    del self._recent[: max(0, len(self._recent) - self._most_recent)]
                 case Paused() if self._current is not None:
                     self._pauses += 1
                     self._current.pause = self._pauses
+                    if self._judges and self._group is not None:
+                        self._group.start_soon(self._judge, self._pauses, bytes(self._recent))
                 case Closed(start_ms, end_ms, level) if self._current is not None:
                     self._current.level = level
                     self._events.append(TurnEnded(self._current.turn, start_ms, end_ms))
@@ -256,6 +266,12 @@ class Listener:
             failure.__cause__ = error
         self._events.append(ListeningFailed(failure))
         self._changed.notify()
+
+    async def _judge(self, pause: int, pcm: bytes) -> None:
+        """Ask whether a pause sounds like the turn's end; that may decide that it is over."""
+        sound = await self._ears.ended(pcm)
+        if sound is not None and self._current is not None and self._current.pause == pause:
+            self._follow(self._turns.judged(sound))
 
     async def _recognize(self) -> None:
         """The only task that asks the recogniser, for one turn at a time."""

@@ -179,6 +179,9 @@ class Turns:
         self._pause: float | None = None  # since when the open turn's voice is silent
         self._held = bytearray()  # the audio of the pause
         self._text: str | None = None  # what was said up to the pause, once it is known
+        self._sound: float | None = (
+            None  # how likely the pause is the end, by sound, once it is known
+        )
 
     @property
     def now_ms(self) -> float:
@@ -219,6 +222,14 @@ class Turns:
         self._end_if_silent(steps)
         return steps
 
+    def judged(self, sound: float) -> list[Step]:
+        """Take the probability, by sound, that the pause which was reported last is the turn's end."""
+        if self._pause is not None:
+            self._sound = sound
+        steps: list[Step] = []
+        self._end_if_silent(steps)
+        return steps
+
     def commit(self, *, others: bool = False) -> list[Step]:
         """End the open turn now; without one, nothing happens.
 
@@ -236,7 +247,7 @@ class Turns:
     def clear(self) -> bool:
         """Forget all audio; returns whether a turn was open."""
         was_open = self._start is not None
-        self._start = self._pause = self._text = None
+        self._start = self._pause = self._text = self._sound = None
         self._gate.end()
         self._held.clear()
         self._ring.clear()
@@ -283,7 +294,7 @@ class Turns:
         if speaking:
             self._voice(at_ms, steps)
         elif self._start is not None and self._pause is None:
-            self._pause, self._text = max(at_ms, self._start), None
+            self._pause, self._text, self._sound = max(at_ms, self._start), None, None
             steps.append(Paused())
 
     def _voice(self, at_ms: float, steps: list[Step]) -> None:
@@ -298,7 +309,7 @@ class Turns:
             if self._held:
                 steps.append(TurnAudio(bytes(self._held)))
             self._held.clear()
-            self._pause = self._text = None
+            self._pause = self._text = self._sound = None
 
     def _end_if_silent(self, steps: list[Step]) -> None:
         if self._pause is None:
@@ -306,7 +317,7 @@ class Turns:
         wait = self._settings.silence_ms
         if self._settings.by_words:
             known = _UNKNOWN if self._text is None else self._text
-            wait *= self._settings.patience * silence_factor(known)
+            wait *= self._settings.patience * silence_factor(known, self._sound)
         if self.now_ms - self._pause >= wait:
             self._close(steps)
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from specstream.errors import ModelBroken
 
-__all__ = ["BUNDLED_HEADS", "KNOWN", "HubFiles", "KnownModel", "PinnedFile", "Wheel"]
+__all__ = [
+    "BUNDLED_HEADS",
+    "KNOWN",
+    "PULLED",
+    "SMART_TURN",
+    "HubFiles",
+    "KnownModel",
+    "PinnedFile",
+    "Wheel",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +72,18 @@ class HubFiles:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel on a package index that holds a GGUF file.
+    """A wheel on a package index that holds a model's file.
 
-    ``file`` is the wheel itself; the name of ``gguf`` is a path in the wheel. ``others`` maps names of
-    files to be kept beside the model to their paths in the wheel.
+    ``file`` is the wheel itself; the name of ``content``, the model's file, is a path in the wheel.
+    ``others`` maps names of files to be kept beside the model to their paths in the wheel. ``gguf``: the
+    model's file is a GGUF file, which is converted; else it is kept as it is.
     """
 
     requirement: str
     file: PinnedFile
-    gguf: PinnedFile
+    content: PinnedFile
     others: Mapping[str, str]
+    gguf: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ class KnownModel:
     """A model that can be pulled by ``name``.
 
     ``room`` is the disk space in bytes that pulling it takes at most; ``licence`` is an SPDX identifier.
+    ``hub`` is None for a model that only its wheel provides. ``tried`` is a command that uses it.
     ``heads`` are folders of drafting heads that ship with the package, below ``data/models``.
     """
 
@@ -87,9 +99,10 @@ class KnownModel:
     title: str
     licence: str
     room: int
-    hub: HubFiles
+    hub: HubFiles | None
     wheel: Wheel
     heads: tuple[str, ...] = ()
+    tried: str = ""
 
 
 def _files(table: str) -> tuple[PinnedFile, ...]:
@@ -137,6 +150,32 @@ BUNDLED_HEADS = (
 """Names of the drafting heads that ship for the bundled target; used only if they or their methods are
 named."""
 
+_SMART_TURN_WHEEL = Wheel(
+    "pipecat-ai==1.14.0",
+    PinnedFile(
+        "pipecat_ai-1.14.0-py3-none-any.whl",
+        "0352f504b44e78bdf524e45af4bc759601c835b9b7dc195efe5e03384b974a44",
+        12_109_725,
+    ),
+    PinnedFile(
+        "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+        "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
+        8_679_182,
+    ),
+    {"LICENSE": "pipecat_ai-1.14.0.dist-info/licenses/LICENSE"},
+    gguf=False,
+)
+SMART_TURN = KnownModel(
+    "smart-turn",
+    "Smart Turn 3.2",
+    "BSD-2-Clause",
+    50_000_000,
+    None,
+    _SMART_TURN_WHEEL,
+    tried="specstream chat --ears auto",
+)
+"""Judges by sound whether a speaker is done."""
+
 KNOWN: Mapping[str, KnownModel] = {
     model.name: model
     for model in (
@@ -148,6 +187,11 @@ KNOWN: Mapping[str, KnownModel] = {
             _SMOLLM2,
             _SMOLLM2_WHEEL,
             ("smollm2-eagle",),
+            'specstream generate --target smollm2 "What is the capital of France?"',
         ),
     )
 }
+"""Language models, by the names that are targets."""
+
+PULLED: Mapping[str, KnownModel] = {**KNOWN, SMART_TURN.name: SMART_TURN}
+"""All that can be pulled."""

