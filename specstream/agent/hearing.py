@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from specstream.listening.events import (
     ListenerEvent,
     ListenerSettings,
     ListeningFailed,
+    TurnEnded,
     TurnHeard,
     TurnLost,
     TurnPartial,
@@ -24,6 +26,11 @@ from specstream.listening.listener import Listener
 from specstream.playback.turn import Turn
 
 __all__ = ["Hearing"]
+
+RESUMES_MS = 2000.0
+"""Who speaks again so soon after the end of a turn may only have paused."""
+UNANSWERED_MS = 500.0
+"""As long as no more of the reply was heard: nobody answers a reply sooner."""
 
 
 class Hearing:
@@ -58,6 +65,8 @@ class Hearing:
         self._tell = tell
         self._in_speech = in_speech
         self._asked: Question | None = None  # by the event that is followed
+        self._ended_ms = -math.inf  # when the last turn of the user did
+        self._resumed: set[int] = set()  # turns that go on with the one before
 
     async def run(self) -> None:
         """Act on every event of the listener, then report it; return when the listener has finished."""
@@ -82,8 +91,13 @@ class Hearing:
         reply, questions = self._talking.turn, self._talking.questions
         speaking = reply is not None and reply.outcome is None
         match event:
-            case TurnStarted(turn):
+            case TurnEnded(_, _, end_ms):
+                self._ended_ms = end_ms
+            case TurnStarted(turn, at_ms):
                 self._talking.unclear.add(turn)
+                played_ms = reply.played_ms if reply is not None else 0.0
+                if at_ms - self._ended_ms <= RESUMES_MS and played_ms <= UNANSWERED_MS:
+                    self._resumed.add(turn)
                 if reply is not None and speaking:
                     reply.pause()
                     return ReplyPaused(reply.played_ms)
@@ -93,7 +107,7 @@ class Hearing:
                     if claims_turn(said.text, again=event.again):
                         reply.interrupt()
                 if not (speaking and is_backchannel(said.text)):
-                    worth = paused or self._in_speech
+                    worth = (paused or self._in_speech) and turn not in self._resumed
                     questions.said(Guess(said.text, turn, paused), worth=worth)
             case TurnHeard(turn, said) if said.has_words and not (
                 speaking and is_backchannel(said.text)
@@ -101,8 +115,10 @@ class Hearing:
                 self._talking.unclear.discard(turn)
                 if reply is not None:
                     reply.interrupt()
-                self._asked = Question(said.text, turn)
+                self._asked = Question(said.text, turn, turn in self._resumed)
+                self._resumed.discard(turn)
             case TurnHeard(turn) | TurnLost(turn):
+                self._resumed.discard(turn)
                 self._talking.unclear.discard(turn)
                 questions.silent(turn)
                 return self._go_on(reply)

@@ -19,10 +19,17 @@ _MAX_ASKED = 8
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the agent; ``turn`` is the number of the user's turn, None if it was typed."""
+    """A question to the agent.
+
+    Attributes:
+        text: The words.
+        turn: The number of the user's turn; None if it was typed.
+        resumes: The turn before was ended in a pause of the user's, and this is its rest.
+    """
 
     text: str
     turn: int | None = None
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

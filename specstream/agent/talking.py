@@ -72,6 +72,7 @@ class Talking:
         self._ledger = ledger
         self._tell = tell
         self._replies = 0
+        self._last: tuple[int, Question | None] = (0, None)  # and where it is in the history
         self._interrupted = self._wordless = False  # of the last reply
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
         self._redrafts = redrafts
@@ -104,9 +105,24 @@ class Talking:
         elif not self.calls.pending and self._ledger.begins(asked):
             question = await self._begin(asked)
         if question is not None:
+            question = self._whole(question)
             self.calls.asked(self._session)
+            self._last = (len(self._session.messages), question)
             await self._reply(question.text, self._turn(question))
             await self._answer_results(question.text)
+
+    def _whole(self, question: Question) -> Question:
+        """A question with its first part, if it is the rest of one that was taken for a whole.
+
+        The first part and what was written in reply leave the history.
+        """
+        begin, first = self._last
+        after = self._session.messages[begin:]
+        called = self.calls.pending or any("tool_calls" in message for message in after)
+        if not question.resumes or called or first is None or first.turn is None:
+            return question
+        del self._session.messages[begin:]
+        return replace(question, text=f"{first.text} {question.text}")
 
     async def _reply(self, asked: str, made: AbstractAsyncContextManager[Turn[Any]]) -> None:
         """Give one reply; the calls in it run from when they are written."""
