@@ -16,14 +16,15 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, get_args
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 import specstream.realtime.events as ev
-from specstream.client.dial import READY_S, dial
+from specstream.client.dial import READY_S, dial, with_query
+from specstream.client.resume import ClientSocket, ResumingSocket
 from specstream.errors import ConnectionFailed, ProtocolError, RequestError
 from specstream.realtime.client_events import (
     AudioDelta,
@@ -66,6 +67,10 @@ __all__ = [
 ]
 
 
+RESUME_S = 30.0
+"""Seconds for which a client tries to come back: proxies restart within that time."""
+
+
 class Exchange:
     """Sends client events of at most ``max_size`` bytes and receives server events over one socket.
 
@@ -74,7 +79,7 @@ class Exchange:
         unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
     """
 
-    def __init__(self, socket: ClientConnection, max_size: int = MAX_EVENT) -> None:
+    def __init__(self, socket: ClientSocket, max_size: int = MAX_EVENT) -> None:
         self._socket, self._max_size = socket, max_size
         self.reply: Reply | None = None
         self.unanswered: list[str] = []
@@ -232,6 +237,14 @@ def _frame(event: dict[str, Any], max_size: int) -> str:
     return frame
 
 
+def _token(greeting: str | bytes) -> str | None:
+    """The token with which the session can be resumed, if the server gave one."""
+    try:
+        return str(json.loads(greeting)["specstream"]["resume"]["token"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
 def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
     if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
         raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
@@ -250,7 +263,7 @@ class RealtimeClient:
         exchange: Sends and receives the protocol's own events; for clients that need more than replies.
     """
 
-    def __init__(self, socket: ClientConnection, max_size: int = MAX_EVENT) -> None:
+    def __init__(self, socket: ClientSocket, max_size: int = MAX_EVENT) -> None:
         self.exchange = Exchange(socket, max_size)
         self.session: dict[str, Any] = {}
 
@@ -267,6 +280,7 @@ class RealtimeClient:
         tls: ssl.SSLContext | None = None,
         ready_timeout: float = READY_S,
         max_size: int = MAX_EVENT,
+        resume_s: float = RESUME_S,
     ) -> AsyncGenerator[Self, None]:
         """Open a conversation; leaving the block ends it and the reply that is under way.
 
@@ -282,6 +296,8 @@ class RealtimeClient:
             ready_timeout: Seconds to retry while the connection is refused; 0 tries once.
             max_size: Bytes of the largest frame that the server takes; only audio may be longer than the
                 default. What is larger raises RequestError and isn't sent.
+            resume_s: If the connection breaks, come back to the session for so many seconds: no event is
+                lost or comes twice, and the reply goes on meanwhile. 0: a broken connection is an error.
             tls: The context that verifies a ``wss://`` server; None: trust the authorities of this
                 machine, or those in the file that ``SSL_CERT_FILE`` names.
 
@@ -290,11 +306,19 @@ class RealtimeClient:
             ProtocolError: the peer does not speak the protocol.
             ConfigError: the address is not a WebSocket address.
         """
-        socket, greeting = await dial(
-            url, api_key=api_key, open_timeout=open_timeout, ready_timeout=ready_timeout, tls=tls
-        )
-        async with socket:
-            client = cls(socket, max_size)
+        options: dict[str, Any] = {"api_key": api_key, "open_timeout": open_timeout, "tls": tls}
+        asked = with_query(url, "resumable=1") if resume_s > 0 else url
+        socket, greeting = await dial(asked, ready_timeout=ready_timeout, **options)
+
+        async def again(query: str) -> tuple[ClientConnection, str | bytes]:
+            return await dial(with_query(url, query), ready_timeout=0.0, **options)
+
+        async with AsyncExitStack() as stack:
+            used: ClientSocket = await stack.enter_async_context(socket)
+            if (token := _token(greeting)) is not None and resume_s > 0:
+                used = resuming = ResumingSocket(socket, token, again, resume_s)
+                stack.push_async_callback(resuming.aclose)
+            client = cls(used, max_size)
             first = ev.parse_server_event(greeting)
             if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
                 raise ProtocolError(f"a server begins with session.created, not {first.type}")

@@ -29,6 +29,7 @@ __all__ = [
     "is_loopback",
     "literal_address",
     "shown",
+    "with_query",
 ]
 
 _SECRETS = (
@@ -134,6 +135,11 @@ async def dial(
         f"no Realtime server answers at {shown(url)}: {found}{tried}; "
         "is `specstream serve` running there?"
     )
+
+
+def with_query(url: str, query: str) -> str:
+    """Return an address with ``query`` added to the one that it has."""
+    return f"{url}{'&' if '?' in url else '?'}{query}"
 
 
 def check_url(url: str, tls: ssl.SSLContext | None) -> None:

@@ -92,7 +92,7 @@ class Ears:
     recognizer: Recognizer
     detector: TurnDetector
     line: WaitingLine = field(init=False)
-    judging: anyio.CapacityLimiter = field(init=False, compare=False)
+    judging: anyio.Semaphore = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         for what, part in (("recogniser", self.recognizer), ("turn detector", self.detector)):
@@ -104,7 +104,7 @@ class Ears:
                 )
 
         object.__setattr__(self, "line", WaitingLine(self.recognizer.capabilities.workers))
-        object.__setattr__(self, "judging", anyio.CapacityLimiter(1))
+        object.__setattr__(self, "judging", anyio.Semaphore(1))
 
     async def ended(self, pcm: bytes) -> float | None:
         """See `EndOfTurnDetector.ended`; None where the detector can't tell, or broke."""
@@ -112,7 +112,8 @@ class Ears:
             return None
         judge = partial(self.detector.ended, pcm)
         try:
-            return float(await to_thread.run_sync(judge, limiter=self.judging))
+            async with self.judging:
+                return float(await to_thread.run_sync(judge))
         except Exception:
             _log.exception("the end of a turn could not be judged by sound")
             return None

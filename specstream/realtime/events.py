@@ -31,6 +31,17 @@ class SessionEvent(ServerEvent):
     session: dict[str, Any]
 
 
+class ResumedEvent(ServerEvent):
+    """The session goes on at a new socket; its numbered events follow.
+
+    ``received``: how many frames of the client have come so far, without acknowledgements.
+    ``specstream.seq`` repeats the number that the client named.
+    """
+
+    type: Literal["specstream.resumed"] = "specstream.resumed"
+    received: int
+
+
 class ErrorEvent(ServerEvent):
     """Something could not be done; the session goes on."""
 

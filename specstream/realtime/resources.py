@@ -35,7 +35,8 @@ class Extra(Sparse):
     token is in; ``kept`` are the tokens that ``proposer`` drafted and the target accepted; the others
     are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
     made, on the clock of ``t_ms``. ``names``: what answers in this session. ``listening``: the words of
-    a transcript so far only show that somebody listens ("mm-hm").
+    a transcript so far only show that somebody listens ("mm-hm"). ``resume``: the token with which this
+    session can be resumed, and for how many seconds it waits.
     """
 
     seq: int = 0
@@ -55,6 +56,7 @@ class Extra(Sparse):
     problem: str | None = None
     names: dict[str, str] | None = None
     listening: bool | None = None
+    resume: dict[str, Any] | None = None
 
 
 class Part(Sparse):

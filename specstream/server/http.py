@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs
@@ -100,7 +100,7 @@ class AccessGuard:
             if (why := caller.account.refusal()) is not None:
                 return PlainTextResponse(why + "\n", 403)
             why = self.limit.refusal(client[0] if client else "", caller.account)
-            if why is not None:
+            if why is not None and "resume=" not in query:  # such a session has its place
                 return PlainTextResponse(why + "\n", 503, _RETRY)
         scope[CALLER] = caller
         return None
@@ -132,7 +132,7 @@ def make_app(
     limit: ConnectionLimit,
     authentication: Authentication,
     bundled: bool,
-    realtime: Callable[[AsgiSocket, str | None, Caller], Awaitable[None]],
+    realtime: Callable[[AsgiSocket, Mapping[str, str], Caller], Awaitable[None]],
     api: Sequence[BaseRoute],
     ready: Callable[[], bool],
     access: ServerAccess,
@@ -144,7 +144,7 @@ def make_app(
         limit: Of sessions.
         authentication: Who may come in.
         bundled: See `page`.
-        realtime: Serves an accepted session; gets the model that the client named.
+        realtime: Serves an accepted session; gets the query of its address.
         api: The routes of the HTTP API.
         ready: Whether requests can be served now.
         access: The pages elsewhere whose browsers may ask the API and read the answers, and the
@@ -174,11 +174,12 @@ def make_app(
         return Response(encode(counters.registry), headers={"Content-Type": kind, "Vary": "Accept"})
 
     async def session(socket: WebSocket) -> None:
-        model = parse_qs(socket.scope["query_string"].decode("latin-1")).get("model", [None])[-1]
+        asked = parse_qs(socket.scope["query_string"].decode("latin-1"))
+        query = {name: values[-1] for name, values in asked.items()}
         # Never the subprotocol that carries a key.
         known = "realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None
         await socket.accept(known)
-        await realtime(AsgiSocket(socket), model, socket.scope[CALLER])
+        await realtime(AsgiSocket(socket), query, socket.scope[CALLER])
 
     def nothing(request: Request) -> Response:
         return Response(status_code=204)

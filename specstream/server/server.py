@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -35,7 +37,8 @@ from specstream.server.sessions.request import (
     ServedEngine,
     Service,
 )
-from specstream.server.socket import AsgiSocket
+from specstream.server.sessions.resume import Resumables, ResumableSocket
+from specstream.server.socket import AsgiSocket, Socket
 from specstream.signals import Clock, LoopClock
 from specstream.types import Manner, SamplingParams
 
@@ -163,6 +166,8 @@ class RealtimeServer:
             secrets=secrets,
         )
         self._open = False
+        self._tasks = set[asyncio.Task[None]]()  # of sessions that may outlive their sockets
+        self._resumables = Resumables(self._service.timer)
         self._options: dict[str, Any] = {
             "tls": tls,
             "max_frame": limits.max_frame,
@@ -222,6 +227,9 @@ class RealtimeServer:
         finally:
             self._open = False
             self._end()
+            with anyio.CancelScope(shield=True):
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
             if ears is not None:
                 with anyio.CancelScope(shield=True):
                     await ears.aclose()
@@ -259,15 +267,37 @@ class RealtimeServer:
         self._sessions.end()
         self._requests.end()
 
-    async def _serve_session(self, socket: AsgiSocket, model: str | None, caller: Caller) -> None:
-        account = caller.account
+    async def _serve_session(
+        self, socket: AsgiSocket, query: Mapping[str, str], caller: Caller
+    ) -> None:
+        account, model = caller.account, query.get("model")
+        if (token := query.get("resume")) is not None:
+            seq = query.get("seq", "-1")
+            seen = int(seq) if re.fullmatch(r"-1|\d{1,15}", seq) else -2
+            await self._resumables.resume(socket, token, seen, account)
+            return
         # Asked again: several handshakes may have passed the gate at once.
         if (why := self._limit.refusal(socket.address, account)) is not None:
             await socket.close(1013, why)
             return
+        if "resumable" not in query:
+            await self._run_session(socket, model, caller)
+            return
+        held = ResumableSocket(socket, account, self._service.limits.resume_s)
+        self._resumables.add(held)
+        task = asyncio.create_task(self._run_session(held, model, caller))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await held.left(socket)
+
+    async def _run_session(self, socket: Socket, model: str | None, caller: Caller) -> None:
+        """Serve a session until its client has left; a resumable one in a task of its own."""
+        account, resume = caller.account, None
+        if isinstance(socket, ResumableSocket):
+            resume = {"token": socket.token, "seconds": socket.resume_s}
         meter = Meter(self._service.timer, self._allowances.of(socket.address, account))
         service = replace(self._service, caller=caller)
-        connection = RealtimeConnection(socket, service, model, meter)
+        connection = RealtimeConnection(socket, service, model, meter, resume)
         self.counters.sessions += 1
         self.counters.sessions_total += 1
         self._connections.add(connection)
@@ -280,11 +310,19 @@ class RealtimeServer:
                 self._limit.taken(socket.address, account),
             ):
                 await connection.serve()
+        except Exception:
+            if resume is None:
+                raise
+            _log.exception("session %s broke", connection.id)
+            await socket.close(1011, "the session broke")
         finally:
             self._connections.remove(connection)
             self.counters.sessions -= 1
-        if scope.cancelled_caught:
-            await socket.close(1001, "the server is stopping")
+            if isinstance(socket, ResumableSocket):
+                self._resumables.remove(socket)
+        code = (1001, "the server is stopping") if scope.cancelled_caught else (1000, "")
+        if scope.cancelled_caught or resume is not None:
+            await socket.close(*code)
 
     @contextmanager
     def _logged(self) -> Generator[None, None, None]:

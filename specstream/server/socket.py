@@ -18,7 +18,15 @@ TRANSPORT = "specstream.transport"
 
 
 class SocketClosed(Exception):
-    """The peer has gone, or the socket was closed here."""
+    """The peer has gone, or the socket was closed here.
+
+    Attributes:
+        code: The close code that the peer sent; 1006: none.
+    """
+
+    def __init__(self, code: int = 1006) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Socket(Protocol):
@@ -84,7 +92,7 @@ class AsgiSocket:
         except (RuntimeError, WebSocketDisconnect):
             raise SocketClosed from None
         if message["type"] != "websocket.receive":
-            raise SocketClosed
+            raise SocketClosed(message.get("code") or 1006)
         text: str | None = message.get("text")
         frame: bytes = message.get("bytes") or b""
         return frame if text is None else text

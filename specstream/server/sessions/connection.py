@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -54,9 +56,17 @@ class RealtimeConnection:
         service: What sessions share, and who the caller is.
         model: The model that the client named.
         meter: What the client pays with.
+        resume: See `RealtimeSession.resume`.
     """
 
-    def __init__(self, socket: Socket, service: Service, model: str | None, meter: Meter) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        service: Service,
+        model: str | None,
+        meter: Meter,
+        resume: Mapping[str, Any] | None = None,
+    ) -> None:
         self._socket = socket
         self._service = service
         self._session = RealtimeSession(
@@ -66,6 +76,7 @@ class RealtimeConnection:
             service.params,
             has_voice=service.factories.voice is not None,
             names=service.names,
+            resume=resume,
             languages=service.ears.recognizer.capabilities.languages if service.ears else (),
         )
         self._outbox = Outbox(service.clock.now)

@@ -41,6 +41,7 @@ class RealtimeSession:
         params: Sampling parameters where neither the session nor a response sets them.
         has_voice: Whether replies can be spoken.
         languages: Those that the recogniser knows; empty: any.
+        resume: How the session can be resumed, if it can. Told in its first event.
         names: What answers: model, draft, voice, recogniser. Told in the session's first event.
     """
 
@@ -48,6 +49,7 @@ class RealtimeSession:
     params: SamplingParams
     has_voice: bool
     languages: Sequence[str] = ()
+    resume: Mapping[str, Any] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     id: str = field(default_factory=lambda: new_id("sess"))
     conversation: ConversationItems = field(default_factory=ConversationItems)
@@ -55,7 +57,8 @@ class RealtimeSession:
 
     def created(self) -> ev.SessionEvent:
         """Return the session's first event."""
-        extra = Extra(names=dict(self.names) or None)
+        resume = dict(self.resume) if self.resume is not None else None
+        extra = Extra(names=dict(self.names) or None, resume=resume)
         return ev.SessionEvent(type="session.created", session=self._as_dict(), specstream=extra)
 
     def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:

@@ -1,0 +1,146 @@
+"""A client's connection that comes back: what the server has sent is received once, in order."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import anyio
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from specstream.errors import ConnectionFailed
+
+__all__ = ["ClientSocket", "ResumingSocket"]
+
+_ACK_EVERY = 16  # events
+_MOST_KEPT = 256  # frames that were sent and may have to be sent again
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
+_OVER = (1000, 1008)  # close codes after which there is nothing to come back to
+
+
+class ClientSocket(Protocol):
+    """The part of a WebSocket connection that a client uses."""
+
+    async def send(self, message: str) -> None:
+        """Send a frame. Raises ConnectionClosed."""
+
+    async def recv(self) -> str | bytes:
+        """Return the next frame; cancelling loses none. Raises ConnectionClosed."""
+
+
+class ResumingSocket:
+    """A `ClientSocket` over as many connections as it takes.
+
+    Args:
+        socket: The first connection, whose first event was read.
+        token: The session's, from that event.
+        again: Connects once more with this query; returns the connection and its first frame.
+        resume_s: For how many seconds to try, each time a connection breaks.
+    """
+
+    def __init__(
+        self,
+        socket: ClientConnection,
+        token: str,
+        again: Callable[[str], Awaitable[tuple[ClientConnection, str | bytes]]],
+        resume_s: float,
+    ) -> None:
+        self._socket, self._token, self._again, self._resume_s = socket, token, again, resume_s
+        self._seen = 0
+        self._acked = 0
+        self._sent = 0  # frames, without acknowledgements
+        self._kept = deque[str](maxlen=_MOST_KEPT)
+        self._coming_back = anyio.Lock()
+
+    async def send(self, message: str) -> None:
+        """See `ClientSocket.send`; waits for a connection.
+
+        Raises:
+            ConnectionFailed: there was none in time.
+        """
+        self._sent += 1
+        self._kept.append(message)
+        socket = self._socket
+        try:
+            await socket.send(message)
+        except ConnectionClosed as closed:
+            await self._come_back(socket, closed)  # and send what has not arrived
+
+    async def recv(self) -> str | bytes:
+        """See `ClientSocket.recv`.
+
+        Raises:
+            ConnectionFailed: there was no connection in time, or the session is gone.
+        """
+        while True:
+            socket = self._socket
+            try:
+                frame = await socket.recv()
+            except ConnectionClosed as closed:
+                await self._come_back(socket, closed)
+                continue
+            seq = _seq(frame)
+            if seq is None:
+                return frame
+            if seq <= self._seen:
+                continue
+            self._seen = seq
+            if seq - self._acked >= _ACK_EVERY:
+                await self._acknowledge(socket)
+            return frame
+
+    async def _acknowledge(self, socket: ClientConnection) -> None:
+        self._acked = self._seen
+        try:
+            await socket.send(json.dumps({"type": "specstream.ack", "seq": self._seen}))
+        except ConnectionClosed:
+            return  # the next `recv` comes back
+
+    async def _come_back(self, broken: ClientConnection, closed: ConnectionClosed) -> None:
+        """Get a new connection in place of one that broke, unless somebody else has."""
+        async with self._coming_back:
+            if self._socket is not broken:
+                return
+            if closed.rcvd is not None and closed.rcvd.code in _OVER:
+                raise closed
+            pause, deadline = _LEAST_PAUSE_S, anyio.current_time() + self._resume_s
+            while True:
+                try:
+                    socket, first = await self._again(f"resume={self._token}&seq={self._seen}")
+                    break
+                except ConnectionFailed:
+                    if anyio.current_time() + pause > deadline:
+                        raise
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _MOST_PAUSE_S)
+            await self._resume(socket, json.loads(first))
+
+    async def _resume(self, socket: ClientConnection, told: dict[str, Any]) -> None:
+        if told.get("type") != "specstream.resumed":
+            await socket.close()
+            raise ConnectionFailed(
+                "the session can't be resumed: it has ended, or what was missed is gone"
+            )
+        missed = self._sent - int(told["received"])
+        if missed > len(self._kept):
+            await socket.close()
+            raise ConnectionFailed("too much was sent that the server hasn't got; begin anew")
+        self._socket, self._acked = socket, self._seen
+        for message in list(self._kept)[len(self._kept) - missed :] if missed > 0 else ():
+            await socket.send(message)
+
+    async def aclose(self) -> None:
+        """Close the connection: the session is over."""
+        await self._socket.close()
+
+
+def _seq(frame: str | bytes) -> int | None:
+    """The number of an event; None for a frame without one."""
+    try:
+        seq = json.loads(frame)["specstream"]["seq"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return seq if isinstance(seq, int) else None

@@ -1,0 +1,216 @@
+"""Sessions that outlive their socket: what a client has not acknowledged is kept and sent again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import deque
+
+import anyio
+import anyio.lowlevel
+
+from specstream.realtime.events import ErrorEvent, ResumedEvent
+from specstream.realtime.resources import ErrorDetail
+from specstream.realtime.wire import Refused
+from specstream.server.keys import Account
+from specstream.server.limits import drop_slow_reader
+from specstream.server.socket import Socket, SocketClosed
+from specstream.signals import Clock, Signal
+
+__all__ = ["ResumableSocket", "Resumables"]
+
+MAX_UNACKED = 8 << 20
+"""Bytes of events that a client has not acknowledged; then its session waits. Two minutes of speech."""
+_LEFT = (1000, 1001)  # close codes by which a client says that it won't come again
+_ACK = '"specstream.ack"'
+_ACK_CHARS = 200
+
+
+class ResumableSocket:
+    """The socket of a session, whichever connection the client has at the moment.
+
+    Frames are numbered in the order in which they are sent, as the session's events are. Each is kept
+    until the client has acknowledged it. Without a connection the session goes on, until ``resume_s``
+    have passed or `MAX_UNACKED` bytes are kept.
+
+    Args:
+        socket: The first connection.
+        account: Whose key opened the session; only the same may resume it.
+        resume_s: Seconds that the session waits for its client to come back.
+    """
+
+    def __init__(self, socket: Socket, account: Account, resume_s: float) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self.account = account
+        self.resume_s = resume_s
+        self.received = 0
+        """Frames that came from the client, without acknowledgements."""
+        self.address = socket.address
+        self._socket: Socket | None = socket
+        self._frames: deque[str] = deque()
+        self._first = self._next = (
+            0  # numbers of the oldest frame that is kept, and of the next to write
+        )
+        self._bytes = 0
+        self._written = 0  # bytes, to the present connection
+        self._writing = anyio.Lock()
+        self._changed = Signal()
+        self._closed = False
+
+    @property
+    def made(self) -> int:
+        """How many frames there were."""
+        return self._first + len(self._frames)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session can't be resumed any more."""
+        return self._closed
+
+    async def receive(self) -> str | bytes:
+        """See `Socket.receive`; waits for the client to come back."""
+        while not self._closed:
+            socket = self._socket
+            if socket is None:
+                with anyio.move_on_after(self.resume_s) as waited:
+                    while self._socket is None and not self._closed:
+                        await self._changed.wait()
+                self._closed = self._closed or waited.cancelled_caught
+                continue
+            try:
+                frame = await socket.receive()
+            except SocketClosed as left:
+                self._closed = self._closed or (left.code in _LEFT and self._socket is socket)
+                self._detach(socket)
+                continue
+            if isinstance(frame, str) and _ACK in frame[:_ACK_CHARS]:
+                self._acknowledge(frame)
+                await anyio.lowlevel.checkpoint()
+                continue
+            self.received += 1
+            return frame
+        self._changed.notify()
+        raise SocketClosed
+
+    async def send(self, text: str) -> None:
+        """See `Socket.send`; waits while too much is unacknowledged."""
+        while self._bytes >= MAX_UNACKED and not self._closed:
+            await self._changed.wait()
+        if self._closed:
+            raise SocketClosed
+        self._frames.append(text)
+        self._bytes += len(text)
+        await self._write()
+
+    async def _write(self) -> None:
+        async with self._writing:
+            while (socket := self._socket) is not None and self._next < self.made:
+                frame = self._frames[self._next - self._first]
+                try:
+                    await socket.send(frame)
+                except SocketClosed:
+                    self._detach(socket)
+                    continue
+                if self._socket is socket:
+                    self._next += 1
+                    self._written += len(frame)
+
+    def _acknowledge(self, frame: str) -> None:
+        try:
+            seq = json.loads(frame)["seq"]
+        except (ValueError, TypeError, KeyError):
+            return
+        if isinstance(seq, int) and not isinstance(seq, bool):
+            self._forget(min(seq, self._next - 1))
+
+    def _forget(self, seq: int) -> None:
+        """Drop the frames up to the one with this number."""
+        while self._frames and self._first <= seq:
+            self._bytes -= len(self._frames.popleft())
+            self._first += 1
+        self._changed.notify()
+
+    def can_resume(self, seen: int) -> bool:
+        """Whether all frames after the one with the number ``seen`` are still here; -1: all frames."""
+        return not self._closed and self._first - 1 <= seen < self.made
+
+    async def serve(self, socket: Socket, seen: int, timer: Clock) -> None:
+        """Use a new connection until it ends; what comes after ``seen`` is sent again."""
+        old, self._socket = self._socket, None
+        if old is not None:
+            old.abort()
+            self._changed.notify()
+        async with self._writing:  # whoever wrote to the old one has ended
+            self._forget(seen)
+            self._next, self._written = self._first, 0
+            resumed = ResumedEvent(received=self.received)
+            resumed.specstream.seq = seen
+            try:
+                await socket.send(resumed.model_dump_json())
+            except SocketClosed:
+                return
+            self._socket = socket
+            self._changed.notify()
+        async with anyio.create_task_group() as group:
+            group.start_soon(drop_slow_reader, socket, lambda: self._written, timer)
+            group.start_soon(self._write)
+            await self.left(socket)
+            group.cancel_scope.cancel()
+
+    async def left(self, socket: Socket) -> None:
+        """Wait until a connection is no longer used."""
+        while self._socket is socket and not self._closed:
+            await self._changed.wait()
+
+    def _detach(self, socket: Socket) -> None:
+        if self._socket is socket:
+            self._socket = None
+        self._changed.notify()
+
+    async def close(self, code: int, reason: str) -> None:
+        """See `Socket.close`: the session is over."""
+        self._closed = True
+        self._changed.notify()
+        if self._socket is not None:
+            await self._socket.close(code, reason)
+
+    def unread(self) -> tuple[int, int]:
+        """See `Socket.unread`."""
+        return self._socket.unread() if self._socket is not None else (0, 0)
+
+    def gone(self) -> bool:
+        """See `Socket.gone`."""
+        return self._socket is not None and self._socket.gone()
+
+    def abort(self) -> None:
+        """See `Socket.abort`: the session waits for another connection."""
+        if self._socket is not None:
+            self._socket.abort()
+            self._detach(self._socket)
+
+
+class Resumables:
+    """The sessions of a server that can be resumed, by their tokens."""
+
+    def __init__(self, timer: Clock) -> None:
+        self._timer = timer
+        self._sockets: dict[str, ResumableSocket] = {}
+
+    def add(self, socket: ResumableSocket) -> None:
+        """Let a session be resumed."""
+        self._sockets[socket.token] = socket
+
+    def remove(self, socket: ResumableSocket) -> None:
+        """The session is over."""
+        self._sockets.pop(socket.token, None)
+
+    async def resume(self, socket: Socket, token: str, seen: int, account: Account) -> None:
+        """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
+        held = self._sockets.get(token)
+        if held is None or held.account is not account or not held.can_resume(seen):
+            message = "There is no session to resume: it has ended, or what was missed is gone."
+            refusal = Refused("resume_expired", message, param="resume")
+            await socket.send(ErrorEvent(error=ErrorDetail.of(refusal, None)).model_dump_json())
+            await socket.close(1008, "resume_expired")
+            return
+        await held.serve(socket, seen, self._timer)

@@ -1,0 +1,117 @@
+"""The package's client comes back by itself: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from specstream.client.client import RealtimeClient, TextDelta
+from specstream.client.resume import ResumingSocket
+from specstream.errors import ConnectionFailed
+from specstream.testing import ScriptedEngine
+from tests.server.doubles import Gate, Stand, end_of, read, text_of, wait_for
+
+WORDS = " ".join(f"word{number}" for number in range(60)) + "."
+
+
+def cut(client: RealtimeClient) -> None:
+    socket = client.exchange._socket
+    assert isinstance(socket, ResumingSocket)
+    socket._socket.transport.abort()
+
+
+async def test_a_reply_goes_on_over_connections_that_break() -> None:
+    stand = Stand(ScriptedEngine([WORDS, "fine."]), voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+        reply, events = client.respond("Hi", audio=False), list[Any]()
+        async for event in reply:
+            events.append(event)
+            if len(events) % 9 == 4:
+                cut(client)
+        assert text_of(events) == WORDS and end_of(events).status == "completed"
+        cut(client)
+        again = await read(client.respond("And?", audio=False))
+        assert text_of(again) == "fine."
+    assert stand.server.counters.sessions_total == 1
+    assert [m["content"] for m in stand.engine.requests[1][0]] == ["Hi", WORDS, "And?"]
+
+
+async def test_what_was_sent_into_a_broken_connection_is_sent_again() -> None:
+    stand = Stand(ScriptedEngine(["one.", "two."]), voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+        for number in range(6):
+            socket = client.exchange._socket
+            assert isinstance(socket, ResumingSocket)
+            broken = socket._socket
+            original, sent = broken.send, 0
+
+            async def lost(message: str, broken: Any = broken, original: Any = original) -> None:
+                nonlocal sent
+                sent += 1
+                if sent == 2:  # the item arrives, and the request for a reply doesn't
+                    broken.transport.abort()
+                await original(message)
+
+            broken.send = lost  # type: ignore[method-assign,assignment]
+            assert text_of(await read(client.respond(f"{number}", audio=False)))
+    users = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
+    assert users == [str(number) for number in range(6)]
+
+
+async def test_a_session_that_is_gone_is_an_error() -> None:
+    gate = Gate()
+    stand = Stand(ScriptedEngine([WORDS], gate=gate), voice=None, resume_s=0.01)
+    async with stand.running(), RealtimeClient.connect(stand.url, resume_s=0.5) as client:
+        reply = client.respond("Hi", audio=False)
+        gate.open()
+        first = await anext(aiter(reply))
+        assert isinstance(first, TextDelta)
+        socket: Any = client.exchange._socket
+        plain, held = socket._again, anyio.Event()
+
+        async def late(query: str) -> Any:
+            await held.wait()
+            return await plain(query)
+
+        socket._again = late
+        cut(client)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_release, stand, held)
+            with pytest.raises(ConnectionFailed, match="can't be resumed"):
+                await read(reply)
+
+
+async def _release(stand: Stand, held: anyio.Event) -> None:
+    await wait_for(lambda: not stand.server.counters.sessions)
+    held.set()
+
+
+async def test_without_resuming_a_broken_connection_is_an_error() -> None:
+    stand = Stand(ScriptedEngine([WORDS]), voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url, resume_s=0) as client:
+        reply = client.respond("Hi", audio=False)
+        await anext(aiter(reply))
+        socket: Any = client.exchange._socket
+        socket.transport.abort()
+        with pytest.raises(ConnectionFailed):
+            await read(reply)
+
+
+async def test_a_server_that_stops_for_good_is_told_in_time() -> None:
+    stand = Stand(ScriptedEngine([WORDS]), voice=None)
+    async with stand.running():
+        async with RealtimeClient.connect(stand.url, resume_s=0.3) as client:
+            reply = client.respond("Hi", audio=False)
+            await anext(aiter(reply))
+            socket: Any = client.exchange._socket
+            address = stand.url.replace(str(stand.port), "1")
+
+            async def nobody(query: str) -> Any:
+                raise ConnectionFailed(f"no Realtime server answers at {address}")
+
+            socket._again = nobody
+            cut(client)
+            with pytest.raises(ConnectionFailed, match="answers"):
+                await read(reply)

@@ -1,0 +1,231 @@
+"""Sessions that outlive their sockets: every event once and in order, wherever the socket dies."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from specstream.server.sessions import resume as module
+from specstream.testing import ScriptedEngine
+from tests.server.doubles import FreeClock, Gate, Stand, settle, wait_for
+
+
+def spoken(words: int) -> str:
+    return " ".join(f"word{number}" for number in range(words)) + "."
+
+
+WORDS = spoken(160)
+
+
+class Client:
+    """Sees each numbered event once, in order, whatever happens to its sockets."""
+
+    def __init__(self, stand: Stand, *, acknowledges: bool = True) -> None:
+        self.stand, self.acknowledges = stand, acknowledges
+        self.events: list[dict[str, Any]] = []
+        self.token = ""
+        self.resumed: dict[str, Any] = {}
+
+    @property
+    def seen(self) -> int:
+        return len(self.events) - 1
+
+    async def begin(self) -> ClientConnection:
+        socket = await connect(self.stand.url + "?resumable=1", proxy=None)
+        created = json.loads(await socket.recv())
+        self.token = created["specstream"]["resume"]["token"]
+        self.events.append(created)
+        return socket
+
+    async def again(self, seen: int | None = None, token: str | None = None) -> ClientConnection:
+        query = f"?resume={token or self.token}&seq={self.seen if seen is None else seen}"
+        socket = await connect(self.stand.url + query, proxy=None)
+        self.resumed = json.loads(await socket.recv())
+        return socket
+
+    async def read(self, socket: ClientConnection, until: int) -> None:
+        """Read on until so many events were seen, or the response has ended."""
+        while len(self.events) < until and self.events[-1]["type"] != "response.done":
+            event = json.loads(await socket.recv())
+            assert event["specstream"]["seq"] == len(self.events)
+            self.events.append(event)
+            if self.acknowledges and len(self.events) % 50 == 0:
+                await socket.send(json.dumps({"type": "specstream.ack", "seq": self.seen}))
+
+
+async def ask(socket: ClientConnection, **response: Any) -> None:
+    content = [{"type": "input_text", "text": "Hi"}]
+    item = {"type": "message", "role": "user", "content": content}
+    await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    await socket.send(json.dumps({"type": "response.create", "response": response}))
+
+
+def plain(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    keep = ("type", "delta", "transcript", "text")
+    return [(*(event.get(name) for name in keep), event["specstream"]["seq"]) for event in events]
+
+
+def stand(text: str = WORDS) -> Stand:
+    return Stand(ScriptedEngine([text]), clock=FreeClock())
+
+
+@pytest.mark.parametrize(
+    ("modality", "words", "step"),
+    [
+        ("text", 60, 5),
+        ("audio", 30, 11),
+        pytest.param("text", 490, 1, marks=pytest.mark.slow),
+        pytest.param("audio", 60, 2, marks=pytest.mark.slow),
+    ],
+)
+async def test_wherever_the_socket_dies_every_event_comes_once(
+    modality: str, words: int, step: int
+) -> None:
+    """At each number of events that the client has seen: the views are the same."""
+    whole: list[dict[str, Any]] = []
+    async with stand(spoken(words)).running() as plainly:
+        client = Client(plainly)
+        async with await client.begin() as socket:
+            await ask(socket, output_modalities=[modality])
+            await client.read(socket, 10_000)
+        whole = client.events
+    assert len(whole) > words
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(stand(spoken(words)).running())
+        for cut in range(1, len(whole), step):
+            client = Client(served)
+            socket = await client.begin()
+            await ask(socket, output_modalities=[modality])
+            await client.read(socket, cut)
+            socket.transport.abort()
+            async with await client.again() as socket:
+                assert client.resumed["type"] == "specstream.resumed"
+                assert client.resumed["received"] == 2
+                await client.read(socket, 10_000)
+            assert plain(client.events) == plain(whole), f"cut after {cut} events"
+
+
+async def test_the_reply_goes_on_while_nobody_is_there() -> None:
+    served = stand()
+    async with served.running():
+        client = Client(served)
+        socket = await client.begin()
+        await ask(socket, output_modalities=["text"])
+        await client.read(socket, 5)
+        socket.transport.abort()
+        await wait_for(lambda: served.server.counters.responses["completed"] == 1)
+        assert served.server.counters.sessions == 1
+        async with await client.again() as socket:
+            await client.read(socket, 10_000)
+        assert client.events[-1]["response"]["status"] == "completed"
+        await wait_for(lambda: not served.server.counters.sessions)
+
+
+async def test_what_is_acknowledged_is_forgotten_and_what_is_not_holds_the_session_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNACKED", 20_000)
+    served = stand()
+    async with served.running():
+        client = Client(served, acknowledges=False)
+        async with await client.begin() as socket:
+            await ask(socket, output_modalities=["text"])
+            with anyio.move_on_after(0.3):
+                await client.read(socket, 10_000)
+            stopped = len(client.events)
+            assert 10 < stopped < 100, "nobody acknowledges"
+            while client.events[-1]["type"] != "response.done":
+                await socket.send(json.dumps({"type": "specstream.ack", "seq": client.seen}))
+                await client.read(socket, len(client.events) + 20)
+        async with await client.again(seen=3) as socket:
+            assert client.resumed["error"]["code"] == "resume_expired", "more was acknowledged"
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+
+
+@pytest.mark.parametrize("how", ["unknown", "too_many", "nonsense", "after"])
+async def test_what_cannot_be_resumed_is_told(how: str) -> None:
+    served = stand()
+    async with served.running():
+        client = Client(served)
+        socket = await client.begin()
+        if how == "after":
+            await socket.close()
+            await wait_for(lambda: not served.server.counters.sessions)
+        ways: dict[str, dict[str, Any]] = {
+            "unknown": {"token": "x" * 32},
+            "too_many": {"seen": 99},
+            "nonsense": {"seen": "many"},
+            "after": {},
+        }
+        asked = ways[how]
+        async with await client.again(**asked) as another:
+            assert client.resumed["error"]["code"] == "resume_expired"
+            with pytest.raises(ConnectionClosed, match="resume_expired"):
+                await another.recv()
+        await socket.close()
+
+
+async def test_a_session_belongs_to_its_key() -> None:
+    served = Stand(ScriptedEngine(["one."]), voice=None, keys=["a", "b"])
+    async with served.running():
+        client = Client(served)
+        socket = await connect(served.url + "?resumable=1&token=a", proxy=None)
+        client.token = json.loads(await socket.recv())["specstream"]["resume"]["token"]
+        client.events.append({})
+        async with await client.again(token=f"{client.token}&token=b"):
+            assert client.resumed["error"]["code"] == "resume_expired"
+        async with await client.again(token=f"{client.token}&token=a"):
+            assert client.resumed["type"] == "specstream.resumed"
+        await socket.close()
+
+
+async def test_a_session_without_a_client_ends_and_frees_its_place() -> None:
+    served = Stand(ScriptedEngine(["one."]), voice=None, resume_s=0.05, max_sessions=1)
+    async with served.running():
+        client = Client(served)
+        socket = await client.begin()
+        socket.transport.abort()
+        await wait_for(lambda: not served.server.counters.sessions)
+        async with await client.again():
+            assert client.resumed["error"]["code"] == "resume_expired"
+        async with served.client() as wire:
+            assert (await wire.reply("Hi"))["status"] == "completed"
+
+
+async def test_a_new_connection_takes_over_from_an_old_one() -> None:
+    gate = Gate()
+    served = Stand(ScriptedEngine(["one two."], gate=gate), voice=None)
+    async with served.running():
+        client = Client(served)
+        old = await client.begin()
+        await ask(old)
+        await client.read(old, 4)
+        async with await client.again() as new:
+            with pytest.raises(ConnectionClosed):
+                await old.recv()
+            gate.open()
+            await client.read(new, 10_000)
+        assert client.events[-1]["response"]["status"] == "completed"
+
+
+async def test_stopping_the_server_ends_sessions_without_a_client() -> None:
+    served = stand()
+    async with served.running():
+        client = Client(served)
+        socket = await client.begin()
+        socket.transport.abort()
+        await settle()
+        assert served.server.counters.sessions == 1
+    assert served.server.counters.sessions == 0
+
+
+async def test_who_does_not_ask_sees_the_protocol_as_ever() -> None:
+    async with stand().alone() as wire:
+        assert "resume" not in wire.seen[0]["specstream"]
