@@ -132,6 +132,7 @@ def test_nothing_imports_upwards() -> None:
                 "specstream_adapters",
                 "specstream.stages.interfaces",
                 "specstream.listening.interfaces",
+                "specstream.models",
                 "specstream.checks",
                 "specstream.signals",
                 "specstream.types",
