@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,10 @@ from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
 from specstream.text.spoken import Readout
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
+from specstream_adapters.voice.elevenlabs import ElevenLabsVoice
+from specstream_adapters.voice.openai import OpenAIVoice
 from specstream_adapters.voice.shared import plain
+from tests.support.speech_servers import AudioServer, ElevenLabsServer, in_thread
 
 Make = Callable[..., SpeechSynthesizer]
 
@@ -46,14 +49,50 @@ def make_function(**options: object) -> SpeechSynthesizer:
     return voice_from_function(tones, rate)
 
 
+ADDRESSES: dict[str, str] = {}
+"""Of servers that run in threads while this file is tested."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    with in_thread(AudioServer) as http, in_thread(ElevenLabsServer) as socket:
+        ADDRESSES.update(openai=http, elevenlabs=socket)
+        yield
+
+
+@asynccontextmanager
+async def closing_all(make: Make) -> AsyncIterator[Make]:
+    """Closes all voices that were made: those of servers hold connections."""
+    made: list[SpeechSynthesizer] = []
+
+    def noted(**options: object) -> SpeechSynthesizer:
+        made.append(make(**options))
+        return made[-1]
+
+    try:
+        yield noted
+    finally:
+        for voice in made:
+            await voice.aclose()
+
+
+def make_openai(**options: object) -> SpeechSynthesizer:
+    pytest.importorskip("openai")
+    return OpenAIVoice(**{"url": ADDRESSES["openai"], **options})  # type: ignore[arg-type]
+
+
+def make_elevenlabs(**options: object) -> SpeechSynthesizer:
+    return ElevenLabsVoice(**{"url": ADDRESSES["elevenlabs"], **options})  # type: ignore[arg-type]
+
+
 @pytest.fixture(
-    params=[make_espeak, make_hibari, make_reference, make_function],
-    ids=["espeak", "hibari", "reference", "function"],
+    params=[make_espeak, make_hibari, make_reference, make_function, make_openai, make_elevenlabs],
+    ids=["espeak", "hibari", "reference", "function", "openai", "elevenlabs"],
 )
-def voiced(request: pytest.FixtureRequest) -> Make:
+async def voiced(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """Any voice."""
-    made: Make = request.param
-    return made
+    async with closing_all(request.param) as made:
+        yield made
 
 
 @pytest.fixture(
@@ -63,6 +102,16 @@ def make(request: pytest.FixtureRequest) -> Make:
     """A voice that marks words and phonemes."""
     made: Make = request.param
     return made
+
+
+@pytest.fixture(
+    params=[make_espeak, make_hibari, make_reference, make_elevenlabs],
+    ids=["espeak", "hibari", "reference", "elevenlabs"],
+)
+async def worded(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """A voice that marks words."""
+    async with closing_all(request.param) as made:
+        yield made
 
 
 def phrase(text: str, start: int = 0, tags: tuple[Tag, ...] = ()) -> Phrase:
@@ -157,10 +206,10 @@ async def test_phrase_by_phrase_lasts_as_long_as_the_whole(make: Make) -> None:
     assert sum(apart) == pytest.approx(whole, rel=0.03 if voice.capabilities.streaming else 0.1)
 
 
-async def test_tags_keep_their_place_and_are_not_spoken(make: Make) -> None:
+async def test_tags_keep_their_place_and_are_not_spoken(worded: Make) -> None:
     text = "Oh [smile] hello [wave] there."
     tags = (Tag("smile", Span(43, 50)), Tag("wave", Span(57, 63)))
-    said = await say(make(), phrase(text, 40, tags))
+    said = await say(worded(), phrase(text, 40, tags))
     assert [mark.text for mark in said.of("word")] == ["Oh", "hello", "there"]
     assert [mark.chars.start for mark in said.of("word")] == [40, 51, 64]
 
@@ -177,8 +226,8 @@ async def test_a_phrase_of_tags_only_yields_nothing(voiced: Make) -> None:
     assert not len((await say(voiced(), tagged)).pcm)
 
 
-async def test_numbers_prices_and_times_are_one_word_each(make: Make) -> None:
-    said = await say(make(), phrase("It costs $3.50 at 5:30 for 1,234 of them.", 7))
+async def test_numbers_prices_and_times_are_one_word_each(worded: Make) -> None:
+    said = await say(worded(), phrase("It costs $3.50 at 5:30 for 1,234 of them.", 7))
     words = ["It", "costs", "$3.50", "at", "5:30", "for", "1,234", "of", "them"]
     assert [mark.text for mark in said.of("word")] == words
     long = {mark.text: mark.samples.length for mark in said.of("word")}
@@ -226,8 +275,8 @@ async def test_odd_text_is_spoken(make: Make, text: str) -> None:
     assert max(said.level(mark) for mark in said.of("phoneme")) > 300
 
 
-async def test_random_text_keeps_every_promise(make: Make) -> None:
-    voice = make()
+async def test_random_text_keeps_every_promise(worded: Make) -> None:
+    voice = worded()
     rng = random.Random(7)
     pool = "aebst TH.,;!?'-0123456789$%\n\t<>[]*_\u00e9\u00df\u0436\u4e2d\u0e01\U0001f642\u200d\x07"
     for _ in range(25):
@@ -235,8 +284,8 @@ async def test_random_text_keeps_every_promise(make: Make) -> None:
         await say(voice, phrase(text, rng.randrange(100)))
 
 
-async def test_a_long_phrase_keeps_every_promise(make: Make) -> None:
-    said = await say(make(), phrase("The long road goes on and on. " * 40, 11))
+async def test_a_long_phrase_keeps_every_promise(worded: Make) -> None:
+    said = await say(worded(), phrase("The long road goes on and on. " * 40, 11))
     assert len(said.of("word")) == 40 * 7
 
 
@@ -405,6 +454,20 @@ async def test_a_function_that_breaks_is_reported(given: object, says: str) -> N
         (make_reference, {"speed": float("nan")}),
         (make_reference, {"pitch": 0.1}),
         (make_reference, {"seed": -1}),
+        (make_openai, {"speed": 3}),
+        (make_openai, {"sample_rate": 4000}),
+        (make_openai, {"model": 3}),
+        (make_openai, {"url": "ws://127.0.0.1/v1"}),
+        (make_openai, {"url": "http://127.0.0.1/v1?colour=red"}),
+        (make_openai, {"api_key": "line\nbreak"}),
+        (make_openai, {"first_s": 0}),
+        (make_elevenlabs, {"speed": 1.5}),
+        (make_elevenlabs, {"sample_rate": 12_345}),
+        (make_elevenlabs, {"voice": ""}),
+        (make_elevenlabs, {"model": "a\nb"}),
+        (make_elevenlabs, {"url": "http://127.0.0.1/v1"}),
+        (make_elevenlabs, {"api_key": "schlüssel"}),
+        (make_elevenlabs, {"between_s": -1}),
     ],
 )
 def test_bad_options_are_refused(maker: Make, options: dict[str, object]) -> None:
