@@ -78,7 +78,7 @@ def key_of(given: str | None, variable: str, *, needed: str = "") -> str:
 
 def said(body: object) -> str:
     """Return a server's words, whatever shape an error's body has: an object, a list, a text."""
-    if isinstance(body, bytes):
+    if isinstance(body, bytes | bytearray):
         body = body.decode("utf-8", "replace")
     if isinstance(body, str):
         try:

@@ -136,7 +136,7 @@ def timed_frames(text: str, pcm: bytes, marks: Sequence[Mark], ends: Sequence[in
                 times[place] = mark.samples.start + number * each, each
     begin, at, frames = 0, 0, list[Any]()
     for end in [*ends, len(pcm) // 2]:
-        chars = []
+        chars: list[tuple[str, float, float]] = []
         while at < len(text) and times.get(at, (begin, 0))[0] < end:
             first, length = times.get(at, (max(begin, chars[-1][1] if chars else 0), 0.0))
             chars.append((text[at], first, length))
@@ -221,7 +221,10 @@ class ElevenLabsServer:
         self.texts.append(text)
         for each in self.frames(text) if self.frames else await _frames(text):
             if isinstance(each, asyncio.Event):
-                await each.wait()
+                waits = {asyncio.create_task(w) for w in (each.wait(), socket.wait_closed())}
+                _, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for task in left:
+                    task.cancel()
             elif isinstance(each, tuple):
                 await socket.close(*each)
             else:

@@ -19,7 +19,7 @@ fo=faroese ht=haitian ps=pashto tk=turkmen nn=nynorsk mt=maltese sa=sanskrit
 lb=luxembourgish my=myanmar bo=tibetan tl=tagalog mg=malagasy as=assamese tt=tatar
 haw=hawaiian ln=lingala ha=hausa ba=bashkir jw=javanese su=sundanese yue=cantonese
 """
-_CODES = dict(reversed(pair.split("=")) for pair in _NAMES.split())
+_CODES = {name: code for code, _, name in (pair.partition("=") for pair in _NAMES.split())}
 
 
 def language_code(told: object) -> str | None:

@@ -205,9 +205,8 @@ class ElevenLabsVoice:
             words = (
                 said(received.reason) if received is not None and received.reason else str(error)
             )
-            kind = AdapterFailed
-            if received is not None and received.code == _POLICY:
-                kind = AdapterUnavailable
+            refused = received is not None and received.code == _POLICY
+            kind = AdapterUnavailable if refused else AdapterFailed
             raise kind(f"voice elevenlabs: {self._url} ended the connection: {words}") from error
         except ValueError as error:
             raise AdapterFailed(

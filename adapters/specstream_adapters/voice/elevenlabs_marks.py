@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from specstream.types import Mark, Span, SpeechBuffer
 from specstream_adapters.voice.shared import take_marks, tokens
@@ -88,11 +88,11 @@ class CharacterMarks:
         return made
 
 
-def _texts(given: object) -> bool:
+def _texts(given: object) -> TypeGuard[Sequence[str]]:
     return isinstance(given, Sequence) and all(isinstance(each, str) for each in given)
 
 
-def _numbers(given: object) -> bool:
+def _numbers(given: object) -> TypeGuard[Sequence[float]]:
     return isinstance(given, Sequence) and all(
         isinstance(each, int | float) and 0 <= each < 1e7 for each in given
     )
