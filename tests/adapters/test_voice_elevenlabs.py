@@ -14,13 +14,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from specstream import Agent
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.stages.adapters import load_adapter
+from specstream.stages.contract import StageFailed
 from specstream.stages.output_checks import MarkCheck
-from specstream.types import Mark, Phrase, Span
+from specstream.testing import ScriptedEngine
+from specstream.types import Mark, Phrase, Span, Speech
 from specstream_adapters.voice.elevenlabs import ElevenLabsVoice
 from specstream_adapters.voice.elevenlabs_marks import AudioPieces
-from tests.server.doubles import settle
+from tests.server.doubles import settle, wait_for
 from tests.support.speech_servers import ElevenLabsServer, spoken, timed_frames
 
 TEXT = "Seven small ships sailed past the green hills."
@@ -133,7 +136,7 @@ def test_odd_times_still_give_words_in_order_and_inside_the_audio() -> None:
         (["not json"], "no JSON"),
         (["[1]"], "no object"),
         ([FINAL], "no audio"),
-        ([{"message": "You ran out", "error": "quota_exceeded", "code": 1008}], "You ran out"),
+        ([{"message": "Out of memory", "error": "internal", "code": 1011}], "Out of memory"),
         ([{"audio": SOUND}, (1011, "worker died")], "worker died"),
         ([(1000, "")], "ended the connection"),
     ],
@@ -158,6 +161,10 @@ async def test_a_refused_key_is_unavailable_in_the_servers_words() -> None:
     async with ElevenLabsServer(lambda text: [(1008, "invalid_api_key")]).running() as server:
         voice = ElevenLabsVoice(url=server.url)
         with pytest.raises(AdapterUnavailable, match="invalid_api_key"):
+            await say(voice, phrase())
+        told = {"message": "You ran out.", "error": "quota_exceeded", "code": 1008}
+        server.frames = lambda text: [told]
+        with pytest.raises(AdapterUnavailable, match=r"You ran out\."):
             await say(voice, phrase())
         server.refuses = 401, json.dumps({"detail": {"message": "no such key"}})
         with pytest.raises(AdapterUnavailable, match=r"answers 401: no such key; check the key"):
@@ -238,6 +245,33 @@ async def test_closing_early_closes_the_connection_and_closing_the_voice_all() -
         await voice.aclose()
         await server.until_open(0)
         never.set()
+
+
+async def test_closing_the_voice_ends_a_wait_for_the_first_audio() -> None:
+    never = asyncio.Event()
+    async with ElevenLabsServer(lambda text: [never]).running() as server:
+        voice = ElevenLabsVoice(url=server.url)
+        saying = asyncio.create_task(say(voice, phrase()))
+        await wait_for(lambda: bool(server.texts))
+        await voice.aclose()
+        assert await saying == (b"", [])
+        await server.until_open(0)
+        never.set()
+
+
+async def test_an_agent_speaks_with_it_and_its_words_are_those_of_the_reply() -> None:
+    reply = "It costs $5.50 today. Nobody knows **why**."
+    async with ElevenLabsServer().running() as server:
+        voice = ElevenLabsVoice(url=server.url, language="en-us")
+        async with Agent(engine=ScriptedEngine([reply]), voice=voice) as agent:
+            await agent.say("What does it cost?")
+            agent.finish()
+            items = [event.item async for event in agent]
+    assert not [item for item in items if isinstance(item, StageFailed)]
+    marks = [mark for item in items if isinstance(item, Speech) for mark in item.marks]
+    words = dict.fromkeys(reply[slice(*mark.chars)] for mark in marks if mark.kind == "word")
+    assert list(words) == ["It", "costs", "$5.50", "today", "Nobody", "knows", "why"]
+    assert "five dollars" in "".join(server.texts)
 
 
 async def test_a_key_is_never_logged(

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
+from specstream import Agent
 from specstream.errors import AdapterError, AdapterFailed, AdapterUnavailable
 from specstream.stages.adapters import load_adapter
+from specstream.stages.contract import StageFailed
 from specstream.stages.interfaces import SpeechSynthesizer
 from specstream.testing import ScriptedEngine
 from specstream.types import Phrase, Span
 from specstream_adapters.voice import ReferenceVoice
 from specstream_adapters.voice.openai import OpenAIVoice
 from specstream_adapters.voice.wave_stream import SampleReader
-from tests.server.doubles import Stand
+from tests.server.doubles import Stand, wait_for
 from tests.support.speech_servers import AudioServer, Reply, in_thread, spoken
 
 pytest.importorskip("openai")
@@ -169,6 +171,27 @@ async def test_a_missing_server_is_an_error_at_the_first_phrase_only() -> None:
         with pytest.raises(AdapterUnavailable, match="nobody answers"):
             await say(voice)
         await voice.aclose()
+
+
+async def test_an_agent_tells_why_its_voice_is_not_heard() -> None:
+    refusal = Reply(status=404, body={"detail": "no such model"})
+    async with AudioServer(lambda path, body: refusal).running() as server:
+        async with Agent(engine=ScriptedEngine(["Hi."]), voice=f"openai={server.url}") as agent:
+            await agent.say("Hello?")
+            agent.finish()
+            items = [event.item async for event in agent]
+    (failed,) = [item for item in items if isinstance(item, StageFailed)]
+    assert isinstance(failed.error, AdapterUnavailable) and "no such model" in str(failed.error)
+
+
+async def test_closing_the_voice_ends_a_wait_for_the_first_audio() -> None:
+    async with AudioServer(lambda path, body: Reply(hang=True)).running() as server:
+        voice = OpenAIVoice(url=server.url)
+        saying = asyncio.create_task(say(voice))
+        await wait_for(lambda: bool(server.bodies))
+        await voice.aclose()
+        assert await saying == b""
+        await server.left.wait()
 
 
 async def test_a_silent_server_is_given_up() -> None:

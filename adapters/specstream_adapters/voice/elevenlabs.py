@@ -120,8 +120,12 @@ class ElevenLabsVoice:
         if not speakable(text):
             return
         pieces = AudioPieces(text, phrase.chars.start, self.capabilities.sample_rate)
-        socket, first = await self._begin(text)
-        self._speaking.add(socket)
+        try:
+            socket, first = await self._begin(text)
+        except AdapterError:
+            if self._closed:
+                return
+            raise
         ahead = asyncio.create_task(self._dial_ahead())
         try:
             message: dict[str, Any] | None = first
@@ -138,10 +142,9 @@ class ElevenLabsVoice:
             if not self._closed:
                 raise
         finally:
-            self._speaking.discard(socket)
             ahead.cancel()  # if it isn't done by now; a phrase leaves no task behind
             await asyncio.wait({ahead})
-            await _close(socket)
+            await self._close(socket)
 
     def _taken(self, pieces: AudioPieces, message: dict[str, Any]) -> list[SpeechBuffer]:
         try:
@@ -164,7 +167,7 @@ class ElevenLabsVoice:
         if spare is not None and anyio.current_time() - spare[1] > _SPARE_S:
             fresh = True
         if spare is not None and fresh:
-            await _close(spare[0])
+            await self._close(spare[0])
         if spare is not None and not fresh:
             try:
                 return spare[0], await self._ask(spare[0], text)
@@ -178,6 +181,7 @@ class ElevenLabsVoice:
         begin: dict[str, Any] = {"text": " "}
         if self._settings:
             begin["voice_settings"] = self._settings
+        self._speaking.add(socket)
         words = {"text": f"{text.strip()} ", "try_trigger_generation": True, "flush": True}
         try:
             with suppress(ConnectionClosed):  # what it says for a reason is read below
@@ -185,7 +189,7 @@ class ElevenLabsVoice:
                     await socket.send(json.dumps(frame))
             return await self._next(socket, False)
         except BaseException:
-            await _close(socket)
+            await self._close(socket)
             raise
 
     async def _next(self, socket: ClientConnection, begun: bool) -> dict[str, Any] | None:
@@ -215,7 +219,8 @@ class ElevenLabsVoice:
         if not isinstance(frame, dict):
             raise AdapterFailed(f"voice elevenlabs: {self._url} sent a frame that is no object")
         if frame.get("error") or ("message" in frame and "audio" not in frame):
-            raise AdapterFailed(f"voice elevenlabs: {self._url} says: {said(frame)}")
+            kind = AdapterUnavailable if frame.get("code") == _POLICY else AdapterFailed
+            raise kind(f"voice elevenlabs: {self._url} says: {said(frame)}")
         return frame
 
     async def _dial(self) -> ClientConnection:
@@ -251,7 +256,7 @@ class ElevenLabsVoice:
             with suppress(AdapterError):
                 socket = await self._dial()
                 if self._closed or self._spare is not None:
-                    await _close(socket)
+                    await self._close(socket)
                 else:
                     self._spare = socket, anyio.current_time()
 
@@ -260,11 +265,11 @@ class ElevenLabsVoice:
         self._closed = True
         spare, self._spare = self._spare, None
         for socket in [*self._speaking, *([spare[0]] if spare else [])]:
-            await _close(socket)
+            await self._close(socket)
 
-
-async def _close(socket: ClientConnection) -> None:
-    """Close a connection without waiting for its peer: nothing that it sends is wanted."""
-    socket.transport.abort()
-    with anyio.CancelScope(shield=True):
-        await socket.wait_closed()
+    async def _close(self, socket: ClientConnection) -> None:
+        """Close a connection without waiting for its peer: nothing that it sends is wanted."""
+        self._speaking.discard(socket)
+        socket.transport.abort()
+        with anyio.CancelScope(shield=True):
+            await socket.wait_closed()

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, in_range
@@ -108,7 +108,7 @@ class OpenAIVoice:
                     yield SpeechBuffer(pcm[at : at + size])
             if not reader.begun:
                 raise AdapterFailed(f"voice openai: {self._server.url} sends no audio")
-        except AdapterFailed:
+        except AdapterError:
             if not self._server.closed:
                 raise
         finally:
