@@ -77,7 +77,7 @@ def stage_or_adapter(
                 f"{name}: {options} is set where that voice runs: specstream adapter voice {options} …"
             )
         return RemoteStage(name, kind=kind, api_key=os.environ.get("SPECSTREAM_ADAPTER_KEY"))
-    if "://" in name:
+    if "://" in name.partition("=")[0]:
         rest = name.partition("://")[2]
         raise AdapterUnavailable(f"{name}: a {kind} stage speaks WebSocket; write ws://{rest}")
     if kind == "voice":

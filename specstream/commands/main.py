@@ -70,8 +70,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = adding_to(serve)
     _add_adapter_options(add)
     add(
-        "--ears auto|off|NAME[=MODEL]",
-        "speech recogniser, and its model's folder or name (default: whisper if it is installed)",
+        "--ears auto|off|NAME[=VALUE]",
+        "speech recogniser: whisper=FOLDER_OR_NAME of a model, openai=http://HOST:PORT/v1 "
+        "(default: whisper if it is installed)",
         default="auto",
     )
 

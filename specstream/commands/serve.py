@@ -161,19 +161,17 @@ def _note_all(*lines: str) -> None:
 def load_ears(name: str) -> Ears | None:
     """Load ears by the value of ``--ears``: None for ``off``, and for ``auto`` if unavailable.
 
-    ``NAME=MODEL`` gives the recogniser ``NAME`` a model: a folder, or a name that it knows.
+    ``NAME=VALUE`` is as in `load_adapter`: ``whisper=small``, ``openai=http://127.0.0.1:8000/v1``.
 
     Raises:
         AdapterUnavailable: the named recogniser, or the turn detector for it, is unavailable.
-        ConfigError: recogniser and turn detector share no sample rate.
+        ConfigError: an option is wrong, or recogniser and turn detector share no sample rate.
     """
     if name == "off":
         return None
-    adapter, _, model = name.partition("=")
-    options = {"model": model} if model else {}
     try:
         ears = Ears(
-            load_adapter("recognizer", "whisper" if name == "auto" else adapter, **options),
+            load_adapter("recognizer", "whisper" if name == "auto" else name),
             default_turns(),
         )
     except AdapterUnavailable as error:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from specstream.errors import AdapterFailed, ConfigError
+from specstream.errors import AdapterFailed
 from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
 from specstream.text.spoken import Readout
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
+from specstream_adapters.voice.elevenlabs import ElevenLabsVoice
+from specstream_adapters.voice.openai import OpenAIVoice
 from specstream_adapters.voice.shared import plain
+from tests.support.speech_servers import AudioServer, ElevenLabsServer, in_thread
 
 Make = Callable[..., SpeechSynthesizer]
 
@@ -46,14 +49,50 @@ def make_function(**options: object) -> SpeechSynthesizer:
     return voice_from_function(tones, rate)
 
 
+ADDRESSES: dict[str, str] = {}
+"""Of servers that run in threads while this file is tested."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    with in_thread(AudioServer) as http, in_thread(ElevenLabsServer) as socket:
+        ADDRESSES.update(openai=http, elevenlabs=socket)
+        yield
+
+
+@asynccontextmanager
+async def closing_all(make: Make) -> AsyncIterator[Make]:
+    """Closes all voices that were made: those of servers hold connections."""
+    made: list[SpeechSynthesizer] = []
+
+    def noted(**options: object) -> SpeechSynthesizer:
+        made.append(make(**options))
+        return made[-1]
+
+    try:
+        yield noted
+    finally:
+        for voice in made:
+            await voice.aclose()
+
+
+def make_openai(**options: object) -> SpeechSynthesizer:
+    pytest.importorskip("openai")
+    return OpenAIVoice(**{"url": ADDRESSES["openai"], **options})  # type: ignore[arg-type]
+
+
+def make_elevenlabs(**options: object) -> SpeechSynthesizer:
+    return ElevenLabsVoice(**{"url": ADDRESSES["elevenlabs"], **options})  # type: ignore[arg-type]
+
+
 @pytest.fixture(
-    params=[make_espeak, make_hibari, make_reference, make_function],
-    ids=["espeak", "hibari", "reference", "function"],
+    params=[make_espeak, make_hibari, make_reference, make_function, make_openai, make_elevenlabs],
+    ids=["espeak", "hibari", "reference", "function", "openai", "elevenlabs"],
 )
-def voiced(request: pytest.FixtureRequest) -> Make:
+async def voiced(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """Any voice."""
-    made: Make = request.param
-    return made
+    async with closing_all(request.param) as made:
+        yield made
 
 
 @pytest.fixture(
@@ -63,6 +102,16 @@ def make(request: pytest.FixtureRequest) -> Make:
     """A voice that marks words and phonemes."""
     made: Make = request.param
     return made
+
+
+@pytest.fixture(
+    params=[make_espeak, make_hibari, make_reference, make_elevenlabs],
+    ids=["espeak", "hibari", "reference", "elevenlabs"],
+)
+async def worded(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """A voice that marks words."""
+    async with closing_all(request.param) as made:
+        yield made
 
 
 def phrase(text: str, start: int = 0, tags: tuple[Tag, ...] = ()) -> Phrase:
@@ -157,10 +206,10 @@ async def test_phrase_by_phrase_lasts_as_long_as_the_whole(make: Make) -> None:
     assert sum(apart) == pytest.approx(whole, rel=0.03 if voice.capabilities.streaming else 0.1)
 
 
-async def test_tags_keep_their_place_and_are_not_spoken(make: Make) -> None:
+async def test_tags_keep_their_place_and_are_not_spoken(worded: Make) -> None:
     text = "Oh [smile] hello [wave] there."
     tags = (Tag("smile", Span(43, 50)), Tag("wave", Span(57, 63)))
-    said = await say(make(), phrase(text, 40, tags))
+    said = await say(worded(), phrase(text, 40, tags))
     assert [mark.text for mark in said.of("word")] == ["Oh", "hello", "there"]
     assert [mark.chars.start for mark in said.of("word")] == [40, 51, 64]
 
@@ -177,8 +226,8 @@ async def test_a_phrase_of_tags_only_yields_nothing(voiced: Make) -> None:
     assert not len((await say(voiced(), tagged)).pcm)
 
 
-async def test_numbers_prices_and_times_are_one_word_each(make: Make) -> None:
-    said = await say(make(), phrase("It costs $3.50 at 5:30 for 1,234 of them.", 7))
+async def test_numbers_prices_and_times_are_one_word_each(worded: Make) -> None:
+    said = await say(worded(), phrase("It costs $3.50 at 5:30 for 1,234 of them.", 7))
     words = ["It", "costs", "$3.50", "at", "5:30", "for", "1,234", "of", "them"]
     assert [mark.text for mark in said.of("word")] == words
     long = {mark.text: mark.samples.length for mark in said.of("word")}
@@ -226,8 +275,8 @@ async def test_odd_text_is_spoken(make: Make, text: str) -> None:
     assert max(said.level(mark) for mark in said.of("phoneme")) > 300
 
 
-async def test_random_text_keeps_every_promise(make: Make) -> None:
-    voice = make()
+async def test_random_text_keeps_every_promise(worded: Make) -> None:
+    voice = worded()
     rng = random.Random(7)
     pool = "aebst TH.,;!?'-0123456789$%\n\t<>[]*_\u00e9\u00df\u0436\u4e2d\u0e01\U0001f642\u200d\x07"
     for _ in range(25):
@@ -235,8 +284,8 @@ async def test_random_text_keeps_every_promise(make: Make) -> None:
         await say(voice, phrase(text, rng.randrange(100)))
 
 
-async def test_a_long_phrase_keeps_every_promise(make: Make) -> None:
-    said = await say(make(), phrase("The long road goes on and on. " * 40, 11))
+async def test_a_long_phrase_keeps_every_promise(worded: Make) -> None:
+    said = await say(worded(), phrase("The long road goes on and on. " * 40, 11))
     assert len(said.of("word")) == 40 * 7
 
 
@@ -323,90 +372,3 @@ async def test_closing_the_voice_ends_what_it_says(voiced: Make) -> None:
     await anext(stream)
     await voice.aclose()
     assert await anext(stream, None) is None
-
-
-async def test_a_function_does_not_hold_up_the_event_loop() -> None:
-    go_on = threading.Event()
-
-    def slow(text: str) -> bytes:
-        assert go_on.wait(60)
-        return text.encode("utf-16-le")
-
-    voice = voice_from_function(slow, 8000)
-    saying = asyncio.create_task(say(voice, phrase("hello")))
-    await asyncio.sleep(0)  # the loop runs while the function waits
-    go_on.set()
-    assert (await saying).pcm.tobytes() == "hello".encode("utf-16-le")
-    await voice.aclose()
-
-
-async def test_a_function_given_up_does_not_overlap_with_the_next_call() -> None:
-    go_on, running, most = threading.Event(), list[str](), list[int]()
-
-    def slow(text: str) -> bytes:
-        running.append(text)
-        most.append(len(running))
-        assert go_on.wait(60)
-        running.remove(text)
-        return b"\0\0"
-
-    voice = voice_from_function(slow, 8000)
-    first = asyncio.create_task(say(voice, phrase("one")))
-    await asyncio.sleep(0)
-    first.cancel()
-    second = asyncio.create_task(say(voice, phrase("two")))
-    await asyncio.sleep(0)
-    go_on.set()
-    assert len((await second).pcm) == 1
-    assert set(most) == {1}
-    await voice.aclose()
-
-
-async def test_a_coroutine_function_is_a_voice_too() -> None:
-    async def remote(text: str) -> bytes:
-        await asyncio.sleep(0)
-        return b"\1\0" * len(text)
-
-    assert len((await say(voice_from_function(remote, 8000), phrase("hello"))).pcm) == 5
-
-
-@pytest.mark.parametrize(
-    ("given", "says"), [("PCM", "returned str"), (OSError("no key"), "no key")]
-)
-async def test_a_function_that_breaks_is_reported(given: object, says: str) -> None:
-    def broken(text: str) -> bytes:
-        if isinstance(given, Exception):
-            raise given
-        return given  # type: ignore[return-value]
-
-    with pytest.raises(AdapterFailed, match=f"'cloud'.*{says}"):
-        await say(voice_from_function(broken, 8000, name="cloud"), phrase("hello"))
-    with pytest.raises(ConfigError, match="sample_rate"):
-        voice_from_function(broken, 0)
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (make_espeak, {"speed": 0.4}),
-        (make_espeak, {"speed": "fast"}),
-        (make_espeak, {"pitch": 2.5}),
-        (make_espeak, {"voice": ""}),
-        (make_espeak, {"voice": "en\x00us"}),
-        (make_hibari, {"language": "de"}),
-        (make_hibari, {"language": 3}),
-        (make_hibari, {"speed": 2.5}),
-        (make_hibari, {"speed": "fast"}),
-        (make_hibari, {"pitch": 1.1}),
-        (make_hibari, {"speaker": "nobody"}),
-        (make_hibari, {"speaker": 3}),
-        (make_reference, {"sample_rate": 4000}),
-        (make_reference, {"sample_rate": 22050.0}),
-        (make_reference, {"speed": float("nan")}),
-        (make_reference, {"pitch": 0.1}),
-        (make_reference, {"seed": -1}),
-    ],
-)
-def test_bad_options_are_refused(maker: Make, options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        maker(**options)

@@ -43,6 +43,14 @@ def test_a_voice_that_has_no_speed_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         load_voice("tone", speed=1.5)
 
 
+def test_an_adapter_may_be_named_with_an_address() -> None:
+    pytest.importorskip("openai")
+    made = stage_or_adapter("voice", "openai=http://127.0.0.1:9/v1?voice=ann", speed=1.2)
+    assert made.capabilities.name == "openai:ann"
+    with pytest.raises(AdapterUnavailable, match="write ws://127.0.0.1:9"):
+        stage_or_adapter("voice", "http://127.0.0.1:9")
+
+
 def test_the_speed_of_a_voice_elsewhere_is_set_there() -> None:
     with pytest.raises(ConfigError, match="specstream adapter voice --speed"):
         stage_or_adapter("voice", "ws://127.0.0.1:9", speed=2.0)

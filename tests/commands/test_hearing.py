@@ -24,11 +24,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any
 
     def load(kind: str, name: str, **options: Any) -> object:
         calls.append((kind, name, options))
-        if name not in ("whisper", "silero"):
+        if name.partition("=")[0] != "whisper":
             raise AdapterUnavailable(f"no {kind} adapter is called {name!r}")
-        return ScriptedRecognizer([""]) if kind == "recognizer" else ScriptedTurnDetector()
+        return ScriptedRecognizer([""])
 
     monkeypatch.setattr(serve, "load_adapter", load)
+    monkeypatch.setattr(serve, "default_turns", ScriptedTurnDetector)
     return calls
 
 
@@ -38,7 +39,7 @@ def test_by_name(asked: list[Any]) -> None:
     assert load_ears("auto") is not None
     assert load_ears("whisper=/models/small") is not None
     assert asked[0] == ("recognizer", "whisper", {})
-    assert asked[2] == ("recognizer", "whisper", {"model": "/models/small"})
+    assert asked[1] == ("recognizer", "whisper=/models/small", {})
     with pytest.raises(AdapterUnavailable, match="'parrot'"):
         load_ears("parrot")
 
@@ -56,7 +57,7 @@ def test_auto_without_ears_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pair_without_a_common_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {"recognizer": ScriptedRecognizer([""]), "turns": Whistles()}
-    monkeypatch.setattr(serve, "load_adapter", lambda kind, name: made[kind])
+    monkeypatch.setattr(serve, "load_adapter", lambda kind, name: ScriptedRecognizer([""]))
+    monkeypatch.setattr(serve, "default_turns", Whistles)
     with pytest.raises(ConfigError, match="share no rate"):
         load_ears("auto")

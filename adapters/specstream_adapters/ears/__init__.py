@@ -1,1 +1,1 @@
-"""Ears: `WhisperRecognizer` (speech to text) and `SileroDetector` (voice activity). Extra ``ears``."""
+"""Ears: recognisers (Whisper here, or a server), turn detectors and an echo canceller."""

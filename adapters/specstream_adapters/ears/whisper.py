@@ -65,6 +65,8 @@ class WhisperRecognizer:
         ConfigError: fewer than one thread or worker.
     """
 
+    named_by = "model"
+
     def __init__(
         self,
         *,

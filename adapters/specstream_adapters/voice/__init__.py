@@ -1,4 +1,4 @@
-"""Voices: `EspeakVoice` (espeak-ng), `HibariVoice` (neural), `ReferenceVoice` (a test voice)."""
+"""Voices: espeak-ng, hibari (neural), a test voice; `openai` and `elevenlabs` are those of servers."""
 
 from specstream_adapters.voice.espeak import EspeakVoice
 from specstream_adapters.voice.hibari import HibariVoice

@@ -1,0 +1,149 @@
+"""Speech by a server of OpenAI's ``/v1/audio/speech``: vLLM-Omni, Kokoro, speaches, LocalAI, OpenAI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from specstream.errors import AdapterError, AdapterFailed, ConfigError
+from specstream.stages.interfaces import VoiceCapabilities
+from specstream.types import Phrase, SpeechBuffer
+from specstream_adapters.checks import delivery, in_range
+from specstream_adapters.servers import OPENAI, OpenAIServer, settings_of
+from specstream_adapters.voice.shared import plain, speakable
+from specstream_adapters.voice.wave_stream import SampleReader
+
+__all__ = ["OpenAIVoice"]
+
+_BUFFER_MS = 60
+
+
+class OpenAIVoice:
+    """A `SpeechSynthesizer` behind OpenAI's HTTP API for speech; streams, and gives no marks.
+
+    Phrases are asked for as PCM; an answer that is a WAV file is read by its header. The connection is
+    kept for the next phrase. If nobody answers, that is tried once more, before the first byte only.
+
+    Args:
+        url: The server's base address. Its query may set ``model``, ``voice``, ``language`` and
+            ``sample_rate``, for the command line: ``--voice "openai=http://127.0.0.1:8880/v1?voice=af_sky"``.
+        model: The model's name there; None: ``tts-1``, which many servers take for their own.
+        voice: The speaker's name there; None: ``alloy``, likewise.
+        sample_rate: Samples a second of the server's PCM, 8,000 to 48,000; None: 24,000. A WAV answer
+            must have this rate, too.
+        speed: 1 is usual, and isn't sent; 0.5 to 2.
+        language: The tag of the language, by which numbers and dates are put into words. It isn't sent.
+        api_key: Sent as a bearer; None: ``$OPENAI_API_KEY``. Never logged.
+        extra: Further fields of the request's body, such as ``{"lang_code": "j"}``.
+        first_s: Seconds that the server may take until a phrase's first byte.
+        between_s: Seconds between two pieces of audio.
+
+    Raises:
+        AdapterUnavailable: the package openai is missing, or OpenAI's own server is named without a key.
+        ConfigError: an option is wrong.
+    """
+
+    named_by = "url"
+
+    def __init__(
+        self,
+        *,
+        url: str = OPENAI,
+        model: str | None = None,
+        voice: str | None = None,
+        sample_rate: int | None = None,
+        speed: float = 1.0,
+        language: str | None = None,
+        api_key: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        first_s: float = 20.0,
+        between_s: float = 10.0,
+    ) -> None:
+        self._server = OpenAIServer("voice openai", url, api_key, first_s, between_s)
+        written = None if sample_rate is None else str(sample_rate)
+        named = settings_of(url, model=model, voice=voice, language=language, sample_rate=written)
+        rate = _rate(named["sample_rate"] or "24000") if sample_rate is None else sample_rate
+        in_range("sample_rate", rate, 8_000, 48_000, whole=True)
+        delivery(speed, 1.0)
+        self._asked = {"model": named["model"] or "tts-1", "voice": named["voice"] or "alloy"}
+        for option, value in self._asked.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"{option} must be a name, not {value!r:.80}")
+        self._speed: dict[str, float] = {} if speed == 1 else {"speed": speed}
+        self._extra = dict(extra or {})
+        name = f"openai:{self._asked['voice']}"
+        self.capabilities = VoiceCapabilities(
+            name, rate, streaming=True, language=named["language"] or ""
+        )
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        """Speak ``phrase.spoken`` in buffers of at most 60 ms as they come; nothing for no words.
+
+        Closing the generator or cancelling the task that waits for it closes the connection of this
+        phrase, which stops the server.
+
+        Raises:
+            AdapterUnavailable: nobody answers, or the server refuses the key or knows no such model.
+            AdapterFailed: the server refuses or breaks, or sends no PCM; or the voice was closed.
+        """
+        _ = self._server.client  # raises if the voice was closed
+        text = plain(phrase.spoken).strip()
+        if not speakable(text):
+            return
+        size = 2 * (self.capabilities.sample_rate * _BUFFER_MS // 1000)
+        answer: Any = None
+        parts: AsyncIterator[bytes] | None = None
+        try:
+            answer = await self._server.answer(lambda client: self._request(client, text))
+            reader = SampleReader(
+                self.capabilities.sample_rate, answer.headers.get("content-type", "")
+            )
+            parts = answer.iter_bytes()
+            while (part := await self._next(parts)) is not None:
+                pcm = self._read(reader, part)
+                for at in range(0, len(pcm), size):
+                    if self._server.closed:
+                        return
+                    yield SpeechBuffer(pcm[at : at + size])
+            if not reader.begun:
+                raise AdapterFailed(f"voice openai: {self._server.url} sends no audio")
+        except AdapterError:
+            if not self._server.closed:
+                raise
+        finally:
+            if answer is not None:
+                await answer.close()
+            if parts is not None:
+                with suppress(Exception):  # a closed answer ends, and so does what reads it
+                    await anext(parts)
+
+    async def _next(self, parts: AsyncIterator[bytes]) -> bytes | None:
+        return await self._server.piece(lambda: anext(parts, None))
+
+    async def _request(self, client: Any, text: str) -> Any:
+        """Return the answer, whose audio is still to come."""
+        return await client.audio.speech.with_streaming_response.create(
+            input=text,
+            response_format="pcm",
+            extra_body=self._extra,
+            **self._asked,
+            **self._speed,
+        ).__aenter__()
+
+    def _read(self, reader: SampleReader, part: bytes) -> bytes:
+        try:
+            return reader.add(part)
+        except ValueError as error:
+            raise AdapterFailed(f"voice openai: {self._server.url} sends {error}") from error
+
+    async def aclose(self) -> None:
+        """Stop what is being spoken and close the connections; idempotent."""
+        await self._server.aclose()
+
+
+def _rate(written: str) -> int:
+    try:
+        return int(written)
+    except ValueError:
+        raise ConfigError(f"sample_rate must be a whole number, not {written!r:.40}") from None
