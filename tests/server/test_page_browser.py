@@ -33,6 +33,26 @@ async def test_what_is_heard_is_underlined(tmp_path: Path) -> None:
         assert page.errors == []
 
 
+async def test_a_reply_goes_on_when_the_connection_breaks(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.shut(after=3)
+    server = Stand(ScriptedEngine(["One two three four five six."], gate=gate), voice=None)
+    async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
+        await page.until(READY)
+        await page.js("$('prompt').value = 'Count.'; ready(); $('ask').requestSubmit()")
+        await page.until("document.querySelector('.reply')?.textContent.includes('two')")
+        (connection,) = server.server._connections
+        connection._socket.abort()
+        await page.until("wayBack.since !== null")
+        gate.open()
+        await page.until("document.querySelector('.reply').textContent.includes('six.')")
+        replies = await page.js("document.querySelectorAll('.reply').length")
+        assert replies == 1 and page.errors == []
+        text = await page.js("document.querySelector('.reply').textContent")
+        assert text.count("two") == 1 and text.count("six.") == 1
+    assert server.server.counters.sessions_total == 1
+
+
 async def test_the_race_shows_both_replies(tmp_path: Path) -> None:
     server = stand()
     async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:

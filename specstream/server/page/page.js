@@ -130,6 +130,10 @@ const handlers = {
     remember(false);
     send("session.update", { session });
   },
+  "specstream.resumed": () => {
+    turn.open = true;
+    turn.why = "";
+  },
   "session.updated": (event) => {
     if (event.session.output_modalities[0] === "text") {
       $("aloud").checked = false;
@@ -245,8 +249,9 @@ function introduce({ target, draft, voice, ears }) {
   }
 }
 
+const wayBack = new WayBack();
 function connect() {
-  socket = openSocket();
+  socket = openSocket(wayBack.query());
   let opened = false;
   socket.onopen = () => {
     opened = true;
@@ -254,11 +259,17 @@ function connect() {
   };
   socket.onmessage = ({ data }) => {
     const event = JSON.parse(data);
+    if (!wayBack.saw(event, (seq) => send("specstream.ack", { seq }))) return;
     handlers[event.type]?.(event);
     ready();
   };
   socket.onclose = async ({ code, reason }) => {
     turn.open = false;
+    if (wayBack.open(code)) {
+      turn.why = "the connection broke; coming back";
+      setTimeout(connect, 300);
+      return ready();
+    }
     turn.ear = "";
     if (turn.id) transcript.end("cancelled");
     turn.id = turn.waiting = null;

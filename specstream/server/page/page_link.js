@@ -15,11 +15,49 @@ async function whyNot() {
 }
 
 /* Open a connection to the server that the page came from. */
-function openSocket() {
+function openSocket(query = {}) {
   const url = new URL("v1/realtime", location.href);
   url.protocol = url.protocol.replace("http", "ws");
   url.search = location.search; // ?token=… travels on
+  for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
   return new WebSocket(url, ["realtime"]);
+}
+
+/* The way back to a session whose connection broke: its token, and which events have come. */
+const BACK_MS = 30000;
+const ACK_EVERY = 32;
+class WayBack {
+  token = null;
+  seq = -1;
+  since = null; // when the connection broke
+
+  query() {
+    return this.token ? { resume: this.token, seq: this.seq } : { resumable: 1 };
+  }
+
+  /* Note an event; false if it has been seen. `acknowledge` tells the server what has come. */
+  saw({ type, specstream, error }, acknowledge) {
+    if (error?.code === "resume_expired") this.token = null;
+    if (type === "specstream.resumed") this.since = null;
+    const seq = specstream?.seq;
+    if (error?.code === "resume_expired" || type === "specstream.resumed" || seq === undefined) return true;
+    if (type === "session.created") {
+      this.token = specstream.resume?.token ?? null;
+      this.seq = -1;
+      this.since = null;
+    }
+    if (seq <= this.seq) return false;
+    this.seq = seq;
+    if (seq % ACK_EVERY === 0) acknowledge(seq);
+    return true;
+  }
+
+  /* Whether to come back after a close with this code. */
+  open(code) {
+    this.since ??= performance.now();
+    if (code === 1000 || code === 1008 || performance.now() - this.since > BACK_MS) this.token = null;
+    return this.token !== null;
+  }
 }
 
 /* Whether something was said since the page's last conversation began: a page that is loaded again says so. */
