@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from specstream.testing.conformance import (
-    AdapterKind,
     CheckResult,
     ConformanceCheck,
     ConformanceReport,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PROPOSER_CHECKS",
     "STAGES",
-    "AdapterKind",
     "CheckResult",
     "ConformanceCheck",
     "ConformanceReport",

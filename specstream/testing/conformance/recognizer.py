@@ -153,7 +153,7 @@ async def partials(subject: Given) -> None:
         alone = await _heard(recognizer, audio)
         async with stream_of(recognizer) as stream:
             await stream.partial()
-            for piece in in_pieces(audio, len(audio) // 6):
+            for piece in in_pieces(audio, len(audio) // 12):
                 stream.add(piece)
                 require(
                     isinstance(await stream.partial(), Transcript), "a partial is no Transcript"
