@@ -294,7 +294,16 @@ async def test_a_voice_that_blocks_the_loop_is_found() -> None:
 
 
 class Greedy(Wrapped):
-    """It synthesizes a whole phrase ahead of its reader, and says that it streams."""
+    """It makes a whole phrase ahead of its reader, and says that it streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = replace(self.capabilities, words=False, phonemes=False)
+
+    async def speak(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        for at in range(0, sum(map(str.isalnum, phrase.spoken)), 2):
+            await asyncio.sleep(0)
+            yield SpeechBuffer(bytes([at % 250 + 1, 0]) * 1440)
 
     async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
         ahead = list[SpeechBuffer]()
