@@ -16,7 +16,7 @@ from specstream.testing.conformance.checks import (
     require,
 )
 from specstream.testing.conformance.engine_claims import CLAIM_CHECKS
-from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Given, opened, reply, tiled
+from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Tested, opened, reply, tiled
 from specstream.types import Chunk, Manner
 
 __all__ = ["ENGINE_CHECKS"]
@@ -29,7 +29,7 @@ _FLAGS = (
 )  # fmt: skip
 
 
-async def capabilities(subject: Given) -> None:
+async def capabilities(subject: Tested) -> None:
     """Capabilities, manner and `no_tools` have their types."""
     async with opened(subject) as engine:
         facts = engine.capabilities
@@ -41,7 +41,7 @@ async def capabilities(subject: Given) -> None:
         require(why is None or (isinstance(why, str) and bool(why)), f"no_tools is {why!r}")
 
 
-async def writes(subject: Given) -> None:
+async def writes(subject: Tested) -> None:
     """A reply is chunks (`Chunk`) with text."""
     async with opened(subject) as engine:
         chunks, _ = await reply(engine)
@@ -49,13 +49,13 @@ async def writes(subject: Given) -> None:
         require(any(one.text for one in chunks), f"no text in {len(chunks)} chunks")
 
 
-async def chars_tile(subject: Given) -> None:
+async def chars_tile(subject: Tested) -> None:
     """The characters of chunks tile the reply's text, each as long as its text."""
     async with opened(subject) as engine:
         tiled((await reply(engine))[0])
 
 
-async def tokens_tile(subject: Given) -> None:
+async def tokens_tile(subject: Tested) -> None:
     """The tokens of chunks tile the reply, and their ids are there exactly if it says so."""
     async with opened(subject) as engine:
         claimed, at = engine.capabilities.token_ids, 0
@@ -73,7 +73,7 @@ async def tokens_tile(subject: Given) -> None:
         require(found or not claimed, "token_ids is claimed, and there are none")
 
 
-async def ends(subject: Given) -> None:
+async def ends(subject: Tested) -> None:
     """For each token with an id, `ends` has the text's length with it: never less, at last all."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.token_ids, "its chunks have no token ids")
@@ -88,7 +88,7 @@ async def ends(subject: Given) -> None:
             before = chunk.ends[-1]
 
 
-async def finish_reason(subject: Given) -> None:
+async def finish_reason(subject: Tested) -> None:
     """One finish reason, on the last chunk; the iteration then stays ended."""
     async with opened(subject) as engine:
         async with engine.generate(ASK, PARAMS) as generation:
@@ -99,7 +99,7 @@ async def finish_reason(subject: Given) -> None:
         require(not any(reasons[:-1]), f"a chunk before the last has a finish reason: {reasons}")
 
 
-async def texts(subject: Given) -> None:
+async def texts(subject: Tested) -> None:
     """`text_read` is the text of the chunks that were read, and `text` begins with it."""
     async with opened(subject) as engine, engine.generate(ASK, PARAMS) as generation:
         read = ""
@@ -112,7 +112,7 @@ async def texts(subject: Given) -> None:
         require(generation.text == read, f"at the end text is {generation.text!r}, not {read!r}")
 
 
-async def report(subject: Given) -> None:
+async def report(subject: Tested) -> None:
     """The report tells the text, the tokens and the finish reason that were read."""
     async with opened(subject) as engine:
         chunks, generation = await reply(engine)
@@ -125,13 +125,13 @@ async def report(subject: Given) -> None:
         require(generation.tool_calls == (), f"its calls are {generation.tool_calls}")
 
 
-async def cancel_before(subject: Given) -> None:
+async def cancel_before(subject: Tested) -> None:
     """Cancelled before its first chunk, a reply ends; the next is written."""
     async with opened(subject) as engine:
         await _stopped(engine, 0)
 
 
-async def cancel_between(subject: Given) -> None:
+async def cancel_between(subject: Tested) -> None:
     """Cancelled after any of its chunks, a reply ends and its chunks tile; the next is written."""
     async with opened(subject) as engine:
         for count in (1, 2, 3):
@@ -155,7 +155,7 @@ async def _stopped(engine: Any, count: int) -> None:
     require(bool((await reply(engine, OTHER))[0]), "after a cancel, there is no further reply")
 
 
-async def cancel_ended(subject: Given) -> None:
+async def cancel_ended(subject: Tested) -> None:
     """Cancelling a reply that has ended changes nothing."""
     async with opened(subject) as engine:
         async with engine.generate(ASK, PARAMS) as generation:
@@ -167,7 +167,7 @@ async def cancel_ended(subject: Given) -> None:
         require(now == before == chunks[-1].finish_reason, f"the finish reason became {now!r}")
 
 
-async def leave_early(subject: Given) -> None:
+async def leave_early(subject: Tested) -> None:
     """Leaving the block before the end stops the reply; the next one is complete."""
     async with opened(subject) as engine:
         for count in (0, 1, 2):
@@ -183,7 +183,7 @@ async def leave_early(subject: Given) -> None:
             require(not more, f"{more} characters were written after its block was left")
 
 
-async def cancelled_wait(subject: Given) -> None:
+async def cancelled_wait(subject: Tested) -> None:
     """A wait for the next chunk that is cancelled loses no chunk."""
     async with opened(subject) as engine, engine.generate(ASK, PARAMS) as generation:
         found = list[Chunk]()
@@ -203,7 +203,7 @@ async def cancelled_wait(subject: Given) -> None:
         require(bool(found) and found[-1].finish_reason is not None, "the last chunk was lost")
 
 
-async def side_by_side(subject: Given) -> None:
+async def side_by_side(subject: Tested) -> None:
     """Replies at once are each complete, and their chunks tile."""
     async with opened(subject) as engine:
         for chunks, generation in await asyncio.gather(
@@ -214,7 +214,7 @@ async def side_by_side(subject: Given) -> None:
             require(whole and chunks[-1].finish_reason is not None, "a reply is not complete")
 
 
-async def slow_reader(subject: Given) -> None:
+async def slow_reader(subject: Tested) -> None:
     """A reader that stops for a while gets everything, and holds up nobody else."""
     async with opened(subject) as engine:
         async with engine.generate(OTHER, PARAMS) as generation:
@@ -228,7 +228,7 @@ async def slow_reader(subject: Given) -> None:
         require(chunks[-1].finish_reason is not None, "the reply has no end")
 
 
-async def needed_by(subject: Given) -> None:
+async def needed_by(subject: Tested) -> None:
     """`needed_by` is taken at any time and changes no text."""
     async with opened(subject) as engine, engine.generate(ASK, PARAMS) as generation:
         generation.needed_by(asyncio.get_running_loop().time() + 1)
@@ -240,7 +240,7 @@ async def needed_by(subject: Given) -> None:
         generation.needed_by(0.0)
 
 
-async def session(subject: Given) -> None:
+async def session(subject: Tested) -> None:
     """A conversation keeps what was asked and what was read, in order."""
     async with opened(subject) as engine:
         talk = engine.session("Be brief.")
@@ -256,7 +256,7 @@ async def session(subject: Given) -> None:
             await talk.aclose()
 
 
-async def session_busy(subject: Given) -> None:
+async def session_busy(subject: Tested) -> None:
     """A second turn of a conversation in the middle of one is refused by a RequestError."""
     async with opened(subject) as engine:
         talk = engine.session()
@@ -272,7 +272,7 @@ async def session_busy(subject: Given) -> None:
             await talk.aclose()
 
 
-async def unknown_session(subject: Given) -> None:
+async def unknown_session(subject: Tested) -> None:
     """`forget` and `trim` of a conversation that isn't known do nothing."""
     async with opened(subject) as engine:
         engine.trim("no such session", 3)
@@ -281,7 +281,7 @@ async def unknown_session(subject: Given) -> None:
         require(bool((await reply(engine))[0]), "after that there is no reply")
 
 
-async def after_close(subject: Given) -> None:
+async def after_close(subject: Tested) -> None:
     """An engine that was left writes, or says by a SpecstreamError that it doesn't."""
     async with opened(subject) as engine:
         await reply(engine)
@@ -291,13 +291,13 @@ async def after_close(subject: Given) -> None:
         require(bool(str(error)), "the error says nothing")
 
 
-async def loop_free(subject: Given) -> None:
+async def loop_free(subject: Tested) -> None:
     """The event loop goes on while a reply is written."""
     async with opened(subject) as engine:
         await loop_stays_free(lambda: reply(engine))
 
 
-async def nothing_left(subject: Given) -> None:
+async def nothing_left(subject: Tested) -> None:
     """Once it is left, no task and no thread of the engine runs, replies that weren't read included."""
 
     async def work() -> None:

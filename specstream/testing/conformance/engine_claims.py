@@ -8,13 +8,13 @@ from typing import Any
 
 from specstream.errors import PromptError, SpecstreamError
 from specstream.testing.conformance.checks import apply_if, expected_error, require
-from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Given, opened, reply, tiled
+from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Tested, opened, reply, tiled
 from specstream.types import Chunk, RawPrompt, SamplingParams
 
 __all__ = ["CLAIM_CHECKS"]
 
 
-async def rounds(subject: Given) -> None:
+async def rounds(subject: Tested) -> None:
     """If a chunk is a round, their numbers rise, and no more is accepted than was drafted."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.rounds, "it doesn't say that a chunk is a round")
@@ -26,14 +26,14 @@ async def rounds(subject: Given) -> None:
         require(numbers == sorted(set(numbers)), f"the rounds are {numbers}")
 
 
-async def reference(subject: Given) -> None:
+async def reference(subject: Tested) -> None:
     """A reference is taken, or refused by a SpecstreamError, as the capabilities say."""
     async with opened(subject) as engine:
         await _honest(engine.capabilities.reference, lambda: reply(engine, reference=OTHER),
                       "a reference")  # fmt: skip
 
 
-async def raw_prompts(subject: Given) -> None:
+async def raw_prompts(subject: Tested) -> None:
     """A raw prompt is taken, or refused by a SpecstreamError, as the capabilities say."""
     async with opened(subject) as engine:
         raw = RawPrompt("Once upon a time")
@@ -48,7 +48,7 @@ async def _honest(claimed: bool, work: Callable[[], Any], what: str) -> None:
         await expected_error(work(), f"{what}, which it says that it can't take,")
 
 
-async def logprobs(subject: Given) -> None:
+async def logprobs(subject: Tested) -> None:
     """If log probabilities are claimed, each token has its own, at most 0, and the likeliest."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.logprobs, "it doesn't say that it tells log probabilities")
@@ -61,7 +61,7 @@ async def logprobs(subject: Given) -> None:
                 require(len(one.top) == 2, f"{len(one.top)} of the 2 likeliest tokens are told")
 
 
-async def reproducible(subject: Given) -> None:
+async def reproducible(subject: Tested) -> None:
     """If the engine says so, a seed repeats a reply, beside others, too."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.reproducible, "it doesn't say that a seed repeats a reply")
@@ -74,7 +74,7 @@ async def reproducible(subject: Given) -> None:
         require(again.text == alone.text, f"{again.text!r} after {alone.text!r}")
 
 
-async def previews(subject: Given) -> None:
+async def previews(subject: Tested) -> None:
     """If the engine previews drafts, the chunks are the same with previews, and each begins there."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.previews, "it doesn't say that it previews")
@@ -88,7 +88,7 @@ async def previews(subject: Given) -> None:
                 require(same, "a preview isn't followed by a chunk that begins where it does")
 
 
-async def tools(subject: Given) -> None:
+async def tools(subject: Tested) -> None:
     """Tools are refused by a PromptError where `no_tools` says why there are none."""
     async with opened(subject) as engine:
         apply_if(engine.no_tools is not None, "it can call tools")
@@ -104,7 +104,7 @@ async def tools(subject: Given) -> None:
         require(False, "tools were taken")
 
 
-async def bad_messages(subject: Given) -> None:
+async def bad_messages(subject: Tested) -> None:
     """No message, and a message that is none, are refused by a SpecstreamError or answered."""
     async with opened(subject) as engine:
         for asked in ([], [{"role": "nobody", "content": "?"}], [{"role": "user"}], ""):
@@ -116,13 +116,13 @@ async def bad_messages(subject: Given) -> None:
         require(bool(chunks), "after refused messages there is no reply")
 
 
-async def unknown_option(subject: Given) -> None:
+async def unknown_option(subject: Tested) -> None:
     """An option that doesn't exist is refused by a SpecstreamError."""
     async with opened(subject) as engine:
         await expected_error(reply(engine, no_such_option=1), "the option 'no_such_option'")
 
 
-async def unusual_text(subject: Given) -> None:
+async def unusual_text(subject: Tested) -> None:
     """Any text may be asked: other scripts, emoji, control characters and markup."""
     async with opened(subject) as engine:
         for ask in (

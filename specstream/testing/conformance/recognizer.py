@@ -31,11 +31,11 @@ _MANY = 6  # streams at once
 _FEW_BEATS = 20  # of a loop, for a call that has nothing to do
 _WRONG_RATE = 12_345
 
-Given = Subject[Recognizer]
+Tested = Subject[Recognizer]
 
 
 @asynccontextmanager
-async def opened(subject: Given) -> AsyncGenerator[Recognizer, None]:
+async def opened(subject: Tested) -> AsyncGenerator[Recognizer, None]:
     """Make a recogniser and close it at the end of the block."""
     made = await subject.new()
     try:
@@ -44,7 +44,7 @@ async def opened(subject: Given) -> AsyncGenerator[Recognizer, None]:
         await made.aclose()
 
 
-def _speech(subject: Given, recognizer: Recognizer) -> bytes:
+def _speech(subject: Tested, recognizer: Recognizer) -> bytes:
     return at_rate(subject.speech, recognizer.capabilities.sample_rates[0])
 
 
@@ -71,7 +71,7 @@ async def _heard(recognizer: Recognizer, *pieces: bytes) -> Transcript:
         return await stream.finish()
 
 
-async def capabilities(subject: Given) -> None:
+async def capabilities(subject: Tested) -> None:
     """The capabilities are `RecognizerCapabilities` with a name, a rate and a worker at least."""
     async with opened(subject) as recognizer:
         facts = recognizer.capabilities
@@ -81,7 +81,7 @@ async def capabilities(subject: Given) -> None:
         require(facts.workers >= 1, f"workers is {facts.workers}")
 
 
-async def rates_and_languages(subject: Given) -> None:
+async def rates_and_languages(subject: Tested) -> None:
     """Every rate and every language that the capabilities name can be opened."""
     async with opened(subject) as recognizer:
         facts = recognizer.capabilities
@@ -92,7 +92,7 @@ async def rates_and_languages(subject: Given) -> None:
                 await stream.aclose()
 
 
-async def unknown_rate(subject: Given) -> None:
+async def unknown_rate(subject: Tested) -> None:
     """A sample rate that the capabilities don't name is taken, or refused by a SpecstreamError."""
     async with opened(subject) as recognizer:
         try:
@@ -103,7 +103,7 @@ async def unknown_rate(subject: Given) -> None:
             await stream.aclose()
 
 
-async def hears(subject: Given) -> None:
+async def hears(subject: Tested) -> None:
     """Speech gives words."""
     apply_if(subject.understood, "no speech was given to the checks")
     async with opened(subject) as recognizer:
@@ -111,7 +111,7 @@ async def hears(subject: Given) -> None:
         require(heard.has_words, f"the transcript is {heard.text!r}")
 
 
-async def silence(subject: Given) -> None:
+async def silence(subject: Tested) -> None:
     """Silence, a single sample and no audio at all give no words and no error."""
     async with opened(subject) as recognizer:
         for name, audio in (
@@ -123,7 +123,7 @@ async def silence(subject: Given) -> None:
             require(not heard.has_words, f"the transcript of {name} is {heard.text!r}")
 
 
-async def transcript(subject: Given) -> None:
+async def transcript(subject: Tested) -> None:
     """A transcript is a `Transcript` whose text has no outer white space."""
     async with opened(subject) as recognizer:
         heard = await _heard(recognizer, _speech(subject, recognizer))
@@ -131,7 +131,7 @@ async def transcript(subject: Given) -> None:
         require(heard.text == heard.text.strip(), f"its text is {heard.text!r}")
 
 
-async def words_claimed(subject: Given) -> None:
+async def words_claimed(subject: Tested) -> None:
     """Words have times exactly if the capabilities say so; times run forward inside the audio."""
     async with opened(subject) as recognizer:
         facts, audio = recognizer.capabilities, _speech(subject, recognizer)
@@ -146,7 +146,7 @@ async def words_claimed(subject: Given) -> None:
         require(all(-1 <= t <= end + 1000 for t in times), f"{times} ms in audio of {end:.0f} ms")
 
 
-async def partials(subject: Given) -> None:
+async def partials(subject: Tested) -> None:
     """Partial transcripts can be asked for at any time, and change nothing of the last one."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -162,7 +162,7 @@ async def partials(subject: Given) -> None:
         require(last.text == alone.text, f"with partials {last.text!r}, without {alone.text!r}")
 
 
-async def finish_is_the_partial(subject: Given) -> None:
+async def finish_is_the_partial(subject: Tested) -> None:
     """`finish` without new audio gives the words of the partial before; so does a second `finish`."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -178,7 +178,7 @@ async def finish_is_the_partial(subject: Given) -> None:
             )
 
 
-async def finish_costs_nothing(subject: Given) -> None:
+async def finish_costs_nothing(subject: Tested) -> None:
     """`finish` without new audio doesn't read the audio again.
 
     Counted in turns of the event loop while the recogniser works, not in seconds.
@@ -197,7 +197,7 @@ async def finish_costs_nothing(subject: Given) -> None:
         require(False, f"turns of the loop during partial and finish, three times: {counts}")
 
 
-async def cancel_partial(subject: Given) -> None:
+async def cancel_partial(subject: Tested) -> None:
     """A partial that is cancelled, at once or while it works, leaves its stream usable."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -211,7 +211,7 @@ async def cancel_partial(subject: Given) -> None:
             )
 
 
-async def cancel_finish(subject: Given) -> None:
+async def cancel_finish(subject: Tested) -> None:
     """A `finish` that is cancelled can be asked for again."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -234,7 +234,7 @@ async def _cancelled(task: asyncio.Future[Transcript], turns: int) -> None:
     require(broke is None, f"cancelling raised {broke!r}")
 
 
-async def streams_apart(subject: Given) -> None:
+async def streams_apart(subject: Tested) -> None:
     """Many streams at once don't mix: each has the words that it has alone."""
     async with opened(subject) as recognizer:
         speech = _speech(subject, recognizer)
@@ -259,7 +259,7 @@ async def streams_apart(subject: Given) -> None:
             require(heard.text == wanted, f"beside others {heard.text!r}, alone {wanted!r}")
 
 
-async def pieces(subject: Given) -> None:
+async def pieces(subject: Tested) -> None:
     """The same audio in pieces of another size gives the same words."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -270,7 +270,7 @@ async def pieces(subject: Given) -> None:
             require(heard.text == alone.text, cut)
 
 
-async def stream_closed_twice(subject: Given) -> None:
+async def stream_closed_twice(subject: Tested) -> None:
     """A stream may be closed twice, finished or not, and before it was given anything."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
@@ -283,7 +283,7 @@ async def stream_closed_twice(subject: Given) -> None:
             await stream.aclose()
 
 
-async def after_close(subject: Given) -> None:
+async def after_close(subject: Tested) -> None:
     """A stream that was closed gives a transcript, or a SpecstreamError."""
     async with opened(subject) as recognizer:
         async with stream_of(recognizer, [_speech(subject, recognizer)]) as stream:
@@ -294,7 +294,7 @@ async def after_close(subject: Given) -> None:
                 require(bool(str(error)), "the error says nothing")
 
 
-async def closed_twice(subject: Given) -> None:
+async def closed_twice(subject: Tested) -> None:
     """`aclose` of the recogniser may be called twice."""
     async with opened(subject) as recognizer:
         await _heard(recognizer, _speech(subject, recognizer))
@@ -302,7 +302,7 @@ async def closed_twice(subject: Given) -> None:
         await recognizer.aclose()
 
 
-async def closed_recognizer(subject: Given) -> None:
+async def closed_recognizer(subject: Tested) -> None:
     """A stream of a recogniser that was closed gives a transcript, or a SpecstreamError."""
     async with opened(subject) as recognizer:
         async with stream_of(recognizer, [_speech(subject, recognizer)]) as stream:
@@ -313,7 +313,7 @@ async def closed_recognizer(subject: Given) -> None:
                 require(bool(str(error)), "the error says nothing")
 
 
-async def unknown_language(subject: Given) -> None:
+async def unknown_language(subject: Tested) -> None:
     """A language that the capabilities don't name is taken, or refused by a SpecstreamError."""
     async with opened(subject) as recognizer:
         try:
@@ -324,14 +324,14 @@ async def unknown_language(subject: Given) -> None:
             await stream.aclose()
 
 
-async def loop_free(subject: Given) -> None:
+async def loop_free(subject: Tested) -> None:
     """The event loop goes on while a transcript is made."""
     async with opened(subject) as recognizer:
         audio = _speech(subject, recognizer)
         await loop_stays_free(lambda: _heard(recognizer, audio))
 
 
-async def nothing_left(subject: Given) -> None:
+async def nothing_left(subject: Tested) -> None:
     """After `aclose` no task and no thread of the recogniser runs."""
 
     async def work() -> None:

@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 from specstream.testing.conformance.checks import Subject, require
 from specstream.types import Chunk, SamplingParams
 
-__all__ = ["ASK", "OTHER", "PARAMS", "Given", "opened", "reply", "tiled"]
+__all__ = ["ASK", "OTHER", "PARAMS", "Tested", "opened", "reply", "tiled"]
 
 ASK = "I need a taxi to the station."
 OTHER = "Tell me a story about a fox."
 PARAMS = SamplingParams(max_tokens=40, seed=7)
 
-Given: TypeAlias = Subject[Any]
+Tested: TypeAlias = Subject[Any]
 
 
 @asynccontextmanager
-async def opened(subject: Given) -> AsyncGenerator[Any, None]:
+async def opened(subject: Tested) -> AsyncGenerator[Any, None]:
     """Make an engine and enter it."""
     async with await subject.new() as engine:
         yield engine

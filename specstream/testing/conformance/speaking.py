@@ -17,7 +17,7 @@ __all__ = [
     "NOTHING",
     "PLAIN",
     "UNUSUAL",
-    "Said",
+    "SpokenPhrase",
     "StageVoice",
     "opened",
     "phrase_of",
@@ -40,7 +40,7 @@ LONE_SURROGATE = "half \ud800 a character"  # can't be sent over a socket
 NOTHING = ("", "  \n\t ", "...!?", "\U0001f600 \u2764\ufe0f", "** -- __")
 
 
-class Said(NamedTuple):
+class SpokenPhrase(NamedTuple):
     """What a voice gave for a phrase."""
 
     buffers: list[SpeechBuffer]
@@ -103,7 +103,7 @@ def phrase_of(text: str, start: int = 0, tags: tuple[Tag, ...] = ()) -> Phrase:
     return Phrase(text, Span(start, start + len(text)), Span(0, max(1, len(text) // 4)), tags=tags)
 
 
-async def say(voice: SpeechSynthesizer, phrase: Phrase, most: int = 0) -> Said:
+async def say(voice: SpeechSynthesizer, phrase: Phrase, most: int = 0) -> SpokenPhrase:
     """Speak a phrase, or its first ``most`` buffers, and close the generator."""
     found = list[SpeechBuffer]()
     async with aclosing(voice.synthesize(phrase)) as buffers:
@@ -111,10 +111,10 @@ async def say(voice: SpeechSynthesizer, phrase: Phrase, most: int = 0) -> Said:
             found.append(buffer)
             if len(found) == most:
                 break
-    return Said(found)
+    return SpokenPhrase(found)
 
 
-def same_sound(voice: SpeechSynthesizer, one: Said, other: Said) -> bool:
+def same_sound(voice: SpeechSynthesizer, one: SpokenPhrase, other: SpokenPhrase) -> bool:
     """Whether two phrases sound alike, as far as the voice's claims let it be told."""
     if voice.capabilities.deterministic:
         return one.pcm == other.pcm and one.marks() == other.marks()

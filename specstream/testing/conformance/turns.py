@@ -37,14 +37,14 @@ _SHARE = 0.5  # of the audio's duration, in CPU time of the thread, that is no s
 _WRONG_RATE = 12_345
 _PIECE = 1_600
 
-Given = Subject[TurnDetector]
+Tested = Subject[TurnDetector]
 
 
 def _rate(detector: TurnDetector) -> int:
     return detector.capabilities.sample_rates[0]
 
 
-def _talk(subject: Given, rate: int) -> bytes:
+def _talk(subject: Tested, rate: int) -> bytes:
     """Speech, a pause, and speech again, with silence before and after."""
     pause = bytes(2 * int(rate * _PAUSE_S))
     return pause + (at_rate(subject.speech, rate) + pause) * 2
@@ -62,7 +62,7 @@ def _shown(found: Sequence[VoiceActivity]) -> str:
     return ", ".join(list(signs)[:8])
 
 
-async def capabilities(subject: Given) -> None:
+async def capabilities(subject: Tested) -> None:
     """The capabilities are `TurnCapabilities` with a name and a sample rate at least."""
     facts = (await subject.new()).capabilities
     require(isinstance(facts, TurnCapabilities), f"they are {type(facts).__name__}")
@@ -70,7 +70,7 @@ async def capabilities(subject: Given) -> None:
     require(bool(facts.sample_rates), "they name no sample rate")
 
 
-async def rates(subject: Given) -> None:
+async def rates(subject: Tested) -> None:
     """Every rate that the capabilities name can be opened, and hears no voice in silence."""
     detector = await subject.new()
     for rate in detector.capabilities.sample_rates:
@@ -78,7 +78,7 @@ async def rates(subject: Given) -> None:
         require(not found, f"at {rate} samples a second, silence is {_shown(found)}")
 
 
-async def unknown_rate(subject: Given) -> None:
+async def unknown_rate(subject: Tested) -> None:
     """A sample rate that the capabilities don't name is taken, or refused by a SpecstreamError."""
     detector = await subject.new()
     try:
@@ -87,7 +87,7 @@ async def unknown_rate(subject: Given) -> None:
         require(bool(str(error)), "the error says nothing")
 
 
-async def thresholds(subject: Given) -> None:
+async def thresholds(subject: Tested) -> None:
     """A track may have any threshold from 0 to 1."""
     detector = await subject.new()
     for threshold in (0.0, 0.3, 1.0):
@@ -95,7 +95,7 @@ async def thresholds(subject: Given) -> None:
         track.add(_talk(subject, _rate(detector)))
 
 
-async def hears(subject: Given) -> None:
+async def hears(subject: Tested) -> None:
     """Speech is found: a start in each of two stretches, and a stop after it."""
     detector = await subject.new()
     found = _found(detector, _talk(subject, _rate(detector)))
@@ -105,7 +105,7 @@ async def hears(subject: Given) -> None:
     require(starts >= 2 and stops >= 2, f"two stretches of speech are {_shown(found) or 'nothing'}")
 
 
-async def alternate(subject: Given) -> None:
+async def alternate(subject: Tested) -> None:
     """Starts and stops alternate, and a start comes first."""
     detector = await subject.new()
     rate = _rate(detector)
@@ -116,7 +116,7 @@ async def alternate(subject: Given) -> None:
             require(isinstance(one, kind), f"starts and stops don't alternate: {_shown(found)}")
 
 
-async def forward(subject: Given) -> None:
+async def forward(subject: Tested) -> None:
     """Times run forward."""
     detector = await subject.new()
     found = _found(detector, _talk(subject, _rate(detector)))
@@ -124,7 +124,7 @@ async def forward(subject: Given) -> None:
     require(times == sorted(times), f"times run backwards: {_shown(found)}")
 
 
-async def in_audio(subject: Given) -> None:
+async def in_audio(subject: Tested) -> None:
     """Nothing is reported before its audio came, and no time is below 0."""
     detector = await subject.new()
     rate = _rate(detector)
@@ -137,7 +137,7 @@ async def in_audio(subject: Given) -> None:
             require(inside, f"{one.at_ms} ms was reported after {end:.0f} ms of audio")
 
 
-async def stops_soon(subject: Given) -> None:
+async def stops_soon(subject: Tested) -> None:
     """A stop is reported soon after the voice has ended, not seconds later."""
     detector = await subject.new()
     rate = _rate(detector)
@@ -150,7 +150,7 @@ async def stops_soon(subject: Given) -> None:
             require(soon, f"a stop at {one.at_ms:.0f} ms was reported {late:.0f} ms later")
 
 
-async def pieces(subject: Given) -> None:
+async def pieces(subject: Tested) -> None:
     """The same audio in pieces of another size gives the same starts and stops."""
     detector = await subject.new()
     apply_if(not detector.capabilities.scripted, "a scripted detector hears piece by piece")
@@ -162,7 +162,7 @@ async def pieces(subject: Given) -> None:
         require(found == whole, cut)
 
 
-async def silence(subject: Given) -> None:
+async def silence(subject: Tested) -> None:
     """Half a minute of silence, and no audio, give nothing."""
     detector = await subject.new()
     track = detector.open(_rate(detector))
@@ -171,7 +171,7 @@ async def silence(subject: Given) -> None:
     require(not found, f"silence is {_shown(found)}")
 
 
-async def loud(subject: Given) -> None:
+async def loud(subject: Tested) -> None:
     """The loudest possible audio is no error."""
     detector = await subject.new()
     rate = _rate(detector)
@@ -179,7 +179,7 @@ async def loud(subject: Given) -> None:
     _found(detector, b"\xff\x7f" * rate)
 
 
-async def repeats(subject: Given) -> None:
+async def repeats(subject: Tested) -> None:
     """The same audio gives the same in a second track: nothing is left of the first."""
     detector = await subject.new()
     audio = _talk(subject, _rate(detector))
@@ -187,7 +187,7 @@ async def repeats(subject: Given) -> None:
     require(first == second, f"first {_shown(first)}, then {_shown(second)}")
 
 
-async def tracks_apart(subject: Given) -> None:
+async def tracks_apart(subject: Tested) -> None:
     """Two tracks at once hear what each hears alone."""
     detector = await subject.new()
     rate = _rate(detector)
@@ -202,7 +202,7 @@ async def tracks_apart(subject: Given) -> None:
         require(mine == wanted, f"beside another {_shown(mine)}, alone {_shown(wanted)}")
 
 
-async def fast(subject: Given) -> None:
+async def fast(subject: Tested) -> None:
     """It takes a small fraction of the audio's duration: it runs on the event loop.
 
     Counted in CPU time of the thread, so that a machine under load changes nothing.
@@ -219,7 +219,7 @@ async def fast(subject: Given) -> None:
     require(False, f"{min(taken):.1f} s of CPU time for {duration:.1f} s of audio")
 
 
-async def ended(subject: Given) -> None:
+async def ended(subject: Tested) -> None:
     """If it hears whether the speaker is done, it says so by a probability, for any audio."""
     detector = await subject.new()
     apply_if(isinstance(detector, EndOfTurnDetector), "it doesn't hear whether the speaker is done")
@@ -230,7 +230,7 @@ async def ended(subject: Given) -> None:
         require(0 <= likely <= 1, f"the probability is {likely!r}")
 
 
-async def no_rate(subject: Given) -> None:
+async def no_rate(subject: Tested) -> None:
     """A sample rate of 0 is refused by a SpecstreamError."""
     detector = await subject.new()
     apply_if(not detector.capabilities.scripted, "a scripted detector refuses nothing")
@@ -241,7 +241,7 @@ async def no_rate(subject: Given) -> None:
     await expected_error(ask(), "a sample rate of 0")
 
 
-async def nothing_left(subject: Given) -> None:
+async def nothing_left(subject: Tested) -> None:
     """It leaves no task and no thread behind."""
 
     async def work() -> None:

@@ -24,7 +24,7 @@ from specstream.testing.conformance.speaking import (
     NOTHING,
     PLAIN,
     UNUSUAL,
-    Said,
+    SpokenPhrase,
     StageVoice,
     opened,
     phrase_of,
@@ -45,7 +45,7 @@ _CHARS_PER_S = 20
 _LOOKS, _STILL = 1000, 10  # at the memory, and without growth, 10 ms each
 
 
-async def _ready(voice: SpeechSynthesizer, alone: Said, after: str) -> None:
+async def _ready(voice: SpeechSynthesizer, alone: SpokenPhrase, after: str) -> None:
     said = await say(voice, phrase_of(NEXT))
     require(
         same_sound(voice, said, alone), f"{after}, the next phrase doesn't sound as it does alone"
@@ -214,7 +214,7 @@ async def side_by_side(subject: Subject[Any]) -> None:
                     else:
                         found[which].append(buffer)
         for which, voice in enumerate((one, other)):
-            same = same_sound(voice, Said(found[which]), alone[which])
+            same = same_sound(voice, SpokenPhrase(found[which]), alone[which])
             require(same, "beside another voice, a phrase doesn't sound as it does alone")
 
 

@@ -14,7 +14,7 @@ from specstream.testing.conformance.speaking import (
     NEXT,
     PLAIN,
     UNUSUAL,
-    Said,
+    SpokenPhrase,
     opened,
     phrase_of,
     same_sound,
@@ -48,13 +48,18 @@ async def phonemes_claimed(subject: Subject[Any]) -> None:
         require(bool(marks) == claimed, f"phonemes is {claimed}, and it {found}")
 
 
-async def _marked(subject: Subject[Any], texts: Iterable[str]) -> list[tuple[Phrase, Said, int]]:
+async def _marked(
+    subject: Subject[Any], texts: Iterable[str]
+) -> list[tuple[Phrase, SpokenPhrase, int]]:
     """Each text as a phrase, what was said, and the samples that times may be off by."""
     async with opened(subject) as voice:
         facts = voice.capabilities
         apply_if(facts.words or facts.phonemes, "it gives no marks")
         phrases = [phrase_of(text) for text in texts]
-        off, found = facts.sample_rate * ROUNDING_MS // 1000, list[tuple[Phrase, Said, int]]()
+        off, found = (
+            facts.sample_rate * ROUNDING_MS // 1000,
+            list[tuple[Phrase, SpokenPhrase, int]](),
+        )
         for phrase in phrases:
             with suppress(Exception):  # what can't be spoken is found by the check unusual_text
                 found.append((phrase, await say(voice, phrase), off))
