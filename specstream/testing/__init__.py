@@ -1,4 +1,4 @@
-"""Tools to test code that is built on specstream: scripted parts, virtual time, latencies, proposers.
+"""Tools to test code that is built on specstream: scripted parts, virtual time, latencies, adapters.
 
 No weights, no network; torch is loaded by the check of proposers only. docs/guides/testing.md begins
 with an example.
@@ -9,6 +9,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from specstream.testing.conformance import (
+    CheckResult,
+    ConformanceCheck,
+    ConformanceReport,
+    check_adapter,
+    check_avatar,
+    check_engine,
+    check_prompt,
+    check_recognizer,
+    check_turns,
+    check_voice,
+    conformance_checks,
+)
 from specstream.testing.conversation import Parts, run_scenario
 from specstream.testing.doubles import (
     ScriptedModel,
@@ -34,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = [
     "PROPOSER_CHECKS",
     "STAGES",
+    "CheckResult",
+    "ConformanceCheck",
+    "ConformanceReport",
     "Ear",
     "LatencyReport",
     "Parts",
@@ -51,8 +67,16 @@ __all__ = [
     "TurnScript",
     "VirtualTimeLoop",
     "assert_latency",
+    "check_adapter",
+    "check_avatar",
+    "check_engine",
+    "check_prompt",
     "check_proposer",
+    "check_recognizer",
+    "check_turns",
+    "check_voice",
     "chunks_of",
+    "conformance_checks",
     "read_scenario",
     "run_scenario",
     "run_virtual",

@@ -55,7 +55,7 @@ class WayBack {
   /* Whether to come back after a close with this code. */
   open(code) {
     this.since ??= performance.now();
-    if (code === 1000 || code === 1008 || performance.now() - this.since > BACK_MS) this.token = null;
+    if ([1000, 1005, 1008].includes(code) || performance.now() - this.since > BACK_MS) this.token = null;
     return this.token !== null;
   }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import anyio
@@ -11,7 +11,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from specstream.server.keys import Account
 from specstream.server.sessions import resume as module
+from specstream.server.sessions.resume import ResumableSocket
+from specstream.server.socket import SocketClosed
+from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import FreeClock, Gate, Stand, settle, wait_for
 
@@ -80,8 +84,9 @@ def stand(text: str = WORDS) -> Stand:
     [
         ("text", 60, 5),
         ("audio", 30, 11),
-        pytest.param("text", 490, 1, marks=pytest.mark.slow),
-        pytest.param("audio", 60, 2, marks=pytest.mark.slow),
+        pytest.param("text", 490, 31, marks=pytest.mark.slow),
+        pytest.param("text", 490, 1, marks=pytest.mark.nightly),
+        pytest.param("audio", 60, 2, marks=pytest.mark.nightly),
     ],
 )
 async def test_wherever_the_socket_dies_every_event_comes_once(
@@ -229,3 +234,70 @@ async def test_stopping_the_server_ends_sessions_without_a_client() -> None:
 async def test_who_does_not_ask_sees_the_protocol_as_ever() -> None:
     async with stand().alone() as wire:
         assert "resume" not in wire.seen[0]["specstream"]
+
+
+class Line:
+    """A connection that dies after so many frames; what it took whole, the client has seen."""
+
+    address = ""
+
+    def __init__(self, most: int) -> None:
+        self.left, self.seen = most, list[str]()
+        self.dead = anyio.Event()
+
+    async def send(self, text: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.dead.is_set():
+            raise SocketClosed
+        self.seen.append(text)
+        self.left -= 1
+        if self.left == 0:
+            self.dead.set()
+
+    async def receive(self) -> str:
+        await self.dead.wait()
+        raise SocketClosed
+
+    async def close(self, code: int, reason: str) -> None:
+        self.dead.set()
+
+    def unread(self) -> tuple[int, int]:
+        return 0, 0
+
+    def gone(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.dead.set()
+
+
+@pytest.mark.virtual_time
+async def test_of_five_hundred_frames_each_comes_once_wherever_and_however_often_it_dies() -> None:
+    frames = [f"event {number}" for number in range(500)]
+    for cut in range(1, 500):
+        first = Line(cut)
+        held = ResumableSocket(first, Account(), 60.0)
+        seen = first.seen
+        async with anyio.create_task_group() as group:
+
+            async def make(held: ResumableSocket = held) -> None:
+                for frame in frames:
+                    await held.send(frame)
+
+            async def listen(held: ResumableSocket = held) -> None:
+                with suppress(SocketClosed):
+                    await held.receive()
+
+            group.start_soon(make)
+            group.start_soon(listen)
+            await first.dead.wait()
+            while len(seen) < len(frames):  # it dies again, after as many frames
+                line = Line(cut + 1)  # the first one says how much came from the client
+                group.start_soon(held.serve, line, len(seen) - 1, LoopClock())
+                while not line.dead.is_set() and len(seen) + len(line.seen) <= len(frames):
+                    await anyio.lowlevel.checkpoint()
+                assert json.loads(line.seen[0])["type"] == "specstream.resumed"
+                seen = seen + line.seen[1:]
+            await held.close(1000, "")
+            group.cancel_scope.cancel()
+        assert seen == frames, f"cut after {cut}"

@@ -1,0 +1,147 @@
+"""What a voice promises of its marks, one check a promise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from specstream.stages.output_checks import ROUNDING_MS
+from specstream.testing.conformance.checks import Subject, apply_if, require
+from specstream.testing.conformance.speaking import (
+    NEXT,
+    PLAIN,
+    UNUSUAL,
+    SpokenPhrase,
+    opened,
+    phrase_of,
+    same_sound,
+    say,
+)
+from specstream.types import Phrase, Span, Tag
+
+__all__ = ["MARK_CHECKS"]
+
+
+async def words_claimed(subject: Subject[Any]) -> None:
+    """Words are marked, each of a plain sentence, exactly if the capabilities say so."""
+    async with opened(subject) as voice:
+        marks = (await say(voice, phrase_of(PLAIN))).marks("word")
+        if not voice.capabilities.words:
+            require(not marks, "it marks words, and its capabilities deny it")
+            return
+        for found in re.finditer(r"\w+", PLAIN):
+            covered = any(
+                m.chars.start < found.end() and found.start() < m.chars.end for m in marks
+            )
+            require(covered, f"no mark for the word {found[0]!r} of {PLAIN!r}")
+
+
+async def phonemes_claimed(subject: Subject[Any]) -> None:
+    """Phonemes are marked exactly if the capabilities say so."""
+    async with opened(subject) as voice:
+        marks = (await say(voice, phrase_of(PLAIN))).marks("phoneme")
+        claimed = voice.capabilities.phonemes
+        found = "marks none" if claimed else "marks some"
+        require(bool(marks) == claimed, f"phonemes is {claimed}, and it {found}")
+
+
+async def _marked(
+    subject: Subject[Any], texts: Iterable[str]
+) -> list[tuple[Phrase, SpokenPhrase, int]]:
+    """Each text as a phrase, what was said, and the samples that times may be off by."""
+    async with opened(subject) as voice:
+        facts = voice.capabilities
+        apply_if(facts.words or facts.phonemes, "it gives no marks")
+        phrases = [phrase_of(text) for text in texts]
+        off, found = (
+            facts.sample_rate * ROUNDING_MS // 1000,
+            list[tuple[Phrase, SpokenPhrase, int]](),
+        )
+        for phrase in phrases:
+            with suppress(Exception):  # what can't be spoken is found by the check unusual_text
+                found.append((phrase, await say(voice, phrase), off))
+        return found
+
+
+_MARKED = (PLAIN, "It costs $3.50 at 5:30, for 1,234 of them.", *UNUSUAL[:2], UNUSUAL[-1])
+
+
+async def marks_in_text(subject: Subject[Any]) -> None:
+    """Marks lie inside the phrase's characters, counted from the beginning of the reply."""
+    for phrase, said, _ in await _marked(subject, _MARKED):
+        for mark in said.marks():
+            inside = phrase.chars.start <= mark.chars.start <= mark.chars.end <= phrase.chars.end
+            where = f"characters {tuple(mark.chars)} of a phrase at {tuple(phrase.chars)}"
+            require(inside, f"the {mark.kind} {mark.text!r} covers {where}")
+
+
+async def marks_in_audio(subject: Subject[Any]) -> None:
+    """Marks lie inside the phrase's audio, counted from its first sample."""
+    for phrase, said, off in await _marked(subject, _MARKED):
+        most = said.samples + off
+        for mark in said.marks():
+            inside = 0 <= mark.samples.start <= mark.samples.end <= most
+            where = f"samples {tuple(mark.samples)} of {said.samples} in {phrase.text!r}"
+            require(inside, f"the {mark.kind} {mark.text!r} covers {where}")
+
+
+async def marks_in_order(subject: Subject[Any]) -> None:
+    """Marks of a kind come in the order of their samples."""
+    for phrase, said, off in await _marked(subject, _MARKED):
+        for kind in ("word", "phoneme"):
+            starts = [mark.samples.start for mark in said.marks(kind)]
+            for one, after in zip(starts, starts[1:], strict=False):
+                late = after < one - off
+                require(not late, f"a {kind} at {after} comes after one at {one}: {phrase.text!r}")
+
+
+async def phonemes_tile(subject: Subject[Any]) -> None:
+    """Phonemes tile the phrase's audio: no gap, no overlap, pauses included."""
+    async with opened(subject) as voice:
+        apply_if(voice.capabilities.phonemes, "it marks no phonemes")
+        for text in (PLAIN, NEXT):
+            said, at = await say(voice, phrase_of(text)), 0
+            for mark in said.marks("phoneme"):
+                start = mark.samples.start
+                require(start == at, f"{mark.text!r} begins at sample {start}, not at {at}")
+                at = mark.samples.end
+            require(at == said.samples, f"phonemes end at sample {at}, the audio at {said.samples}")
+
+
+async def offsets(subject: Subject[Any]) -> None:
+    """A phrase further on in the reply has the same marks, moved by as many characters."""
+    async with opened(subject) as voice:
+        facts = voice.capabilities
+        apply_if(facts.words or facts.phonemes, "it gives no marks")
+        first = (await say(voice, phrase_of(PLAIN))).marks()
+        moved = (await say(voice, phrase_of(PLAIN, 1000))).marks()
+        back = [replace(m, chars=Span(m.chars[0] - 1000, m.chars[1] - 1000)) for m in moved]
+        same = [(m.kind, m.text, m.chars) for m in first] == [
+            (m.kind, m.text, m.chars) for m in back
+        ]
+        require(same, "the marks of a phrase at character 1000 aren't those of one at 0, moved")
+
+
+async def tags(subject: Subject[Any]) -> None:
+    """Directions such as [smile] aren't spoken: the words are those of the text without them."""
+    async with opened(subject) as voice:
+        text = "Oh [smile] hello there."
+        said = await say(voice, phrase_of(text, tags=(Tag("smile", Span(3, 10)),)))
+        plain = await say(voice, phrase_of("Oh         hello there."))
+        require(same_sound(voice, said, plain), f"the tag in {text!r} is spoken")
+
+
+MARK_CHECKS = (
+    words_claimed,
+    phonemes_claimed,
+    marks_in_text,
+    marks_in_audio,
+    marks_in_order,
+    phonemes_tile,
+    offsets,
+    tags,
+)
+"""The checks of a voice's marks, in order."""
