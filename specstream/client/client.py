@@ -16,15 +16,14 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Self, get_args
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 import specstream.realtime.events as ev
-from specstream.client.dial import READY_S, dial, with_query
-from specstream.client.resume import ClientSocket, ResumingSocket
+from specstream.client.dial import READY_S
+from specstream.client.resume import RESUME_S, ClientSocket, resuming
 from specstream.errors import ConnectionFailed, ProtocolError, RequestError
 from specstream.realtime.client_events import (
     AudioDelta,
@@ -65,10 +64,6 @@ __all__ = [
     "ToolCalled",
     "ToolDelta",
 ]
-
-
-RESUME_S = 30.0
-"""Seconds for which a client tries to come back: proxies restart within that time."""
 
 
 class Exchange:
@@ -237,14 +232,6 @@ def _frame(event: dict[str, Any], max_size: int) -> str:
     return frame
 
 
-def _token(greeting: str | bytes) -> str | None:
-    """The token with which the session can be resumed, if the server gave one."""
-    try:
-        return str(json.loads(greeting)["specstream"]["resume"]["token"])
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
 def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
     if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
         raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
@@ -307,18 +294,8 @@ class RealtimeClient:
             ConfigError: the address is not a WebSocket address.
         """
         options: dict[str, Any] = {"api_key": api_key, "open_timeout": open_timeout, "tls": tls}
-        asked = with_query(url, "resumable=1") if resume_s > 0 else url
-        socket, greeting = await dial(asked, ready_timeout=ready_timeout, **options)
-
-        async def again(query: str) -> tuple[ClientConnection, str | bytes]:
-            return await dial(with_query(url, query), ready_timeout=0.0, **options)
-
-        async with AsyncExitStack() as stack:
-            used: ClientSocket = await stack.enter_async_context(socket)
-            if (token := _token(greeting)) is not None and resume_s > 0:
-                used = resuming = ResumingSocket(socket, token, again, resume_s)
-                stack.push_async_callback(resuming.aclose)
-            client = cls(used, max_size)
+        async with resuming(url, resume_s, ready_timeout, options) as (socket, greeting):
+            client = cls(socket, max_size)
             first = ev.parse_server_event(greeting)
             if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
                 raise ProtocolError(f"a server begins with session.created, not {first.type}")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from specstream.client.dial import dial, with_query
 from specstream.errors import ConnectionFailed
 
-__all__ = ["ClientSocket", "ResumingSocket"]
+__all__ = ["RESUME_S", "ClientSocket", "ResumingSocket", "resuming"]
+
+RESUME_S = 30.0
+"""Seconds for which a client tries to come back: proxies restart within that time."""
 
 _ACK_EVERY = 16  # events
 _MOST_KEPT = 256  # frames that were sent and may have to be sent again
@@ -144,3 +149,34 @@ def _seq(frame: str | bytes) -> int | None:
     except (ValueError, TypeError, KeyError):
         return None
     return seq if isinstance(seq, int) else None
+
+
+@asynccontextmanager
+async def resuming(
+    url: str, resume_s: float, ready_timeout: float, options: dict[str, Any]
+) -> AsyncGenerator[tuple[ClientSocket, str | bytes], None]:
+    """Connect; gives the connection and its first event, and closes it at the end of the block.
+
+    With ``resume_s`` of more than 0 it comes back if it breaks, where the server can do that. ``options``
+    are those of `dial`, whose errors are raised.
+    """
+    asked = with_query(url, "resumable=1") if resume_s > 0 else url
+    socket, greeting = await dial(asked, ready_timeout=ready_timeout, **options)
+
+    async def again(query: str) -> tuple[ClientConnection, str | bytes]:
+        return await dial(with_query(url, query), ready_timeout=0.0, **options)
+
+    async with AsyncExitStack() as stack:
+        used: ClientSocket = await stack.enter_async_context(socket)
+        if (token := _token(greeting)) is not None and resume_s > 0:
+            used = made = ResumingSocket(socket, token, again, resume_s)
+            stack.push_async_callback(made.aclose)
+        yield used, greeting
+
+
+def _token(greeting: str | bytes) -> str | None:
+    """The token with which the session can be resumed, if the server gave one."""
+    try:
+        return str(json.loads(greeting)["specstream"]["resume"]["token"])
+    except (ValueError, TypeError, KeyError):
+        return None

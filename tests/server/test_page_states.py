@@ -57,7 +57,7 @@ async def test_a_new_conversation_is_named_as_one(tmp_path: Path) -> None:
         assert await page.js("$('fresh').disabled")
         await page.js("$('aloud').checked = false;" + ASK % "Hi.")
         await page.until("!turn.id && document.querySelector('.reply')")
-        await page.js("socket.close()")
+        await page.js("socket.close(1000)")
         await page.until(f"{STATE} !== 'ready'")
         await page.until(f"{STATE} === 'ready'")
         (line,) = (await page.js(LINES))[2:]

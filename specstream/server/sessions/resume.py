@@ -21,11 +21,7 @@ __all__ = ["ResumableSocket", "Resumables"]
 
 MAX_UNACKED = 8 << 20
 """Bytes of events that a client has not acknowledged; then its session waits. Two minutes of speech."""
-_LEFT = (
-    1000,
-    1001,
-    1005,
-)  # close codes by which a client says that it won't come again (1005: none)
+_LEFT = (1000, 1001)  # close codes by which a client says that it won't come again
 _ACK = '"specstream.ack"'
 _ACK_CHARS = 200
 
