@@ -12,7 +12,7 @@ import anyio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from specstream.client.dial import dial, with_query
+from specstream.client.dial import check_url, dial, with_query
 from specstream.errors import ConnectionFailed
 
 __all__ = ["RESUME_S", "ClientSocket", "ResumingSocket", "resuming"]
@@ -157,9 +157,10 @@ async def resuming(
 ) -> AsyncGenerator[tuple[ClientSocket, str | bytes], None]:
     """Connect; gives the connection and its first event, and closes it at the end of the block.
 
-    With ``resume_s`` of more than 0 it comes back if it breaks, where the server can do that. ``options``
-    are those of `dial`, whose errors are raised.
+    With ``resume_s`` of more than 0 it comes back if it breaks, where the server can do that.
+    ``options`` are those of `dial`, whose errors are raised.
     """
+    check_url(url, options["tls"])
     asked = with_query(url, "resumable=1") if resume_s > 0 else url
     socket, greeting = await dial(asked, ready_timeout=ready_timeout, **options)
 
