@@ -38,7 +38,7 @@ _SECRETS = (
     (re.compile(r"(invalid HTTP [a-z ]+: ).*"), r"\1…"),  # quotes the line that can't be parsed
     (re.compile(r"(?i)(api-key\.)[^\s,;'\"]+"), r"\1…"),  # a key sent as a subprotocol
     (re.compile(r"(\b(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) [^\s?]*\?)\S*"), r"\1…"),
-    (re.compile(r"(?i)(\btoken=)[^\s&#'\"]+"), r"\1…"),
+    (re.compile(r"(?i)(\b(?:token|resume)=)[^\s&#'\"]+"), r"\1…"),
 )
 
 

@@ -134,6 +134,10 @@ def test_what_hides_a_key_leaves_the_rest() -> None:
     kept = "< GET /v1/realtime HTTP/1.1\n< Host: 127.0.0.1:8765\n> TEXT 'who?are you' [11 bytes]"
     assert hide_keys(kept) == kept
     assert hide_keys("< GET /?model=m&token=k HTTP/1.1") == "< GET /?… HTTP/1.1"
+    assert (
+        hide_keys("WebSocket /v1/realtime?resume=k&seq=3")
+        == "WebSocket /v1/realtime?resume=…&seq=3"
+    )
     assert hide_keys("< authorization: Bearer k\n< Host: h") == "< authorization: …\n< Host: h"
 
 

@@ -83,8 +83,7 @@ class ResumableSocket:
                 self._closed = self._closed or (left.code in _LEFT and self._socket is socket)
                 self._detach(socket)
                 continue
-            if isinstance(frame, str) and _ACK in frame[:_ACK_CHARS]:
-                self._acknowledge(frame)
+            if isinstance(frame, str) and _ACK in frame[:_ACK_CHARS] and self._acknowledges(frame):
                 await anyio.lowlevel.checkpoint()
                 continue
             self.received += 1
@@ -115,13 +114,18 @@ class ResumableSocket:
                     self._next += 1
                     self._written += len(frame)
 
-    def _acknowledge(self, frame: str) -> None:
+    def _acknowledges(self, frame: str) -> bool:
+        """Whether a frame is an acknowledgement; if so, take it."""
         try:
-            seq = json.loads(frame)["seq"]
-        except (ValueError, TypeError, KeyError):
-            return
+            event = json.loads(frame)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(event, dict) or event.get("type") != "specstream.ack":
+            return False
+        seq = event.get("seq")
         if isinstance(seq, int) and not isinstance(seq, bool):
             self._forget(min(seq, self._next - 1))
+        return True
 
     def _forget(self, seq: int) -> None:
         """Drop the frames up to the one with this number."""

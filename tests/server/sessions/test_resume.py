@@ -154,6 +154,18 @@ async def test_what_is_acknowledged_is_forgotten_and_what_is_not_holds_the_sessi
                 await socket.recv()
 
 
+async def test_only_an_acknowledgement_is_one() -> None:
+    async with stand().running() as served:
+        client = Client(served)
+        async with await client.begin() as socket:
+            for frame in ('{"type": "specstream.ack"}', '{"type": "specstream.ack", "seq": "x"}'):
+                await socket.send(frame)
+            odd = {"event_id": "specstream.ack", "type": "session.update"}
+            await socket.send(json.dumps({**odd, "session": {"type": "realtime"}}))
+            answer = json.loads(await socket.recv())
+            assert answer["type"] == "session.updated", "and nothing was answered before"
+
+
 @pytest.mark.parametrize("how", ["unknown", "too_many", "nonsense", "after"])
 async def test_what_cannot_be_resumed_is_told(how: str) -> None:
     served = stand()
