@@ -29,9 +29,9 @@ from specstream.testing.conformance.turns import TURN_CHECKS
 from specstream.testing.conformance.voice import VOICE_CHECKS
 
 __all__ = [
-    "AdapterKind",
     "CheckResult",
     "ConformanceCheck",
+    "ConformanceKind",
     "ConformanceReport",
     "check_adapter",
     "check_avatar",
@@ -43,7 +43,7 @@ __all__ = [
     "conformance_checks",
 ]
 
-AdapterKind: TypeAlias = Literal["voice", "avatar", "prompt", "recognizer", "turns", "engine"]
+ConformanceKind: TypeAlias = Literal["voice", "avatar", "prompt", "recognizer", "turns", "engine"]
 
 _CHECKS: dict[str, tuple[ConformanceCheck[Any], ...]] = {
     "voice": VOICE_CHECKS,
@@ -56,7 +56,7 @@ _CHECKS: dict[str, tuple[ConformanceCheck[Any], ...]] = {
 
 
 def conformance_checks(
-    kind: AdapterKind, *, speech: bytes | None = None
+    kind: ConformanceKind, *, speech: bytes | None = None
 ) -> tuple[ConformanceCheck[Any], ...]:
     """Return the checks of a kind, each of which is a test: ``await check(make)``.
 
@@ -70,7 +70,7 @@ def conformance_checks(
         ConfigError: an unknown kind, or half a sample of speech.
     """
     if kind not in _CHECKS:
-        known = meant(kind, _CHECKS) or f"; there are: {', '.join(get_args(AdapterKind))}"
+        known = meant(kind, _CHECKS) or f"; there are: {', '.join(get_args(ConformanceKind))}"
         raise ConfigError(f"unknown kind of adapter {kind!r}{known}")
     if speech is not None and (not speech or len(speech) % 2):
         raise ConfigError(f"speech must be whole samples of 16 bits, not {len(speech)} bytes")
@@ -78,7 +78,7 @@ def conformance_checks(
 
 
 async def check_adapter(
-    kind: AdapterKind,
+    kind: ConformanceKind,
     make: Make[Any],
     *,
     only: Collection[str] = (),

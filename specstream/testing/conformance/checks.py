@@ -37,9 +37,7 @@ Make: TypeAlias = Callable[[], A | Awaitable[A]]
 
 _LIMIT_S = 100.0  # of one check: an adapter that hangs is reported, and a slow machine isn't
 _SETTLE_S = 3.0  # what threads and tasks may need to end after aclose()
-_BLOCKED_S = (
-    0.25  # a pause of the event loop, three times in a row, that the adapter must be to blame for
-)
+_BLOCKED_S = 0.25  # a pause of the loop that the adapter is to blame for, three times in a row
 _ATTEMPTS = 3
 
 
