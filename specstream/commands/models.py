@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specstream.commands.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
-from specstream.models.catalogue import KNOWN
+from specstream.models.catalogue import PULLED
 from specstream.models.kept import (
     folder_of,
     head_names,
@@ -74,7 +74,7 @@ def _bundled_models() -> Iterator[ListedModel]:
 
 def pulled_models() -> Iterator[ListedModel]:
     """The models of the catalogue, pulled or not."""
-    for model in KNOWN.values():
+    for model in PULLED.values():
         record = read_record(folder := folder_of(model))
         origin = f"`specstream pull {model.name}` brings {model.title}"
         yield _entry(

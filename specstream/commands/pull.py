@@ -51,7 +51,8 @@ async def run(args: argparse.Namespace) -> None:
         shown.clear()
     what = "is here already" if there else "is here now"
     note(f"{model.title} {what}: {folder} ({size_of(folder) / 1e6:.0f} MB, {model.licence})")
-    note(f"try it: {model.tried}")
+    tried = f'specstream generate --target {model.name} "What is the capital of France?"'
+    note(f"try it: {model.tried or tried}")
     if args.json:
         values = {"name": model.name, "folder": str(folder), "pulled": not there}
         print_json(values | ({"parameters": parameters_of(folder)} if model.hub else {}))

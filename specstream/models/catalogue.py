@@ -91,7 +91,7 @@ class KnownModel:
     """A model that can be pulled by ``name``.
 
     ``room`` is the disk space in bytes that pulling it takes at most; ``licence`` is an SPDX identifier.
-    ``hub`` is None for a model that only its wheel provides. ``tried`` is a command that uses it.
+    ``hub`` is None for a model that only its wheel provides. ``tried`` is a command that uses it, if it is no target.
     ``heads`` are folders of drafting heads that ship with the package, below ``data/models``.
     """
 
@@ -187,7 +187,6 @@ KNOWN: Mapping[str, KnownModel] = {
             _SMOLLM2,
             _SMOLLM2_WHEEL,
             ("smollm2-eagle",),
-            'specstream generate --target smollm2 "What is the capital of France?"',
         ),
     )
 }

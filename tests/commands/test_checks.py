@@ -65,7 +65,11 @@ CASES = {  # name: arguments, exit code, part of what is said
     "drain": (["serve", "--port", "0", "--drain", "nan"], 2, "finite"),
     "host": (["serve", "--port", "0", "--host", "not a host"], 2, "'not a host' is no host name"),
     "voice by HTTP": (["say", "x", "--out", "{tmp}/out", "--voice", "http://a.b"], 1, "ws://a.b"),
-    "voice": (["say", "x", "--out", "{tmp}/out", "--voice", "nobody"], 1, "there are: espeak"),
+    "voice": (
+        ["say", "x", "--out", "{tmp}/out", "--voice", "nobody"],
+        1,
+        "there are: elevenlabs, espeak",
+    ),
     "avatar": (["serve", "--port", "0", "--avatar", "nobody"], 1, "there are: viseme"),
     "prompts": (["adapter", "prompt", "--name", "nobody"], 1, "there are: model, template"),
     "voice away": (["serve", "--port", "0", "--voice", "{nobody}"], 1, "can't reach the voice"),

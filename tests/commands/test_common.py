@@ -46,6 +46,7 @@ def test_every_parameter_that_toml_can_say_can_be_set_by_a_file(tmp_path: Path) 
         bad_words=("x",),
         min_tokens=3,
         stop_token_ids=(4, 5),
+        logprobs=2,
         grammar=Grammar("regex", "[a-z]+"),
     )
     functions = {"stop_when", "processors"}

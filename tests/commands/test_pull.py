@@ -14,7 +14,7 @@ import pytest
 
 from specstream.commands import pull as module
 from specstream.commands.main import main
-from specstream.models.catalogue import KNOWN
+from specstream.models.catalogue import KNOWN, PULLED
 from specstream.models.kept import folder_of, parameters_of, read_record, size_of
 from specstream.models.pull import Sources
 from tests.models.made import NO_HUB, World
@@ -25,9 +25,10 @@ from tests.support.missing import install
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A known model "tiny", which the command gets from the test's sources."""
     made = World(tmp_path / "world", hub_error=NO_HUB)
-    known: Mapping[str, Any] = KNOWN
-    assert isinstance(known, dict)
-    monkeypatch.setitem(known, "tiny", made.model)
+    tables: list[Mapping[str, Any]] = [KNOWN, PULLED]
+    for table in tables:
+        assert isinstance(table, dict)
+        monkeypatch.setitem(table, "tiny", made.model)
     monkeypatch.setenv("SPECSTREAM_CACHE", str(tmp_path / "cache"))
     install(monkeypatch, "gguf")
     monkeypatch.setattr(module, "Sources", lambda convert: made.sources)
