@@ -269,6 +269,7 @@ def test_doctor_says_what_is_here(
         "target": "found",
         "draft": "found",
         "smollm2": "not here; specstream pull smollm2",
+        "smart-turn": "not here; specstream pull smart-turn",
     }
     assert "normt2s" in found
     assert {"cpu", "cores", "cache", "port"} <= found.keys()

@@ -33,8 +33,10 @@ class ListedModel:
             option: it is the default.
         here: Whether it can be used now.
         folder: Its folder, which may not exist yet.
-        bytes: Size on disk; None if it isn't here.
-        parameters: Number of weights; None if it isn't here.
+        bytes: Size on disk; None if it isn't here, or is no
+            language model.
+        parameters: Number of weights; None if it isn't here, or is no
+            language model.
         licence: SPDX identifier.
         origin: How it was obtained, or how it can be obtained.
     """
@@ -56,7 +58,9 @@ async def run(args: argparse.Namespace) -> None:
         return
     wide = 2 + max(len(entry.name) for entry in entries)
     for entry in entries:
-        size = f"{(entry.parameters or 0) / 1e6:.1f}M parameters, {(entry.bytes or 0) / 1e6:.0f} MB"
+        size = f"{(entry.bytes or 0) / 1e6:.0f} MB"
+        if entry.parameters is not None:
+            size = f"{entry.parameters / 1e6:.1f}M parameters, {size}"
         print(
             f"{entry.name:{wide}}{size if entry.here else 'not here'}, {entry.licence}; "
             f"{entry.origin}"

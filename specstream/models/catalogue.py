@@ -91,7 +91,8 @@ class KnownModel:
     """A model that can be pulled by ``name``.
 
     ``room`` is the disk space in bytes that pulling it takes at most; ``licence`` is an SPDX identifier.
-    ``hub`` is None for a model that only its wheel provides. ``tried`` is a command that uses it, if it is no target.
+    ``hub`` is None for a model that only its wheel provides. ``tried`` is a command that
+    uses it, if it is no target.
     ``heads`` are folders of drafting heads that ship with the package, below ``data/models``.
     """
 

@@ -68,7 +68,7 @@ CASES = {  # name: arguments, exit code, part of what is said
     "voice": (
         ["say", "x", "--out", "{tmp}/out", "--voice", "nobody"],
         1,
-        "there are: elevenlabs, espeak",
+        "are: elevenlabs, espeak",
     ),
     "avatar": (["serve", "--port", "0", "--avatar", "nobody"], 1, "there are: viseme"),
     "prompts": (["adapter", "prompt", "--name", "nobody"], 1, "there are: model, template"),
