@@ -74,6 +74,7 @@ class Talking:
         self._replies = 0
         self._last: tuple[int, Question | None] = (0, None)  # and where it is in the history
         self._interrupted = self._wordless = False  # of the last reply
+        self._answered = False  # whether the last question's was heard to its end
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
         self._redrafts = redrafts
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
@@ -107,7 +108,7 @@ class Talking:
         if question is not None:
             question = self._whole(question)
             self.calls.asked(self._session)
-            self._last = (len(self._session.messages), question)
+            self._last, self._answered = (len(self._session.messages), question), False
             await self._reply(question.text, self._turn(question))
             await self._answer_results(question.text)
 
@@ -117,9 +118,13 @@ class Talking:
         The first part and what was written in reply leave the history.
         """
         begin, first = self._last
+        if not question.resumes or self._answered or self.calls.pending:
+            return question
+        if first is None or first.turn is None:
+            return question
         after = self._session.messages[begin:]
-        called = self.calls.pending or any("tool_calls" in message for message in after)
-        if not question.resumes or called or first is None or first.turn is None:
+        asked: Message = {"role": "user", "content": first.text}
+        if after[:1] != [asked] or any("tool_calls" in message for message in after):
             return question
         del self._session.messages[begin:]
         return replace(question, text=f"{first.text} {question.text}")
@@ -252,6 +257,8 @@ class Talking:
             return asked
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
         await self._tell("agent", ReplyStarted(self._replies, guess.text))
+        question = Question(guess.text, guess.turn)
+        self._last, self._answered = (len(self._session.messages), question), False
         hold.release()
         self.calls.next_turn()
         if self._voice is not None:
@@ -296,5 +303,6 @@ class Talking:
         attributes["complete"] = turn.outcome.complete
         self._interrupted = not turn.outcome.complete
         self._wordless = not turn.reply.text_read.strip()
+        self._answered = not (self._interrupted or self._wordless)
         number, self._replies = self._replies, self._replies + 1
         await self._tell("agent", ReplyEnded(number, turn.outcome, turn.reply.report))

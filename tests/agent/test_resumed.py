@@ -40,6 +40,20 @@ async def test_the_rest_of_a_question_withdraws_the_reply_to_its_beginning(
     assert withdrawn.outcome.played_ms <= 500
 
 
+async def test_a_reply_that_was_begun_early_is_withdrawn_as_well() -> None:
+    parts = ["Tell me a tale.", "About a dragon."]
+    engine = ScriptedEngine([TEXT, "Once upon a time."])
+    room = Room(parts, engine=engine, preempt=Preempt())
+    async with room.talking():
+        await room.speak(400)
+        await room.speak(500, silence=True)
+        await room.speak(300)
+        await room.speak(600, silence=True)
+        await anyio.sleep(8)
+        assert room.told() == [" ".join(parts), "Once upon a time."]
+    assert room.agent.preempted.hits == 1
+
+
 async def test_who_heard_more_of_the_reply_asks_something_else() -> None:
     room = Room(PARTS, engine=ScriptedEngine([TEXT, "At nine."]))
     async with room.talking():
@@ -47,6 +61,13 @@ async def test_who_heard_more_of_the_reply_asks_something_else() -> None:
         told = room.told()
     assert told[0] == PARTS[0] and told[2:] == [PARTS[1], "At nine."]
     assert TEXT.startswith(told[1]) and told[1] != ""
+
+
+async def test_who_was_answered_in_a_word_asks_something_else() -> None:
+    room = Room(["Is it open?", "And tomorrow?"], engine=ScriptedEngine(["Yes.", "At nine."]))
+    async with room.talking():
+        await ask(room, 1300)
+        assert room.told() == ["Is it open?", "Yes.", "And tomorrow?", "At nine."]
 
 
 async def test_who_is_answered_and_goes_on_much_later_asks_something_else() -> None:
