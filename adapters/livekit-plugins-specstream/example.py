@@ -11,7 +11,7 @@ from specstream.stages import load_adapter
 from livekit.plugins.specstream import LLM, TTS
 
 
-class Recorder(voice.io.AudioOutput):
+class FileOutput(voice.io.AudioOutput):
     file = soundfile.SoundFile("answer.wav", "w", 24_000, channels=1, subtype="PCM_16")
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
@@ -26,7 +26,7 @@ class Recorder(voice.io.AudioOutput):
 
 
 async def main() -> None:
-    file = Recorder(label="file", capabilities=voice.io.AudioOutputCapabilities(pause=False))
+    file = FileOutput(label="file", capabilities=voice.io.AudioOutputCapabilities(pause=False))
     async with Engine.load() as engine:
         parts = LLM(engine=engine), TTS(voice=load_adapter("voice", "hibari"))
         async with AgentSession[None](vad=None, turn_handling={"turn_detection": None}) as session:

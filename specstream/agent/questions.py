@@ -12,7 +12,7 @@ from specstream.signals import Signal
 if TYPE_CHECKING:
     from specstream.agent.tools import ToolCalls
 
-__all__ = ["Guess", "Question", "Questions", "Results"]
+__all__ = ["Guess", "Question", "Questions", "ToolResults"]
 
 _MAX_ASKED = 8
 
@@ -42,7 +42,7 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ToolResults:
     """Results of tools have come that no reply has answered."""
 
 
@@ -106,7 +106,7 @@ class Questions:
         """Tell of a change outside: a call has ended."""
         self._changed.notify()
 
-    async def next(self) -> Question | Guess | Results | None:
+    async def next(self) -> Question | Guess | ToolResults | None:
         """Return the next question, else results of tools, else the newest guess; None after the last.
 
         After `close` calls that still run are waited for. Cancelling the call loses nothing.
@@ -117,7 +117,7 @@ class Questions:
                 self._changed.notify()
                 return question
             if self.calls is not None and self.calls.due and self._quiet():
-                return Results()
+                return ToolResults()
             if self._closed and not (self.calls is not None and self.calls.running):
                 return None
             if self._guess is not None:

@@ -14,7 +14,7 @@ import anyio
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import AgentParts
 from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess, Question, Questions, Results
+from specstream.agent.questions import Guess, Question, Questions, ToolResults
 from specstream.agent.tools import AgentTool, ToolCalls
 from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
@@ -94,10 +94,10 @@ class Talking:
         finally:
             self.calls.close()
 
-    async def _take(self, asked: Question | Guess | Results) -> None:
+    async def _take(self, asked: Question | Guess | ToolResults) -> None:
         question: Question | None = None
         self._interrupted = self._wordless = False
-        if isinstance(asked, Results):
+        if isinstance(asked, ToolResults):
             self.calls.deliver(self._session)
             await self._reply("", self._turn(None))
             await self._answer_results("")

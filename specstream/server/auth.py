@@ -13,7 +13,7 @@ from websockets.http11 import Response
 
 from specstream.client.dial import is_loopback, literal_address
 from specstream.errors import ConfigError
-from specstream.server.keys import Caller, ClientSecrets, KeyRing
+from specstream.server.keys import ApiCaller, ClientSecrets, KeyRing
 
 __all__ = ["NO_KEY", "Asked", "Authentication", "check_key", "check_names"]
 
@@ -71,7 +71,7 @@ class Authentication:
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
 
-    def caller(self, request: Asked, *, session: bool = False) -> Caller | None:
+    def caller(self, request: Asked, *, session: bool = False) -> ApiCaller | None:
         """Return whose key is in the header, the query or a subprotocol; None if a key is needed.
 
         ``session``: a client secret is good, too.

@@ -23,7 +23,7 @@ from specstream.realtime.wire import PATH
 from specstream.server.api.errors import ApiError
 from specstream.server.auth import NO_KEY, Authentication
 from specstream.server.counters import Counters
-from specstream.server.keys import CALLER, Caller
+from specstream.server.keys import CALLER, ApiCaller
 from specstream.server.limits import ConnectionLimit
 from specstream.server.options import ServerAccess
 from specstream.server.page import CONTENT_POLICY, page
@@ -132,7 +132,7 @@ def make_app(
     limit: ConnectionLimit,
     authentication: Authentication,
     bundled: bool,
-    realtime: Callable[[AsgiSocket, Mapping[str, str], Caller], Awaitable[None]],
+    realtime: Callable[[AsgiSocket, Mapping[str, str], ApiCaller], Awaitable[None]],
     api: Sequence[BaseRoute],
     ready: Callable[[], bool],
     access: ServerAccess,

@@ -14,10 +14,10 @@ from specstream.checks import meant
 from specstream.errors import ConfigError
 from specstream.realtime.settings import SessionSettings
 
-__all__ = ["CALLER", "Account", "Caller", "ClientSecrets", "Key", "KeyRing", "read_keys"]
+__all__ = ["CALLER", "ApiCaller", "ClientSecrets", "Key", "KeyAccount", "KeyRing", "read_keys"]
 
 CALLER = "specstream.caller"
-"""The key of an ASGI scope with the `Caller` of a request that was let in."""
+"""The key of an ASGI scope with the `ApiCaller` of a request that was let in."""
 _DAY_S = 86_400
 _MOST_SECRETS = 4096  # client secrets that are good at once; the oldest is forgotten for a new one
 
@@ -56,7 +56,7 @@ class Key:
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class KeyAccount:
     """What was used of a key. A server without keys has one account, which has no quotas.
 
     Attributes:
@@ -99,7 +99,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ApiCaller:
     """Who sent a request.
 
     Attributes:
@@ -107,7 +107,7 @@ class Caller:
         session: The settings that a client secret's sessions begin with; None: a key was sent.
     """
 
-    account: Account
+    account: KeyAccount
     session: SessionSettings | None = None
 
 
@@ -119,8 +119,8 @@ class KeyRing:
 
     def __init__(self, keys: Sequence[Key] = (), now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._open = Account(now=now)
-        self._accounts: dict[bytes, Account] = {}
+        self._open = KeyAccount(now=now)
+        self._accounts: dict[bytes, KeyAccount] = {}
         self.replace(keys)
 
     def replace(self, keys: Sequence[Key]) -> None:
@@ -129,12 +129,12 @@ class KeyRing:
         Raises:
             ConfigError: two keys are the same.
         """
-        accounts: dict[bytes, Account] = {}
+        accounts: dict[bytes, KeyAccount] = {}
         for key in keys:
             digest = _digest(key.secret)
             if digest in accounts:
                 raise ConfigError(f"the key of {key.name!r} is there twice")
-            accounts[digest] = self._accounts.get(digest) or Account(now=self._now)
+            accounts[digest] = self._accounts.get(digest) or KeyAccount(now=self._now)
         for key in keys:
             accounts[_digest(key.secret)].key = key
         gone = [account for digest, account in self._accounts.items() if digest not in accounts]
@@ -149,12 +149,12 @@ class KeyRing:
         """Whether a key is needed."""
         return bool(self._accounts)
 
-    def find(self, sent: Iterable[str]) -> Caller | None:
+    def find(self, sent: Iterable[str]) -> ApiCaller | None:
         """The caller of one of the keys that a request has; None if none is good."""
         if not self._accounts:
-            return Caller(self._open)
+            return ApiCaller(self._open)
         found = (self._accounts.get(_digest(key)) for key in sent)
-        return next((Caller(account) for account in found if account is not None), None)
+        return next((ApiCaller(account) for account in found if account is not None), None)
 
 
 class ClientSecrets:
@@ -166,16 +166,16 @@ class ClientSecrets:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._secrets: dict[bytes, tuple[float, Caller]] = {}
+        self._secrets: dict[bytes, tuple[float, ApiCaller]] = {}
 
-    def issue(self, caller: Caller, seconds: float, session: SessionSettings) -> tuple[str, int]:
+    def issue(self, caller: ApiCaller, seconds: float, session: SessionSettings) -> tuple[str, int]:
         """Make a secret; returns it and the Unix time at which it expires."""
         self._forget()
         secret, until = f"ek_{secrets.token_urlsafe(32)}", int(self._now() + seconds)
-        self._secrets[_digest(secret)] = (until, Caller(caller.account, session))
+        self._secrets[_digest(secret)] = (until, ApiCaller(caller.account, session))
         return secret, until
 
-    def find(self, sent: Iterable[str]) -> Caller | None:
+    def find(self, sent: Iterable[str]) -> ApiCaller | None:
         """The caller of one of the secrets that a request has; None if none is good."""
         for secret in sent:
             until, caller = self._secrets.get(_digest(secret), (0.0, None))

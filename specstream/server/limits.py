@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from specstream.client.dial import literal_address
-from specstream.server.keys import Account
+from specstream.server.keys import KeyAccount
 from specstream.signals import Clock, Signal
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ConnectionLimit:
         self._taken: Counter[str] = Counter()
         self.stopping = False
 
-    def refusal(self, address: str, account: Account) -> str | None:
+    def refusal(self, address: str, account: KeyAccount) -> str | None:
         """Return why a client may not connect now; None if it may."""
         if self.stopping:
             return "the server is stopping; try again in a moment"
@@ -117,7 +117,7 @@ class ConnectionLimit:
         return account.full()
 
     @contextmanager
-    def taken(self, address: str, account: Account) -> Generator[None, None, None]:
+    def taken(self, address: str, account: KeyAccount) -> Generator[None, None, None]:
         """Count a client while the block runs."""
         network, _ = _network(address)
         self._taken[network] += 1
@@ -221,7 +221,7 @@ class Allowances:
         self._clock, self._share = clock, (places + 1) // 2
         self._buckets: dict[Hashable, RateLimit] = {}
 
-    def of(self, address: str, account: Account) -> list[RateLimit]:
+    def of(self, address: str, account: KeyAccount) -> list[RateLimit]:
         """Those of one client."""
         network, loopback = _network(address)
         whose: list[Hashable] = [] if loopback else [network]

@@ -25,7 +25,7 @@ from specstream.server.asgi import listen_app
 from specstream.server.auth import Authentication, check_key
 from specstream.server.counters import Counters
 from specstream.server.http import make_app
-from specstream.server.keys import Caller, ClientSecrets, Key, KeyRing
+from specstream.server.keys import ApiCaller, ClientSecrets, Key, KeyRing
 from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, Meter, UnderWay
 from specstream.server.logs import labelled
 from specstream.server.options import ServerAccess, ServerLimits
@@ -268,7 +268,7 @@ class RealtimeServer:
         self._requests.end()
 
     async def _serve_session(
-        self, socket: AsgiSocket, query: Mapping[str, str], caller: Caller
+        self, socket: AsgiSocket, query: Mapping[str, str], caller: ApiCaller
     ) -> None:
         account, model = caller.account, query.get("model")
         if (token := query.get("resume")) is not None:
@@ -290,7 +290,7 @@ class RealtimeServer:
         task.add_done_callback(self._tasks.discard)
         await held.left(socket)
 
-    async def _run_session(self, socket: Socket, model: str | None, caller: Caller) -> None:
+    async def _run_session(self, socket: Socket, model: str | None, caller: ApiCaller) -> None:
         """Serve a session until its client has left; a resumable one in a task of its own."""
         account, resume = caller.account, None
         if isinstance(socket, ResumableSocket):

@@ -15,7 +15,7 @@ from websockets.typing import Origin, Subprotocol
 from websockets.version import version as websockets_version
 
 from specstream.errors import ConfigError, PortUnavailable
-from specstream.server.keys import Account
+from specstream.server.keys import KeyAccount
 from specstream.server.limits import ConnectionLimit, Meter
 from specstream.server.server import RealtimeServer
 from specstream.server.sessions.connection import RealtimeConnection
@@ -195,7 +195,7 @@ async def test_when_all_sessions_are_taken_the_next_is_told_to_come_back() -> No
 def test_one_address_cannot_have_all_places(
     address: str, most: int, each: int | None, let_in: int
 ) -> None:
-    places, account = ConnectionLimit(most, each), Account()
+    places, account = ConnectionLimit(most, each), KeyAccount()
     with ExitStack() as stack:
         for _ in range(let_in):
             assert places.refusal(address, account) is None

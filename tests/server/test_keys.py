@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from specstream.errors import ConfigError
 from specstream.realtime.settings import SessionSettings
 from specstream.server import Key, KeyRing
-from specstream.server.keys import Account, Caller, ClientSecrets, read_keys
+from specstream.server.keys import ApiCaller, ClientSecrets, KeyAccount, read_keys
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Stand, wait_for
 
@@ -95,7 +95,7 @@ def test_a_key_expires() -> None:
 
 def test_client_secrets_expire_and_are_bounded() -> None:
     time = Time()
-    secrets, caller = ClientSecrets(time), Caller(Account())
+    secrets, caller = ClientSecrets(time), ApiCaller(KeyAccount())
     settings = SessionSettings(type="realtime")
     value, until = secrets.issue(caller, 60, settings)
     assert until == int(time.now) + 60

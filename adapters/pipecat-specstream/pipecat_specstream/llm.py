@@ -24,8 +24,8 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 from pipecat.services.settings import LLMSettings
 from pipecat.utils.errors import ErrorCategory
+from pipecat_specstream.early_reply import EarlyReply
 from pipecat_specstream.faults import category_of
-from pipecat_specstream.guess import Guess
 from pipecat_specstream.llm_settings import SpecstreamLLMSettings
 from pipecat_specstream.prompt import messages_of, tools_of
 from specstream import (
@@ -87,7 +87,7 @@ class SpecstreamLLMService(LLMService[Any]):
             "truncation": truncation,
         }
         self._conversation = f"pipecat-{uuid.uuid4()}"  # the requests share a KV cache
-        self._guess: Guess | None = None
+        self._guess: EarlyReply | None = None
 
     def can_generate_metrics(self) -> bool:
         """True: time to the first byte and token, tokens, processing time."""
@@ -177,7 +177,7 @@ class SpecstreamLLMService(LLMService[Any]):
             **self._options,
         ) as reply:
             if frame.speculation:
-                self._guess = Guess(messages, lambda: reply.text)
+                self._guess = EarlyReply(messages, lambda: reply.text)
             try:
                 async for chunk in reply:
                     await self.stop_ttfb_metrics()

@@ -25,7 +25,7 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.time import time_now_iso8601
 from pipecat.utils.types import is_given
 from pipecat_specstream.faults import category_of
-from pipecat_specstream.utterance import Utterance
+from pipecat_specstream.heard_speech import HeardSpeech
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.listening import Recognizer, Transcript
 
@@ -74,8 +74,8 @@ class SpecstreamSTTService(STTService):
         self._interim_s = interim_s
         self._rate = recognizer.capabilities.sample_rates[0]
         self._before = bytearray()
-        self._utterance: Utterance | None = None
-        self._waiting: asyncio.Queue[Utterance | None] = asyncio.Queue(_UTTERANCES)
+        self._utterance: HeardSpeech | None = None
+        self._waiting: asyncio.Queue[HeardSpeech | None] = asyncio.Queue(_UTTERANCES)
         self._task: asyncio.Task[None] | None = None
 
     def can_generate_metrics(self) -> bool:
@@ -141,7 +141,7 @@ class SpecstreamSTTService(STTService):
             await self._tell(error)
             return
         every = int((self._interim_s or 0.0) * self._rate) * 2
-        self._utterance = Utterance(stream, every, self._user_id)
+        self._utterance = HeardSpeech(stream, every, self._user_id)
         self._utterance.add(bytes(self._before))
         self._before.clear()
         await self._waiting.put(self._utterance)
@@ -161,7 +161,7 @@ class SpecstreamSTTService(STTService):
             finally:
                 await utterance.aclose()
 
-    async def _follow(self, utterance: Utterance) -> None:
+    async def _follow(self, utterance: HeardSpeech) -> None:
         shown = ""
         while (interim := await utterance.interim()) is not None:
             if interim.has_words and interim.text != shown:
@@ -175,7 +175,7 @@ class SpecstreamSTTService(STTService):
             await self.push_frame(TranscriptionFrame(final.text, *facts, finalized=True))
 
     def _facts(
-        self, utterance: Utterance, transcript: Transcript
+        self, utterance: HeardSpeech, transcript: Transcript
     ) -> tuple[str, str, Language | None, Transcript]:
         code = transcript.language or self._settings.language
         language = Language(str(code)) if code and str(code) in set(Language) else None

@@ -13,7 +13,7 @@ from specstream.listening.ears import Ears
 from specstream.realtime.input_settings import AudioFormat
 from specstream.realtime.settings import OwnEvent, SessionSettings
 from specstream.server.counters import Counters
-from specstream.server.keys import Account, Caller
+from specstream.server.keys import ApiCaller, KeyAccount
 from specstream.server.options import ServerLimits
 from specstream.server.sessions.entries import ConversationItems
 from specstream.signals import Clock, LoopClock
@@ -180,6 +180,6 @@ class Service:
     timer: Clock = field(default_factory=LoopClock)
     counters: Counters = field(default_factory=Counters)
     limits: ServerLimits = field(default_factory=ServerLimits)
-    caller: Caller = field(default_factory=lambda: Caller(Account()))
+    caller: ApiCaller = field(default_factory=lambda: ApiCaller(KeyAccount()))
     ears: Ears | None = None
     names: Mapping[str, str] = field(default_factory=dict)

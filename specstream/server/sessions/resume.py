@@ -12,7 +12,7 @@ import anyio.lowlevel
 from specstream.realtime.events import ErrorEvent, ResumedEvent
 from specstream.realtime.resources import ErrorDetail
 from specstream.realtime.wire import Refused
-from specstream.server.keys import Account
+from specstream.server.keys import KeyAccount
 from specstream.server.limits import drop_slow_reader
 from specstream.server.socket import Socket, SocketClosed
 from specstream.signals import Clock, Signal
@@ -39,7 +39,7 @@ class ResumableSocket:
         resume_s: Seconds that the session waits for its client to come back.
     """
 
-    def __init__(self, socket: Socket, account: Account, resume_s: float) -> None:
+    def __init__(self, socket: Socket, account: KeyAccount, resume_s: float) -> None:
         self.token = secrets.token_urlsafe(24)
         self.account = account
         self.resume_s = resume_s
@@ -208,7 +208,7 @@ class Resumables:
         """The session is over."""
         self._sockets.pop(socket.token, None)
 
-    async def resume(self, socket: Socket, token: str, seen: int, account: Account) -> None:
+    async def resume(self, socket: Socket, token: str, seen: int, account: KeyAccount) -> None:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         held = self._sockets.get(token)
         if held is None or held.account is not account or not held.can_resume(seen):

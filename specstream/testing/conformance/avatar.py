@@ -13,7 +13,7 @@ from specstream.errors import SpecstreamError
 from specstream.stages.contract import Link
 from specstream.stages.output_checks import cues_of
 from specstream.testing.conformance.checks import (
-    Subject,
+    UnderTest,
     apply_if,
     collected,
     left_behind,
@@ -82,7 +82,7 @@ def _talk(rate: int = _RATE, *, marks: bool = True) -> list[Speech]:
     return one + speech_of("and [wave] bye", rate, marks=marks, first=end, start=28, phrase=1)
 
 
-async def _turn(subject: Subject[Any], speech: Sequence[Speech]) -> list[AvatarCue]:
+async def _turn(subject: UnderTest[Any], speech: Sequence[Speech]) -> list[AvatarCue]:
     """The cues of one turn of a new avatar, here or behind a socket."""
     avatar = await subject.new()
     if hasattr(avatar, "open"):
@@ -99,7 +99,7 @@ async def _turn(subject: Subject[Any], speech: Sequence[Speech]) -> list[AvatarC
         await avatar.aclose()
 
 
-async def _local(subject: Subject[Any]) -> Any:
+async def _local(subject: UnderTest[Any]) -> Any:
     avatar = await subject.new()
     if not hasattr(avatar, "open"):
         await avatar.aclose()
@@ -111,13 +111,13 @@ def _visemes(cues: Sequence[AvatarCue]) -> list[AvatarCue]:
     return [cue for cue in cues if cue.kind == "viseme"]
 
 
-async def rates(subject: Subject[Any]) -> None:
+async def rates(subject: UnderTest[Any]) -> None:
     """A turn may have any usual sample rate."""
     for rate in _RATES:
         require(bool(await _turn(subject, _talk(rate))), f"no cues at {rate} samples a second")
 
 
-async def cues(subject: Subject[Any]) -> None:
+async def cues(subject: UnderTest[Any]) -> None:
     """What it gives are `AvatarCue` objects with finite times and whole ranges."""
     avatar = await _local(subject)
     track = avatar.open(_RATE)
@@ -136,7 +136,7 @@ def _well_formed(given: object) -> None:
         require(cue.duration_ms >= 0, f"{cue.name!r} lasts {cue.duration_ms} ms")
 
 
-async def time_order(subject: Subject[Any]) -> None:
+async def time_order(subject: UnderTest[Any]) -> None:
     """Viseme cues come in time order, and the cues of one call do."""
     shown = _visemes(await _turn(subject, _talk()))
     for one, after in zip(shown, shown[1:], strict=False):
@@ -154,7 +154,7 @@ async def time_order(subject: Subject[Any]) -> None:
         await avatar.aclose()
 
 
-async def clock(subject: Subject[Any]) -> None:
+async def clock(subject: UnderTest[Any]) -> None:
     """A cue's milliseconds and its samples say the same."""
     for cue in await _turn(subject, _talk()):
         ms = cue.samples.start * 1e3 / _RATE
@@ -163,7 +163,7 @@ async def clock(subject: Subject[Any]) -> None:
         )
 
 
-async def in_audio(subject: Subject[Any]) -> None:
+async def in_audio(subject: UnderTest[Any]) -> None:
     """A cue begins inside of the turn's audio."""
     speech = _talk()
     end = speech[-1].samples.end
@@ -172,7 +172,7 @@ async def in_audio(subject: Subject[Any]) -> None:
         require(inside, f"{cue.name!r} covers samples {tuple(cue.samples)} of {end}")
 
 
-async def in_text(subject: Subject[Any]) -> None:
+async def in_text(subject: UnderTest[Any]) -> None:
     """A cue's characters are characters of the text."""
     speech = _talk()
     end = speech[-1].chars.end
@@ -181,14 +181,14 @@ async def in_text(subject: Subject[Any]) -> None:
         require(inside, f"{cue.name!r} covers characters {tuple(cue.chars)} of {end}")
 
 
-async def tags(subject: Subject[Any]) -> None:
+async def tags(subject: UnderTest[Any]) -> None:
     """A tag becomes a gesture or an emotion, and an unknown one no error."""
     speech = speech_of("Hello [smile] my friend [no-such-tag] bye")
     kinds = {cue.kind for cue in await _turn(subject, speech)}
     require(bool(kinds & {"gesture", "emotion"}), "no cue for [smile]")
 
 
-async def _rest(subject: Subject[Any], cues: Sequence[AvatarCue], when: str) -> None:
+async def _rest(subject: UnderTest[Any], cues: Sequence[AvatarCue], when: str) -> None:
     silent = [replace(one, pcm=bytes(len(one.pcm)), marks=()) for one in speech_of("a b c d")]
     resting = {cue.name for cue in _visemes(await _turn(subject, silent))[-1:]}
     shown = _visemes(cues)
@@ -198,19 +198,19 @@ async def _rest(subject: Subject[Any], cues: Sequence[AvatarCue], when: str) -> 
     require(last.name in resting or not open_mouth, f"{when}, the last viseme is {last.name!r}")
 
 
-async def rest(subject: Subject[Any]) -> None:
+async def rest(subject: UnderTest[Any]) -> None:
     """When the speech has ended, the face is brought to rest."""
     await _rest(subject, await _turn(subject, _talk()), "at the end of the speech")
 
 
-async def rest_when_cut(subject: Subject[Any]) -> None:
+async def rest_when_cut(subject: UnderTest[Any]) -> None:
     """When the speech is cut off, in the middle of any word, the face is brought to rest."""
     speech = _talk()
     for count in (1, 3, 6, 11):
         await _rest(subject, await _turn(subject, speech[:count]), f"cut off after {count} pieces")
 
 
-async def rest_when_cancelled(subject: Subject[Any]) -> None:
+async def rest_when_cancelled(subject: UnderTest[Any]) -> None:
     """A stage that is cancelled gives nothing but what brings the face to rest."""
     stage = await subject.new()
     apply_if(not hasattr(stage, "open"), "it is no stage")
@@ -228,13 +228,13 @@ async def rest_when_cancelled(subject: Subject[Any]) -> None:
         await stage.aclose()
 
 
-async def nothing_said(subject: Subject[Any]) -> None:
+async def nothing_said(subject: UnderTest[Any]) -> None:
     """A turn without speech, or without a single sample, ends without an error."""
     await _turn(subject, [])
     await _turn(subject, speech_of(""))
 
 
-async def closed_twice(subject: Subject[Any]) -> None:
+async def closed_twice(subject: UnderTest[Any]) -> None:
     """A track may be closed twice; the second time gives nothing new."""
     track = (await _local(subject)).open(_RATE)
     for piece in _talk():
@@ -243,20 +243,20 @@ async def closed_twice(subject: Subject[Any]) -> None:
     require(not _visemes(track.close()), "closing a track again gave further visemes")
 
 
-async def no_marks(subject: Subject[Any]) -> None:
+async def no_marks(subject: UnderTest[Any]) -> None:
     """Speech without marks, as of a voice that gives none, moves the face all the same."""
     found = _visemes(await _turn(subject, _talk(marks=False)))
     shown = {cue.name for cue in found}
     require(len(shown) > 1, f"speech without marks shows {', '.join(shown) or 'nothing'} only")
 
 
-async def unusual_marks(subject: Subject[Any]) -> None:
+async def unusual_marks(subject: UnderTest[Any]) -> None:
     """Sounds that no table has, empty ones and whole words as phonemes are no error."""
     sounds = ("\u0298", "\u6f22", "", "_", "hello", "\U0001f600", "\u02c8\u02cc", "x" * 500)
     await _turn(subject, speech_of("one two three four five", sounds=sounds))
 
 
-async def repeats(subject: Subject[Any]) -> None:
+async def repeats(subject: UnderTest[Any]) -> None:
     """The same speech gives the same cues, in a second turn of the same avatar, too."""
     avatar = await _local(subject)
     made = list[list[AvatarCue]]()
@@ -266,7 +266,7 @@ async def repeats(subject: Subject[Any]) -> None:
     require(made[0] == made[1], "the second turn has other cues than the first")
 
 
-async def tracks_apart(subject: Subject[Any]) -> None:
+async def tracks_apart(subject: UnderTest[Any]) -> None:
     """Two turns at once have the cues that each has alone."""
     texts = ("Hello my good old friend", "nothing [wave] of that at all now")
     alone = [await _turn(subject, speech_of(text)) for text in texts]
@@ -284,7 +284,7 @@ async def tracks_apart(subject: Subject[Any]) -> None:
         require(found[which] == alone[which], "beside another turn, the cues aren't those alone")
 
 
-async def copies(subject: Subject[Any]) -> None:
+async def copies(subject: UnderTest[Any]) -> None:
     """If its tracks may be copied, a copy and its original go on independently."""
     avatar = await _local(subject)
     apply_if(bool(getattr(avatar, "copies", False)), "its tracks may not be copied")
@@ -303,7 +303,7 @@ async def copies(subject: Subject[Any]) -> None:
         require(after == wanted, f"a copy after {at} pieces changed the track that it was made of")
 
 
-async def bounded(subject: Subject[Any]) -> None:
+async def bounded(subject: UnderTest[Any]) -> None:
     """Five minutes of speech give a bounded number of cues, and few at once at the end."""
     speech, end = list[Speech](), 0
     for number in range(_LONG_S // 10):
@@ -314,7 +314,7 @@ async def bounded(subject: Subject[Any]) -> None:
     require(len(found) <= most, f"{len(found)} cues for {end / _RATE:.0f} s of speech")
 
 
-async def no_tasks(subject: Subject[Any]) -> None:
+async def no_tasks(subject: UnderTest[Any]) -> None:
     """It leaves no task and no thread behind."""
 
     async def work() -> None:

@@ -23,7 +23,7 @@ __all__ = [
     "Make",
     "PromiseBroken",
     "Pulse",
-    "Subject",
+    "UnderTest",
     "apply_if",
     "collected",
     "expected_error",
@@ -62,7 +62,7 @@ def apply_if(claimed: bool, otherwise: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject(Generic[A]):
+class UnderTest(Generic[A]):
     """What is tested.
 
     Attributes:
@@ -143,7 +143,7 @@ class ConformanceCheck(Generic[A]):
     kind: str
     name: str
     about: str
-    work: Callable[[Subject[A]], Awaitable[None]]
+    work: Callable[[UnderTest[A]], Awaitable[None]]
     speech: bytes | None = None
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ class ConformanceCheck(Generic[A]):
 
     async def result(self, make: Make[A]) -> CheckResult:
         """Make the check. Cancelling stops it; the object under test is closed."""
-        subject = Subject(make, self.speech or babble(), self.speech is not None)
+        subject = UnderTest(make, self.speech or babble(), self.speech is not None)
         outcome: Literal["passed", "failed", "skipped"] = "failed"
         detail = ""
         try:
@@ -183,7 +183,7 @@ class ConformanceCheck(Generic[A]):
 
 
 def collected(
-    kind: str, works: Iterable[Callable[[Subject[Any]], Awaitable[None]]]
+    kind: str, works: Iterable[Callable[[UnderTest[Any]], Awaitable[None]]]
 ) -> tuple[ConformanceCheck[Any], ...]:
     """Return the checks of a kind, named by their functions and described by their docstrings."""
     return tuple(

@@ -13,7 +13,7 @@ from specstream.stages.contract import Link
 from specstream.stages.interfaces import RevocableStoryboard
 from specstream.stages.output_checks import prompts_of
 from specstream.testing.conformance.checks import (
-    Subject,
+    UnderTest,
     apply_if,
     collected,
     left_behind,
@@ -43,7 +43,7 @@ def _phrases(texts: Sequence[str]) -> list[Phrase]:
     return made
 
 
-async def _turn(subject: Subject[Any], texts: Sequence[str]) -> list[list[ScenePrompt]]:
+async def _turn(subject: UnderTest[Any], texts: Sequence[str]) -> list[list[ScenePrompt]]:
     """What each phrase of a turn brought, and its end; a stage tells no phrases apart."""
     rewriter = await subject.new()
     if hasattr(rewriter, "open"):
@@ -61,11 +61,11 @@ async def _turn(subject: Subject[Any], texts: Sequence[str]) -> list[list[SceneP
         await rewriter.aclose()
 
 
-async def _shots(subject: Subject[Any], texts: Sequence[str] = STORY) -> list[ScenePrompt]:
+async def _shots(subject: UnderTest[Any], texts: Sequence[str] = STORY) -> list[ScenePrompt]:
     return [shot for some in await _turn(subject, texts) for shot in some]
 
 
-async def _local(subject: Subject[Any]) -> Any:
+async def _local(subject: UnderTest[Any]) -> Any:
     rewriter = await subject.new()
     if not hasattr(rewriter, "open"):
         await rewriter.aclose()
@@ -73,7 +73,7 @@ async def _local(subject: Subject[Any]) -> Any:
     return rewriter
 
 
-async def shots(subject: Subject[Any]) -> None:
+async def shots(subject: UnderTest[Any]) -> None:
     """A story gives `ScenePrompt` objects with an id, a prompt and whole ranges."""
     found = await _shots(subject)
     require(bool(found), "no shot for a story of four phrases")
@@ -86,7 +86,7 @@ async def shots(subject: Subject[Any]) -> None:
         require(bool(shot.prompt.strip()), f"shot {shot.shot_id!r} has no prompt")
 
 
-async def spans(subject: Subject[Any]) -> None:
+async def spans(subject: UnderTest[Any]) -> None:
     """A shot shows characters of the text that was given so far."""
     parts = await _turn(subject, STORY)
     lengths = [phrase.chars.end for phrase in _phrases(STORY)]
@@ -97,7 +97,7 @@ async def spans(subject: Subject[Any]) -> None:
             require(inside, f"{shot.shot_id!r} shows {tuple(shot.span)} of {end} characters")
 
 
-async def tokens(subject: Subject[Any]) -> None:
+async def tokens(subject: UnderTest[Any]) -> None:
     """A shot's tokens are tokens of the phrases that it shows."""
     for shot in await _shots(subject):
         near = [p.tokens for p in _phrases(STORY) if p.chars.start < shot.span.end]
@@ -108,7 +108,7 @@ async def tokens(subject: Subject[Any]) -> None:
         require(inside, f"{shot.shot_id!r} of {tuple(shot.span)} has tokens {tuple(shot.tokens)}")
 
 
-async def revisions(subject: Subject[Any]) -> None:
+async def revisions(subject: UnderTest[Any]) -> None:
     """A revision has a higher number than what it replaces, and names it; a new shot names none."""
     newest: dict[str, int] = {}
     for shot in await _shots(subject):
@@ -122,7 +122,7 @@ async def revisions(subject: Subject[Any]) -> None:
         newest[shot.shot_id] = shot.rev
 
 
-async def order(subject: Subject[Any]) -> None:
+async def order(subject: UnderTest[Any]) -> None:
     """New shots come in the order of the text, and none is to be seen earlier than one before."""
     seen: dict[str, ScenePrompt] = {}
     last: ScenePrompt | None = None
@@ -136,7 +136,7 @@ async def order(subject: Subject[Any]) -> None:
         last = shot
 
 
-async def closed_shots(subject: Subject[Any]) -> None:
+async def closed_shots(subject: UnderTest[Any]) -> None:
     """Once a later shot has begun, an earlier one keeps its span."""
     newest: dict[str, ScenePrompt] = {}
     for shot in await _shots(subject):
@@ -147,20 +147,20 @@ async def closed_shots(subject: Subject[Any]) -> None:
         newest[shot.shot_id] = shot
 
 
-async def nothing_told(subject: Subject[Any]) -> None:
+async def nothing_told(subject: UnderTest[Any]) -> None:
     """A turn without a phrase, and phrases without a word, give no error and no shot."""
     for texts in ([], *([text] for text in NOTHING)):
         found = await _shots(subject, texts)
         require(not found, f"{len(found)} shots for {texts!r}")
 
 
-async def unusual_text(subject: Subject[Any]) -> None:
+async def unusual_text(subject: UnderTest[Any]) -> None:
     """Other scripts, emoji, control characters and markup are no error."""
     for text in UNUSUAL:
         await _shots(subject, [text])
 
 
-async def long_text(subject: Subject[Any]) -> None:
+async def long_text(subject: UnderTest[Any]) -> None:
     """Hundreds of phrases, and one of thousands of characters, give a bounded number of shots."""
     texts = [STORY[number % len(STORY)] for number in range(_LONG)]
     found = await _shots(subject, texts)
@@ -169,7 +169,7 @@ async def long_text(subject: Subject[Any]) -> None:
     require(len(found) <= _PER_PHRASE * 200, f"{len(found)} shots for 200 sentences")
 
 
-async def revoke(subject: Subject[Any]) -> None:
+async def revoke(subject: UnderTest[Any]) -> None:
     """Text that is revoked is shown by no shot any more, and other text may follow."""
     rewriter = await _local(subject)
     given = _phrases(STORY)
@@ -195,7 +195,7 @@ async def revoke(subject: Subject[Any]) -> None:
             require(fresh, f"{shot.shot_id!r}@{shot.rev} came twice")
 
 
-async def copies(subject: Subject[Any]) -> None:
+async def copies(subject: UnderTest[Any]) -> None:
     """If its boards may be copied, a copy and its original go on independently."""
     rewriter = await _local(subject)
     apply_if(bool(getattr(rewriter, "copies", False)), "its boards may not be copied")
@@ -216,7 +216,7 @@ def _plain(found: Sequence[ScenePrompt]) -> list[tuple[object, ...]]:
     return [(shot.span, shot.tokens, shot.prompt, shot.rev) for shot in found]
 
 
-async def boards_apart(subject: Subject[Any]) -> None:
+async def boards_apart(subject: UnderTest[Any]) -> None:
     """Two turns at once have the shots that each has alone."""
     other = ("Rain falls on a market. ", "A girl sells yellow flowers. ", "A bus stops.")
     alone = [await _shots(subject, texts) for texts in (STORY, other)]
@@ -238,7 +238,7 @@ def _newest(found: Sequence[ScenePrompt]) -> list[ScenePrompt]:
     return list({shot.shot_id: shot for shot in found}.values())
 
 
-async def cancel(subject: Subject[Any]) -> None:
+async def cancel(subject: UnderTest[Any]) -> None:
     """A turn that is cancelled at any phrase leaves the adapter ready for the next."""
     wanted = [shot.span for shot in _newest(await _shots(subject))]
     rewriter = await _local(subject)
@@ -261,7 +261,7 @@ async def cancel(subject: Subject[Any]) -> None:
         require(same, f"after a turn that was cancelled at phrase {at}, the next has other shots")
 
 
-async def cancel_stage(subject: Subject[Any]) -> None:
+async def cancel_stage(subject: UnderTest[Any]) -> None:
     """A stage that is cancelled ends with the cancel."""
     stage = await subject.new()
     apply_if(not hasattr(stage, "open"), "it is no stage")
@@ -276,12 +276,12 @@ async def cancel_stage(subject: Subject[Any]) -> None:
         await stage.aclose()
 
 
-async def loop_free(subject: Subject[Any]) -> None:
+async def loop_free(subject: UnderTest[Any]) -> None:
     """The event loop goes on while shots are made."""
     await loop_stays_free(lambda: _shots(subject))
 
 
-async def nothing_left(subject: Subject[Any]) -> None:
+async def nothing_left(subject: UnderTest[Any]) -> None:
     """A turn that was closed, and one that was dropped, leave no task and no thread."""
 
     async def work() -> None:

@@ -15,7 +15,7 @@ from specstream.listening.interfaces import (
 )
 from specstream.testing.conformance.checks import (
     Pulse,
-    Subject,
+    UnderTest,
     apply_if,
     collected,
     left_behind,
@@ -31,7 +31,7 @@ _MANY = 6  # streams at once
 _FEW_BEATS = 20  # of a loop, for a call that has nothing to do
 _WRONG_RATE = 12_345
 
-Tested = Subject[Recognizer]
+Tested = UnderTest[Recognizer]
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from specstream.testing.conformance.checks import Subject, require
+from specstream.testing.conformance.checks import UnderTest, require
 from specstream.types import Chunk, SamplingParams
 
 __all__ = ["ASK", "OTHER", "PARAMS", "Tested", "opened", "reply", "tiled"]
@@ -15,7 +15,7 @@ ASK = "I need a taxi to the station."
 OTHER = "Tell me a story about a fox."
 PARAMS = SamplingParams(max_tokens=40, seed=7)
 
-Tested: TypeAlias = Subject[Any]
+Tested: TypeAlias = UnderTest[Any]
 
 
 @asynccontextmanager

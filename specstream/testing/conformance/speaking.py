@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from specstream.stages.contract import Link
 from specstream.stages.interfaces import SpeechSynthesizer, VoiceCapabilities
-from specstream.testing.conformance.checks import Subject
+from specstream.testing.conformance.checks import UnderTest
 from specstream.types import Mark, Phrase, Span, Speech, SpeechBuffer, Tag
 
 __all__ = [
@@ -84,7 +84,7 @@ class StageVoice:
 
 @asynccontextmanager
 async def opened(
-    subject: Subject[Any], *, close: bool = True
+    subject: UnderTest[Any], *, close: bool = True
 ) -> AsyncGenerator[SpeechSynthesizer, None]:
     """Make a voice and ``close`` it at the end of the block."""
     made = await subject.new()

@@ -17,7 +17,7 @@ from specstream.listening.interfaces import (
     VoiceActivity,
 )
 from specstream.testing.conformance.checks import (
-    Subject,
+    UnderTest,
     apply_if,
     collected,
     expected_error,
@@ -37,7 +37,7 @@ _SHARE = 0.5  # of the audio's duration, in CPU time of the thread, that is no s
 _WRONG_RATE = 12_345
 _PIECE = 1_600
 
-Tested = Subject[TurnDetector]
+Tested = UnderTest[TurnDetector]
 
 
 def _rate(detector: TurnDetector) -> int:

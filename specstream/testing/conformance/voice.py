@@ -11,7 +11,7 @@ from specstream.errors import SpecstreamError
 from specstream.stages.interfaces import SpeechSynthesizer, VoiceCapabilities
 from specstream.stages.limits import most_audio_s
 from specstream.testing.conformance.checks import (
-    Subject,
+    UnderTest,
     apply_if,
     collected,
     left_behind,
@@ -52,7 +52,7 @@ async def _ready(voice: SpeechSynthesizer, alone: SpokenPhrase, after: str) -> N
     )
 
 
-async def capabilities(subject: Subject[Any]) -> None:
+async def capabilities(subject: UnderTest[Any]) -> None:
     """The capabilities are `VoiceCapabilities` with a name and a rate of speech, always the same."""
     async with opened(subject) as voice:
         facts = voice.capabilities
@@ -64,7 +64,7 @@ async def capabilities(subject: Subject[Any]) -> None:
         require(voice.capabilities == facts, "they changed after a phrase")
 
 
-async def speaks(subject: Subject[Any]) -> None:
+async def speaks(subject: UnderTest[Any]) -> None:
     """A phrase with words gives audio that isn't silent."""
     async with opened(subject) as voice:
         said = await say(voice, phrase_of(PLAIN))
@@ -72,7 +72,7 @@ async def speaks(subject: Subject[Any]) -> None:
         require(any(said.pcm), f"all samples are 0 for {PLAIN!r}")
 
 
-async def buffers(subject: Subject[Any]) -> None:
+async def buffers(subject: UnderTest[Any]) -> None:
     """Each buffer is a `SpeechBuffer` of whole 16-bit samples and at most about 60 ms."""
     async with opened(subject) as voice:
         most = voice.capabilities.sample_rate * _LONGEST_MS // 1000
@@ -83,7 +83,7 @@ async def buffers(subject: Subject[Any]) -> None:
             require(length <= most, f"a buffer has {length} samples, more than {_LONGEST_MS} ms")
 
 
-async def nothing_to_say(subject: Subject[Any]) -> None:
+async def nothing_to_say(subject: UnderTest[Any]) -> None:
     """Empty text, and text without a word, gives no word, little audio and no error."""
     async with opened(subject) as voice:
         for text in NOTHING:
@@ -93,7 +93,7 @@ async def nothing_to_say(subject: Subject[Any]) -> None:
             require(seconds <= 2, f"{seconds:.1f} s of audio for {text!r}")
 
 
-async def unusual_text(subject: Subject[Any]) -> None:
+async def unusual_text(subject: UnderTest[Any]) -> None:
     """Other scripts, emoji, control characters and markup end with bounded audio and no error."""
     async with opened(subject) as voice:
         for text in UNUSUAL if isinstance(voice, StageVoice) else (*UNUSUAL, LONE_SURROGATE):
@@ -101,7 +101,7 @@ async def unusual_text(subject: Subject[Any]) -> None:
             require(seconds <= most_audio_s(len(text)), f"{seconds:.0f} s of audio for {text!r}")
 
 
-async def huge_text(subject: Subject[Any]) -> None:
+async def huge_text(subject: UnderTest[Any]) -> None:
     """A text of 16,000 characters begins, and can be stopped."""
     async with opened(subject) as voice:
         said = await say(voice, phrase_of((PLAIN + " ") * (_HUGE // len(PLAIN))), most=3)
@@ -110,7 +110,7 @@ async def huge_text(subject: Subject[Any]) -> None:
         require(bool(again.pcm), "after it was stopped, the next phrase has no audio")
 
 
-async def read_ahead(subject: Subject[Any]) -> None:
+async def read_ahead(subject: UnderTest[Any]) -> None:
     """A reader that reads no further holds the voice up: most of a huge text's audio isn't made."""
     async with opened(subject) as voice:
         facts = voice.capabilities
@@ -137,7 +137,7 @@ async def read_ahead(subject: Subject[Any]) -> None:
         require(held < allowed, f"{held} bytes were made ahead of a reader that had stopped")
 
 
-async def deterministic(subject: Subject[Any]) -> None:
+async def deterministic(subject: UnderTest[Any]) -> None:
     """If the voice says that it is deterministic, a phrase has the same samples and marks each time."""
     async with opened(subject) as voice, opened(subject) as other:
         apply_if(voice.capabilities.deterministic, "it doesn't say that it is deterministic")
@@ -148,7 +148,7 @@ async def deterministic(subject: Subject[Any]) -> None:
             require(said.marks() == first.marks(), f"{which} gave other marks")
 
 
-async def cancel_before(subject: Subject[Any]) -> None:
+async def cancel_before(subject: UnderTest[Any]) -> None:
     """Cancelled before its first buffer, a voice is ready for the next phrase."""
     async with opened(subject) as voice:
         alone = await say(voice, phrase_of(NEXT))
@@ -165,7 +165,7 @@ async def cancel_before(subject: Subject[Any]) -> None:
             await _ready(voice, alone, "cancelled before its first buffer")
 
 
-async def cancel_between(subject: Subject[Any]) -> None:
+async def cancel_between(subject: UnderTest[Any]) -> None:
     """Closed after any of its buffers, a voice is ready for the next phrase."""
     async with opened(subject) as voice, opened(subject) as other:
         alone = await say(voice, phrase_of(NEXT))
@@ -175,7 +175,7 @@ async def cancel_between(subject: Subject[Any]) -> None:
             await _ready(voice, alone, f"closed after {most} of its buffers")
 
 
-async def cancel_last(subject: Subject[Any]) -> None:
+async def cancel_last(subject: UnderTest[Any]) -> None:
     """Closed at its last buffer, a voice is ready for the next phrase."""
     async with opened(subject) as voice, opened(subject) as other:
         alone = await say(voice, phrase_of(NEXT))
@@ -184,7 +184,7 @@ async def cancel_last(subject: Subject[Any]) -> None:
         await _ready(voice, alone, "closed at its last buffer")
 
 
-async def in_sequence(subject: Subject[Any]) -> None:
+async def in_sequence(subject: UnderTest[Any]) -> None:
     """A phrase after another sounds as from a new voice."""
     async with opened(subject) as voice, opened(subject) as one, opened(subject) as other:
         apply_if(voice.capabilities.deterministic, "it doesn't say that it is deterministic")
@@ -198,7 +198,7 @@ async def in_sequence(subject: Subject[Any]) -> None:
         require(said.marks() == alone.marks(), f"after {PLAIN!r}, {NEXT!r} has other marks")
 
 
-async def side_by_side(subject: Subject[Any]) -> None:
+async def side_by_side(subject: UnderTest[Any]) -> None:
     """Two voices that are read by turns don't mix, and neither waits for the other's unread audio."""
     async with opened(subject) as one, opened(subject) as other:
         alone = await say(one, phrase_of(PLAIN)), await say(other, phrase_of(NEXT))
@@ -218,7 +218,7 @@ async def side_by_side(subject: Subject[Any]) -> None:
             require(same, "beside another voice, a phrase doesn't sound as it does alone")
 
 
-async def closed_twice(subject: Subject[Any]) -> None:
+async def closed_twice(subject: UnderTest[Any]) -> None:
     """`aclose` may be called twice, before anything was said and after."""
     for said in ("", NEXT):
         async with opened(subject) as voice:
@@ -226,7 +226,7 @@ async def closed_twice(subject: Subject[Any]) -> None:
             await voice.aclose()
 
 
-async def after_close(subject: Subject[Any]) -> None:
+async def after_close(subject: UnderTest[Any]) -> None:
     """A voice that was closed speaks, or says by a SpecstreamError that it doesn't."""
     async with opened(subject, close=False) as voice:
         await voice.aclose()
@@ -236,7 +236,7 @@ async def after_close(subject: Subject[Any]) -> None:
             require(bool(str(error)), "the error says nothing")
 
 
-async def nothing_left(subject: Subject[Any]) -> None:
+async def nothing_left(subject: UnderTest[Any]) -> None:
     """After `aclose` no task and no thread of the voice runs."""
 
     async def work() -> None:
@@ -247,7 +247,7 @@ async def nothing_left(subject: Subject[Any]) -> None:
     await left_behind(work)
 
 
-async def loop_free(subject: Subject[Any]) -> None:
+async def loop_free(subject: UnderTest[Any]) -> None:
     """The event loop goes on while a phrase is made."""
     async with opened(subject) as voice:
         await say(voice, phrase_of(NEXT))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from specstream.stages.output_checks import ROUNDING_MS
-from specstream.testing.conformance.checks import Subject, apply_if, require
+from specstream.testing.conformance.checks import UnderTest, apply_if, require
 from specstream.testing.conformance.speaking import (
     NEXT,
     PLAIN,
@@ -25,7 +25,7 @@ from specstream.types import Phrase, Span, Tag
 __all__ = ["MARK_CHECKS"]
 
 
-async def words_claimed(subject: Subject[Any]) -> None:
+async def words_claimed(subject: UnderTest[Any]) -> None:
     """Words are marked, each of a plain sentence, exactly if the capabilities say so."""
     async with opened(subject) as voice:
         marks = (await say(voice, phrase_of(PLAIN))).marks("word")
@@ -39,7 +39,7 @@ async def words_claimed(subject: Subject[Any]) -> None:
             require(covered, f"no mark for the word {found[0]!r} of {PLAIN!r}")
 
 
-async def phonemes_claimed(subject: Subject[Any]) -> None:
+async def phonemes_claimed(subject: UnderTest[Any]) -> None:
     """Phonemes are marked exactly if the capabilities say so."""
     async with opened(subject) as voice:
         marks = (await say(voice, phrase_of(PLAIN))).marks("phoneme")
@@ -49,7 +49,7 @@ async def phonemes_claimed(subject: Subject[Any]) -> None:
 
 
 async def _marked(
-    subject: Subject[Any], texts: Iterable[str]
+    subject: UnderTest[Any], texts: Iterable[str]
 ) -> list[tuple[Phrase, SpokenPhrase, int]]:
     """Each text as a phrase, what was said, and the samples that times may be off by."""
     async with opened(subject) as voice:
@@ -69,7 +69,7 @@ async def _marked(
 _MARKED = (PLAIN, "It costs $3.50 at 5:30, for 1,234 of them.", *UNUSUAL[:2], UNUSUAL[-1])
 
 
-async def marks_in_text(subject: Subject[Any]) -> None:
+async def marks_in_text(subject: UnderTest[Any]) -> None:
     """Marks lie inside the phrase's characters, counted from the beginning of the reply."""
     for phrase, said, _ in await _marked(subject, _MARKED):
         for mark in said.marks():
@@ -78,7 +78,7 @@ async def marks_in_text(subject: Subject[Any]) -> None:
             require(inside, f"the {mark.kind} {mark.text!r} covers {where}")
 
 
-async def marks_in_audio(subject: Subject[Any]) -> None:
+async def marks_in_audio(subject: UnderTest[Any]) -> None:
     """Marks lie inside the phrase's audio, counted from its first sample."""
     for phrase, said, off in await _marked(subject, _MARKED):
         most = said.samples + off
@@ -88,7 +88,7 @@ async def marks_in_audio(subject: Subject[Any]) -> None:
             require(inside, f"the {mark.kind} {mark.text!r} covers {where}")
 
 
-async def marks_in_order(subject: Subject[Any]) -> None:
+async def marks_in_order(subject: UnderTest[Any]) -> None:
     """Marks of a kind come in the order of their samples."""
     for phrase, said, off in await _marked(subject, _MARKED):
         for kind in ("word", "phoneme"):
@@ -98,7 +98,7 @@ async def marks_in_order(subject: Subject[Any]) -> None:
                 require(not late, f"a {kind} at {after} comes after one at {one}: {phrase.text!r}")
 
 
-async def phonemes_tile(subject: Subject[Any]) -> None:
+async def phonemes_tile(subject: UnderTest[Any]) -> None:
     """Phonemes tile the phrase's audio: no gap, no overlap, pauses included."""
     async with opened(subject) as voice:
         apply_if(voice.capabilities.phonemes, "it marks no phonemes")
@@ -111,7 +111,7 @@ async def phonemes_tile(subject: Subject[Any]) -> None:
             require(at == said.samples, f"phonemes end at sample {at}, the audio at {said.samples}")
 
 
-async def offsets(subject: Subject[Any]) -> None:
+async def offsets(subject: UnderTest[Any]) -> None:
     """A phrase further on in the reply has the same marks, moved by as many characters."""
     async with opened(subject) as voice:
         facts = voice.capabilities
@@ -125,7 +125,7 @@ async def offsets(subject: Subject[Any]) -> None:
         require(same, "the marks of a phrase at character 1000 aren't those of one at 0, moved")
 
 
-async def tags(subject: Subject[Any]) -> None:
+async def tags(subject: UnderTest[Any]) -> None:
     """Directions such as [smile] aren't spoken: the words are those of the text without them."""
     async with opened(subject) as voice:
         text = "Oh [smile] hello there."

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from specstream.server.keys import Account
+from specstream.server.keys import KeyAccount
 from specstream.server.sessions import resume as module
 from specstream.server.sessions.resume import ResumableSocket
 from specstream.server.socket import SocketClosed
@@ -288,7 +288,7 @@ async def test_of_five_hundred_frames_each_comes_once_wherever_and_however_often
     frames = [f"event {number}" for number in range(500)]
     for cut in range(1, 500):
         first = Line(cut)
-        held = ResumableSocket(first, Account(), 60.0)
+        held = ResumableSocket(first, KeyAccount(), 60.0)
         seen = first.seen
         async with anyio.create_task_group() as group:
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from specstream import Message
 
-__all__ = ["Guess"]
+__all__ = ["EarlyReply"]
 
 
-class Guess:
+class EarlyReply:
     """The reply to a turn of which it isn't known yet that it has ended.
 
     Args:

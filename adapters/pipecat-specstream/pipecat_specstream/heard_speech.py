@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from specstream.listening import RecognizerStream, Transcript
 
-__all__ = ["Utterance"]
+__all__ = ["HeardSpeech"]
 
 
-class Utterance:
+class HeardSpeech:
     """A recogniser's stream, and when to ask it.
 
     Args:
