@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Answer", "ChatServer", "delta", "llama_events", "vllm_events"]
+__all__ = ["Answer", "ChatServer", "delta", "llama_events", "read_request", "vllm_events"]
 
 DONE = "[DONE]"
 
@@ -82,6 +82,15 @@ class Answer:
     cut: bool = False  # resets the connection
 
 
+async def read_request(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
+    """The headers by their names in small letters, and the body; the first line has been read."""
+    headers: dict[str, str] = {}
+    while line := (await reader.readline()).decode().strip():
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    return headers, await reader.readexactly(int(headers.get("content-length", "0")))
+
+
 @dataclass
 class ChatServer:
     """Answers in turn; the last answer is repeated. ``gate``: holds each event back until it is set."""
@@ -116,11 +125,7 @@ class ChatServer:
     async def _answer(
         self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        headers: dict[str, str] = {}
-        while line := (await reader.readline()).decode().strip():
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        headers, body = await read_request(reader)
         self.keys.append(headers.get("authorization", ""))
         if path.endswith("/models"):
             data = [

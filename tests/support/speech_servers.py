@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 
 from specstream.types import Mark, Phrase, Span
 from specstream_adapters.voice import ReferenceVoice
+from tests.support.openai_server import read_request
 
 __all__ = ["AudioServer", "ElevenLabsServer", "Reply", "in_thread", "spoken", "timed_frames"]
 
@@ -85,11 +86,7 @@ class AudioServer:
     async def _answer(
         self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        headers: dict[str, str] = {}
-        while line := (await reader.readline()).decode().strip():
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        headers, body = await read_request(reader)
         self.keys.append(headers.get("authorization", ""))
         self.bodies.append(body)
         reply = self.answer(path, body) if self.answer else await _babble(json.loads(body))

@@ -12,6 +12,7 @@ import multiprocessing
 import socket as sockets
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -123,7 +124,7 @@ async def _cpu_s(server: Any) -> float:  # a Connection, of another class on Win
     return used
 
 
-class _Reader:
+class _Reader(ABC):
     """Counts what one client sees."""
 
     def __init__(self) -> None:
@@ -137,13 +138,13 @@ class _Reader:
         self.events = 0
         self.gaps_ms.clear()
 
+    @abstractmethod
     async def ask(self, arm: Arm) -> None:
         """Ask for a reply."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def read(self) -> None:
         """Read it to its end."""
-        raise NotImplementedError
 
     def saw_delta(self) -> None:
         """A delta of the text has come."""
