@@ -29,6 +29,8 @@
     ├── TrainingError            a training that can't go on, or was stopped
     │   └── TrainingStopped      the user stopped it; the same command goes on
     └── OutputError              a result can't be written (disk full, no permission)
+        └── JournalFailed        a session can't be written down, or not be read again
+            └── JournalTaken     another process serves the session now
 
 Each message says what is wrong and, where there is one, what to do about it. ``code`` is the stable
 name that goes over the wire; ``exit_code`` is what the command line exits with (2 is bad usage).
@@ -46,6 +48,8 @@ __all__ = [
     "EngineClosed",
     "EngineError",
     "EngineFailed",
+    "JournalFailed",
+    "JournalTaken",
     "ModelBroken",
     "ModelError",
     "ModelNotFound",
@@ -230,3 +234,15 @@ class OutputError(SpecstreamError):
     """A result can't be written: disk full, no permission, not a folder."""
 
     code = "output_error"
+
+
+class JournalFailed(OutputError):
+    """A session can't be written down, or what was written can't be read again."""
+
+    code = "journal_failed"
+
+
+class JournalTaken(JournalFailed):
+    """Another process has taken the session over: this one may write no more of it."""
+
+    code = "journal_taken"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from specstream.params import Grammar, Manner, SamplingParams, Truncation, template_kwargs
@@ -134,6 +134,13 @@ class Chunk:
     tool_calls: tuple[ToolCallDelta, ...] = ()
     proposer: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
+
+    def since(self, char: int) -> Chunk:
+        """The chunk as if the reply's text began at the character ``char``."""
+        gone = char - self.chars.start
+        if gone <= 0:
+            return self
+        return replace(self, text=self.text[gone:], chars=Span(char, max(char, self.chars.end)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,15 @@ class PlayedTrack:
         self._words: list[_Word] = []
         self._open: _Open | None = None
 
+    @property
+    def words(self) -> Sequence[tuple[Span, Span]]:
+        """The words so far, in order: their samples, and their characters in the reply."""
+        return self._words
+
+    def restore(self, words: Iterable[Sequence[Span]]) -> None:
+        """Append words that were read from `words` once."""
+        self._words += [_Word(samples, chars) for samples, chars in words]
+
     def add(self, words: Iterable[SpokenWord], speech: Speech, samples: Span, text: str) -> None:
         """Add the words of the next piece of speech, which covers ``samples``.
 
@@ -72,7 +81,7 @@ class PlayedTrack:
             self._words = [word for word in self._words if word.samples.start < samples.start]
             self._open = _Open(speech.chars, samples, len(self._words), 0.0)
         self._words += [_Word(word.samples, word.chars) for word in words]
-        scale = samples.end / speech.samples.end if speech.samples.end else 1.0
+        scale = samples.length / speech.samples.length if speech.samples.length else 1.0
         covered = Span(self._open.samples.start, samples.end)
         self._open = self._open._replace(samples=covered, rate=speech.sample_rate * scale)
         if speech.last:

@@ -14,7 +14,7 @@ from specstream.types import Span
 ItemStatus = Literal["completed", "incomplete", "in_progress"]
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
-Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens"]
+Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens", "server_restarted"]
 
 
 class Word(Sparse):
@@ -157,7 +157,7 @@ class StatusDetails(Sparse):
 
         ``why`` is what it failed with, or what cancelled it: an error if it was the server.
         """
-        if status == "incomplete":
+        if status == "incomplete" and why is None:
             why = "max_output_tokens"
         if not isinstance(why, BaseException):
             return cls(type=status, reason=why)
@@ -219,17 +219,22 @@ class Usage(BaseModel):
         )
 
 
-class Response(BaseModel):
+class ResponseEnd(BaseModel):
+    """How a response has ended, if it has."""
+
+    status: Status
+    status_details: StatusDetails | None = None
+    usage: Usage | None = None
+
+
+class Response(ResponseEnd):
     """A response as ``response.created`` and ``response.done`` show it."""
 
     id: str
     object: Literal["realtime.response"] = "realtime.response"
-    status: Status
-    status_details: StatusDetails | None = None
     output: list[AnyItem] = []
     conversation_id: str | None = None
     output_modalities: list[Literal["text", "audio"]]
     max_output_tokens: int | Literal["inf"] = "inf"
     audio: dict[str, Any] | None = None
-    usage: Usage | None = None
     metadata: dict[str, str] | None = None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import re
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +22,11 @@ from specstream.server.asgi import listen_app
 from specstream.server.auth import Authentication, check_key
 from specstream.server.counters import Counters
 from specstream.server.http import make_app
-from specstream.server.keys import ApiCaller, ClientSecrets, Key, KeyRing
-from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, Meter, UnderWay
-from specstream.server.logs import labelled
+from specstream.server.journal import Journal
+from specstream.server.keys import ClientSecrets, Key, KeyRing
+from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, UnderWay
 from specstream.server.options import ServerAccess, ServerLimits
-from specstream.server.sessions.connection import RealtimeConnection
+from specstream.server.sessions.hosting import SessionHost
 from specstream.server.sessions.request import (
     AdapterPool,
     Factories,
@@ -37,14 +34,10 @@ from specstream.server.sessions.request import (
     ServedEngine,
     Service,
 )
-from specstream.server.sessions.resume import Resumables, ResumableSocket
-from specstream.server.socket import AsgiSocket, Socket
 from specstream.signals import Clock, LoopClock
 from specstream.types import Manner, SamplingParams
 
 __all__ = ["RealtimeServer"]
-
-_log = logging.getLogger("specstream.server")
 
 
 class RealtimeServer:
@@ -81,6 +74,7 @@ class RealtimeServer:
         access: Which pages, names and proxies requests may come from.
         limits: What clients may use.
         reuse_port: Other processes may listen at the same address, such as the next version.
+        journal: Where sessions that can be resumed are written down, so that they outlive the process.
         clock: The clock for pacing audio.
         timer: The clock for rate limits and slow readers.
         tls: Serve ``wss://`` and ``https://`` with this context.
@@ -109,6 +103,7 @@ class RealtimeServer:
         access: ServerAccess = ServerAccess(),  # noqa: B008  # frozen
         limits: ServerLimits = ServerLimits(),  # noqa: B008
         reuse_port: bool = False,
+        journal: Journal | None = None,
         clock: Clock | None = None,
         timer: Clock | None = None,
         tls: ssl.SSLContext | None = None,
@@ -155,7 +150,6 @@ class RealtimeServer:
         )
         self._limit = ConnectionLimit(limits.max_sessions, limits.max_per_address)
         self._allowances = Allowances(self._service.timer, limits.max_sessions)
-        self._connections: set[RealtimeConnection] = set()
         self._address = (host, port)
         secrets = ClientSecrets()
         authentication = Authentication(
@@ -166,21 +160,20 @@ class RealtimeServer:
             secrets=secrets,
         )
         self._open = False
-        self._tasks = set[asyncio.Task[None]]()  # of sessions that may outlive their sockets
-        self._resumables = Resumables(self._service.timer)
+        self._sessions = SessionHost(lambda: self._service, self._limit, self._allowances, journal)
         self._options: dict[str, Any] = {
             "tls": tls,
             "max_frame": limits.max_frame,
             "send_buffer": SEND_BUFFER,
             "reuse_port": reuse_port,
         }
-        self._sessions, self._requests = UnderWay(), UnderWay()
+        self._requests = UnderWay()
         self.app: ASGIApp = make_app(
             counters=self.counters,
             limit=self._limit,
             authentication=authentication,
             bundled=bundled,
-            realtime=self._serve_session,
+            realtime=self._sessions.serve,
             api=api_routes(
                 lambda: self._service, self._limit, self._allowances, self._requests, secrets
             ),
@@ -221,15 +214,15 @@ class RealtimeServer:
         if ears is not None:
             names["ears"] = ears.recognizer.capabilities.name
         self._service = replace(self._service, ears=ears, names=names, **self._manners())
-        self._open = True
         try:
-            yield
+            async with self._sessions.open():
+                self._open = True
+                try:
+                    yield
+                finally:
+                    self._open = False
+                    self._end()
         finally:
-            self._open = False
-            self._end()
-            with anyio.CancelScope(shield=True):
-                if self._tasks:
-                    await asyncio.wait(self._tasks)
             if ears is not None:
                 with anyio.CancelScope(shield=True):
                     await ears.aclose()
@@ -257,8 +250,7 @@ class RealtimeServer:
         """
         self._limit.stopping = True
         async with anyio.create_task_group() as group:
-            for connection in self._connections:
-                group.start_soon(connection.drain, seconds)
+            group.start_soon(self._sessions.drain, seconds)
             with anyio.move_on_after(seconds):
                 await self._requests.over()
             self._requests.end()
@@ -266,69 +258,3 @@ class RealtimeServer:
     def _end(self) -> None:
         self._sessions.end()
         self._requests.end()
-
-    async def _serve_session(
-        self, socket: AsgiSocket, query: Mapping[str, str], caller: ApiCaller
-    ) -> None:
-        account, model = caller.account, query.get("model")
-        if (token := query.get("resume")) is not None:
-            seq = query.get("seq", "-1")
-            seen = int(seq) if re.fullmatch(r"-1|\d{1,15}", seq) else -2
-            await self._resumables.resume(socket, token, seen, account)
-            return
-        # Asked again: several handshakes may have passed the gate at once.
-        if (why := self._limit.refusal(socket.address, account)) is not None:
-            await socket.close(1013, why)
-            return
-        if "resumable" not in query:
-            await self._run_session(socket, model, caller)
-            return
-        held = ResumableSocket(socket, account, self._service.limits.resume_s)
-        self._resumables.add(held)
-        task = asyncio.create_task(self._run_session(held, model, caller))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await held.left(socket)
-
-    async def _run_session(self, socket: Socket, model: str | None, caller: ApiCaller) -> None:
-        """Serve a session until its client has left; a resumable one in a task of its own."""
-        account, resume = caller.account, None
-        if isinstance(socket, ResumableSocket):
-            resume = {"token": socket.token, "seconds": socket.resume_s}
-        meter = Meter(self._service.timer, self._allowances.of(socket.address, account))
-        service = replace(self._service, caller=caller)
-        connection = RealtimeConnection(socket, service, model, meter, resume)
-        self.counters.sessions += 1
-        self.counters.sessions_total += 1
-        self._connections.add(connection)
-        key = account.key.name if account.key is not None else None
-        try:
-            with (
-                labelled(session=connection.id, address=socket.address, key=key),
-                self._logged(),
-                self._sessions.scope() as scope,
-                self._limit.taken(socket.address, account),
-            ):
-                await connection.serve()
-        except Exception:
-            if resume is None:
-                raise
-            _log.exception("session %s broke", connection.id)
-            await socket.close(1011, "the session broke")
-        finally:
-            self._connections.remove(connection)
-            self.counters.sessions -= 1
-            if isinstance(socket, ResumableSocket):
-                self._resumables.remove(socket)
-        code = (1001, "the server is stopping") if scope.cancelled_caught else (1000, "")
-        if scope.cancelled_caught or resume is not None:
-            await socket.close(*code)
-
-    @contextmanager
-    def _logged(self) -> Generator[None, None, None]:
-        began = anyio.current_time()
-        _log.info("session opened")
-        try:
-            yield
-        finally:
-            _log.info("session closed after %.1f s", anyio.current_time() - began)

@@ -264,12 +264,13 @@ async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> No
     )
     began = anyio.current_time()
     turn = cast(Any, Spoken())
-    connection._responses[turn.id] = turn
-    pipeline = await connection._adapters.pipeline(audio=False, avatar=False, prompt=False)
+    responses = connection._responses
+    responses._running[turn.id] = turn
+    pipeline = await responses._adapters.pipeline(audio=False, avatar=False, prompt=False)
     turn.pipeline, turn.out_of_band = pipeline, False
     async with anyio.create_task_group() as group:
         group.start_soon(connection._read)
-        group.start_soon(connection._run, turn)
+        group.start_soon(responses._run, turn)
     assert socket.closed_at - began == pytest.approx(59)
 
 
@@ -385,5 +386,5 @@ async def test_a_proxy_that_is_named_tells_the_clients_address(
     stand = Stand(ScriptedEngine([]), voice=None, proxies=proxies)
     forwarded: dict[str, Any] = {"additional_headers": {"X-Forwarded-For": "203.0.113.9"}}
     async with stand.running(), stand.client(**forwarded):
-        (connection,) = stand.server._connections
+        (connection,) = stand.server._sessions._connections
         assert connection._socket.address == seen

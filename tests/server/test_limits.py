@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from specstream import Engine
 from specstream.server import server
 from specstream.server.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
-from specstream.server.sessions import connection
+from specstream.server.sessions import responses
 from specstream.server.socket import Socket
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
@@ -193,17 +193,17 @@ async def test_a_session_writes_one_reply_of_its_conversation_and_one_out_of_ban
     engine = ScriptedEngine(["one."], gate=gate)
     async with Stand(engine, voice=None).alone() as wire:
         await wire.ask("Hi")
-        for _ in range(connection.MAX_RESPONSES - 1):
+        for _ in range(responses.MAX_RESPONSES - 1):
             await wire.ask("Hi", conversation="none")
-        for _ in range(connection.MAX_RESPONSES):
+        for _ in range(responses.MAX_RESPONSES):
             await wire.until("response.created")
         await settle()
         assert len(engine.generations) == 2
         gate.open()
-        for _ in range(connection.MAX_RESPONSES):
+        for _ in range(responses.MAX_RESPONSES):
             done = await wire.done()
             assert done["status"] == "completed"
-        assert len(engine.generations) == connection.MAX_RESPONSES
+        assert len(engine.generations) == responses.MAX_RESPONSES
 
 
 async def test_a_reply_that_waits_for_its_place_can_be_cancelled() -> None:

@@ -111,6 +111,9 @@ class AudioPacer:
     whenever nothing was left to play. At most ``buffer_s`` more seconds are held; then `room` waits,
     which holds back the voice.
 
+    The voice's samples count from 0; on the wire they follow the first ``since``, which an earlier
+    process has sent.
+
     Attributes:
         failure: Always None: what the socket can't take ends the session.
         refused: Whether speech was put in that could not be taken.
@@ -118,8 +121,9 @@ class AudioPacer:
 
     failure: SpecstreamError | None = None
 
-    def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float) -> None:
+    def __init__(self, clock: Clock, *, lead_s: float, buffer_s: float, since: int = 0) -> None:
         self._clock = clock
+        self._since = since
         self._lead_s = lead_s
         self._room = int(buffer_s * SAMPLE_RATE)
         self._rate = SAMPLE_RATE
@@ -127,7 +131,7 @@ class AudioPacer:
         self._playing_since = float("-inf")  # when play-out began, or went on after a gap
         self._to_play = 0  # samples sent since then
         self._taken = 0  # samples taken, at the voice's rate
-        self._made = 0  # samples made, at the wire's rate
+        self._made = since  # samples made, at the wire's rate
         self.refused = False
         self._given: deque[Speech] = deque()  # not converted yet
         self._given_samples = 0
@@ -144,7 +148,7 @@ class AudioPacer:
 
     def at_24k(self, samples: Span) -> Span:
         """Convert a range of the voice's samples to the wire's clock, rounding up."""
-        return Span(*(-(-sample * SAMPLE_RATE // self._rate) for sample in samples))
+        return Span(*(self._since - (-sample * SAMPLE_RATE // self._rate) for sample in samples))
 
     def words(self, speech: Speech) -> tuple[Word, ...]:
         """Return the words of speech that was put in, on the wire's clock."""
@@ -312,11 +316,16 @@ class AudioPacer:
         return self.heard_s * 1e3
 
     @property
+    def since_ms(self) -> int:
+        """Milliseconds on the wire before the turn's first sample."""
+        return self._since * 1000 // SAMPLE_RATE
+
+    @property
     def heard_s(self) -> float:
         """Seconds of the turn that a listener can have heard."""
         if self._heard_s is not None:
             return self._heard_s
-        sent = self._made - self._ready_samples
+        sent = self._made - self._ready_samples - self._since
         return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
 
     def _played_out(self, more: int = 0) -> float:

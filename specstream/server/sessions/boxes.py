@@ -8,6 +8,7 @@ from collections.abc import Callable
 from specstream.realtime import protocol as pr
 from specstream.realtime.events import AudioDeltaEvent, ServerEvent
 from specstream.realtime.wire import Refused
+from specstream.server.sessions.record import SessionRecord
 from specstream.signals import Signal
 
 __all__ = ["Inbox", "Outbox"]
@@ -73,7 +74,8 @@ class Outbox:
     that makes events for this client, up to the engine.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], record: SessionRecord | None = None) -> None:
+        self.record = record
         self._now = now
         self._started = now()
         self._frames: deque[str] = deque()
@@ -83,17 +85,24 @@ class Outbox:
         self.seq = 0
         """Events so far."""
 
+    def go_on(self, seq: int, ago_s: float) -> None:
+        """Go on with the session's event number ``seq``; it began ``ago_s`` seconds ago."""
+        self.seq, self._started = seq, self._now() - ago_s
+
     @property
     def t_ms(self) -> float:
         """Milliseconds since the session began."""
         return round((self._now() - self._started) * 1e3, 3)
 
-    async def put(self, event: ServerEvent) -> int:
-        """Append an event; returns its length in characters. Cancelling the call appends nothing."""
-        room = MAX_AUDIO if isinstance(event, AudioDeltaEvent) else MAX_EVENTS
-        while len(self._frames) >= room or self._bytes >= MAX_BYTES:
+    async def put(self, *events: ServerEvent) -> int:
+        """Append events, all at once; returns their length in characters.
+
+        Cancelling the call appends nothing.
+        """
+        audio = isinstance(events[0], AudioDeltaEvent)
+        while len(self._frames) >= (MAX_AUDIO if audio else MAX_EVENTS) or self._bytes >= MAX_BYTES:
             await self._changed.wait()
-        return self._append(event)
+        return sum(map(self._append, events))
 
     def offer(self, event: ServerEvent) -> None:
         """Append an event that is useless when late; drop it if more than `MAX_AUDIO` are queued."""
@@ -106,6 +115,8 @@ class Outbox:
         event.event_id = f"event_{self.seq}"
         self.seq += 1
         frame = event.model_dump_json()
+        if self.record is not None:
+            self.record.saw(event, frame)
         self._frames.append(frame)
         self._bytes += len(frame)
         self._changed.notify()

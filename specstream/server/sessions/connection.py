@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -12,30 +12,25 @@ from anyio.abc import TaskGroup
 
 from specstream.errors import SpecstreamError
 from specstream.playback.turn import GRACE_S
-from specstream.realtime import events as ev, protocol as pr
-from specstream.realtime.resources import ErrorDetail
+from specstream.realtime import protocol as pr
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
 from specstream.server.limits import Meter, cost, drop_slow_reader
 from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.server.sessions.boxes import Inbox, Outbox
 from specstream.server.sessions.microphone import Microphone
-from specstream.server.sessions.request import AdapterPool, Service
-from specstream.server.sessions.response import ResponseTurn
+from specstream.server.sessions.record import SessionRecord
+from specstream.server.sessions.request import Service
+from specstream.server.sessions.responses import SessionResponses
+from specstream.server.sessions.restored import RestoredSession
 from specstream.server.sessions.session import RealtimeSession
 from specstream.server.socket import Socket, SocketClosed
 
 __all__ = ["RealtimeConnection"]
 
-MAX_RESPONSES = 4
-"""Responses of one session at once: a place for the conversation's, the others for those out of band."""
-OUT_OF_BAND_AT_ONCE = 1
-"""Out-of-band responses of a session that are generated at once: no session may fill the batch."""
-
 _COSTS: dict[type, float] = {pr.SessionUpdate: 5.0, pr.ItemCreate: 2.0}  # in small frames
 _APPEND_COST = 0.125  # of what other frames of that length cost: an append is paid for by its audio
 _CLOSING = {"server_stopping": "the server is stopping", "session_expired": "session_expired"}
-_NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match on these words
 
 
 def _stopping() -> Refused:
@@ -57,6 +52,8 @@ class RealtimeConnection:
         model: The model that the client named.
         meter: What the client pays with.
         resume: See `RealtimeSession.resume`.
+        record: Where the session is written down.
+        restored: The session as an earlier process has left it.
     """
 
     def __init__(
@@ -66,32 +63,42 @@ class RealtimeConnection:
         model: str | None,
         meter: Meter,
         resume: Mapping[str, Any] | None = None,
+        record: SessionRecord | None = None,
+        restored: RestoredSession | None = None,
     ) -> None:
         self._socket = socket
         self._service = service
+        settings = (service.caller.session or service.settings).model_copy(
+            update={"model": model} if model else {}
+        )
+        before: dict[str, Any] = {}
+        if restored is not None:
+            settings = restored.settings
+            before = {"id": restored.id, "conversation": restored.conversation}
         self._session = RealtimeSession(
-            (service.caller.session or service.settings).model_copy(
-                update={"model": model} if model else {}
-            ),
+            settings,
             service.params,
             has_voice=service.factories.voice is not None,
             names=service.names,
             resume=resume,
             languages=service.ears.recognizer.capabilities.languages if service.ears else (),
+            **before,
         )
-        self._outbox = Outbox(service.clock.now)
+        self._record, self._restored = record, restored
+        self._outbox = Outbox(service.clock.now, record)
         self._inbox = Inbox()
-        self._out_of_band = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
+        self._applied = 0  # of the client's frames
+        if record is not None:
+            began = time.time() if restored is None else restored.began
+            record.begin(self._session, began)
+            if restored is not None:
+                self._applied = restored.applied
+                self._outbox.go_on(restored.next, max(0.0, time.time() - began))
+        self._responses = SessionResponses(service, self._session, self._outbox, meter)
         self._written = 0
         self._meter = meter
-        self._replies = service.engine.session()
-        self._adapters = AdapterPool(service.factories)
-        self._responses: dict[str, ResponseTurn] = {}
-        self._starting = anyio.Lock()
         self._microphone: Microphone | None = None
         self._group: TaskGroup | None = None
-        self._quiet_since = 0.0  # when the last frame came or the last response ended
-        self._ending: Refused | None = None  # why no more responses begin
         self._ended = anyio.Event()
 
     @property
@@ -99,27 +106,35 @@ class RealtimeConnection:
         """The session's id."""
         return self._session.id
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it ends because the server does."""
+        ending = self._responses.ending
+        return ending is not None and ending.code == "server_stopping"
+
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every response is stopped at once."""
         ears, timer = self._service.ears, self._service.timer
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
+                self._responses.open(group)
                 if ears is not None:
-                    put = self._outbox.put
-                    meter = self._meter
-                    self._microphone = Microphone(ears, self._session, put, self, group, meter)
+                    shared = self._session, self._outbox.put, self._responses, group, self._meter
+                    self._microphone = self._responses.microphone = Microphone(ears, *shared)
                 group.start_soon(self._write)
                 group.start_soon(self._apply)
                 group.start_soon(self._expire)
                 group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)
-                await self._outbox.put(self._session.created())
+                if self._restored is None:
+                    await self._outbox.put(self._session.created())
+                else:
+                    await self._responses.restore(self._restored)
                 await self._read()
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._replies.aclose()
-                await self._adapters.aclose()
+                await self._responses.aclose()
             self._ended.set()
 
     async def drain(self, seconds: float) -> None:
@@ -127,29 +142,23 @@ class RealtimeConnection:
 
         The caller must drop a client that does not read to the end in time.
         """
-        self._ending = _stopping()
+        ending = self._responses.ending = _stopping()
         with anyio.move_on_after(seconds):
-            await self._responses_end()
-        for response in self._responses.values():
-            response.cancel(self._ending)
+            await self._responses.over()
+        self._responses.cancel_all(ending)
         with anyio.move_on_after(GRACE_S + CLOSE_TIMEOUT):
-            await self._responses_end()
+            await self._responses.over()
             self._outbox.finish()
             await self._ended.wait()
 
     async def _expire(self) -> None:
         """Close the session once it is old enough and no response runs."""
         await anyio.sleep(self._service.limits.longest_s)
-        if self._ending is None:
-            self._ending = _expired(self._service.limits.longest_s)
-            await self._responses_end()
-            await self.report(self._ending)
+        if self._responses.ending is None:
+            ending = self._responses.ending = _expired(self._service.limits.longest_s)
+            await self._responses.over()
+            await self._responses.report(ending)
             self._outbox.finish()
-
-    async def _responses_end(self) -> None:
-        while self._responses:
-            await next(iter(self._responses.values())).finished.wait()
-            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 
     async def _write(self) -> None:
         """The only task that writes to the socket."""
@@ -157,19 +166,21 @@ class RealtimeConnection:
             while (frame := await self._outbox.take()) is not None:
                 self._written += len(frame.encode())
                 await self._socket.send(frame)
-            assert self._ending is not None
-            await self._socket.close(1001, _CLOSING.get(self._ending.code, ""))
+            ending = self._responses.ending
+            assert ending is not None
+            await self._socket.close(1001, _CLOSING.get(ending.code, ""))
         except SocketClosed:
             assert self._group is not None
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:
         idle_s = self._service.limits.idle_s
-        self._quiet_since = anyio.current_time()
+        quiet_since = self._responses.quiet_since = anyio.current_time()
         try:
             while True:
-                left = self._quiet_since + idle_s - anyio.current_time()
-                if left <= 0 and not self._responses:
+                quiet_since = max(quiet_since, self._responses.quiet_since)
+                left = quiet_since + idle_s - anyio.current_time()
+                if left <= 0 and self._responses.none:
                     await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
                     return
                 frame: str | bytes | None = None
@@ -179,7 +190,7 @@ class RealtimeConnection:
                     await self._socket.close(1003, "frames are JSON text")
                     return
                 if frame is not None:
-                    self._quiet_since = anyio.current_time()
+                    quiet_since = anyio.current_time()
                     await self._take(frame)
         except SocketClosed:
             return
@@ -198,135 +209,66 @@ class RealtimeConnection:
         await self._meter.take(_COSTS.get(type(event), 1.0) + cost(len(frame)) * share)
         if not isinstance(event, Refused) and self._inbox.overtakes(event):
             await self._answer(event)
+            self._note_applied()
         else:
             await self._inbox.put(event, len(frame))
 
     async def _apply(self) -> None:
         """Apply what the client sent, in order. A client that goes leaves the rest unapplied."""
         while True:
-            await self._answer(await self._inbox.take())
+            price = await self._answer(await self._inbox.take())
             self._inbox.applied()
+            self._note_applied()
+            if price:
+                await self._meter.take(price)
 
-    async def _answer(self, event: pr.ClientEvent | Refused) -> None:
+    def _note_applied(self) -> None:
+        self._applied += 1
+        if self._record is not None:
+            self._record.applied(self._applied)
+
+    async def _answer(self, event: pr.ClientEvent | Refused) -> float:
+        """Apply an event; returns what is still to be paid for the answer."""
         try:
             if isinstance(event, Refused):
                 raise event
-            await self._handle(event)
+            return await self._handle(event)
         except SpecstreamError as error:
-            await self.report(error, event.event_id)
+            await self._responses.report(error, event.event_id)
+            return 0.0
 
-    async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
-        """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
-        await self._outbox.put(ev.ErrorEvent(error=ErrorDetail.of(error, event_id)))
-
-    async def _handle(self, event: pr.ClientEvent) -> None:
+    async def _handle(self, event: pr.ClientEvent) -> float:
         microphone = self._microphone
         match event:
             case pr.AudioAppend() | pr.AudioCommit() | pr.AudioClear():
                 assert microphone is not None
                 await microphone.take(event)
-                return
+                return 0.0
             case pr.ResponseCreate():
                 asked = event.response or ResponseSettings()
                 if microphone is None or not microphone.defer(asked, event.event_id):
-                    await self._start(asked)
-                return
+                    await self._responses.start(asked)
+                elif self._record is not None:
+                    self._record.deferred(asked)
+                return 0.0
             case pr.ResponseCancel(response_id=None):
                 if microphone is not None and (waiting := microphone.take_deferred()):
-                    await self.respond(*waiting)  # so that its end is reported
-                await self._cancel(self._speaking())
-                return
+                    await self._responses.respond(*waiting)  # so that its end is reported
+                await self._responses.cancel(self._responses.speaking())
+                return 0.0
             case pr.ResponseCancel(response_id=str(response_id)):
-                await self._cancel(self._responses.get(response_id))
-                return
+                await self._responses.cancel(self._responses.get(response_id))
+                return 0.0
             case pr.ItemTruncate(item_id=item_id, content_index=index, audio_end_ms=end_ms):
                 self._session.conversation.check_truncation(item_id, index, end_ms)
                 # Truncating the item that is being spoken cancels its response: nobody hears the rest.
-                speaking = self._speaking()
+                speaking = self._responses.speaking()
                 if speaking is not None and speaking.item_id == item_id:
                     speaking.cancel(heard_ms=end_ms)
                     await speaking.finished.wait()
-        for answer in self._session.answer(event):
-            size = await self._outbox.put(answer)
-            if isinstance(answer, (ev.SessionEvent, ev.ItemRetrieved)):
-                await self._meter.take(cost(size))  # a small frame may ask for a large answer
+        answers = self._session.answer(event)
+        size = await self._outbox.put(*answers) if answers else 0
         if isinstance(event, pr.SessionUpdate) and microphone is not None:
             await microphone.reconfigure()
-
-    async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
-        """Start a response; an error or refusal becomes an ``error`` event."""
-        try:
-            await self._start(asked)
-        except SpecstreamError as error:
-            await self.report(error, event_id)
-
-    async def interrupt(self) -> None:
-        """Cancel the conversation's response, if there is one, because the user speaks."""
-        async with self._starting:
-            speaking = self._speaking()
-        if speaking is not None:
-            speaking.cancel("turn_detected")
-            await speaking.finished.wait()
-            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
-
-    @property
-    def responding(self) -> bool:
-        """Whether a response of the conversation is under way."""
-        return self._speaking() is not None
-
-    def _speaking(self) -> ResponseTurn | None:
-        """Return the response that writes to the conversation, if there is one."""
-        return next((turn for turn in self._responses.values() if not turn.out_of_band), None)
-
-    async def _cancel(self, response: ResponseTurn | None) -> None:
-        if response is None or not response.cancel():
-            raise Refused("response_cancel_not_active", _NOT_ACTIVE)
-        await response.finished.wait()
-
-    async def _start(self, asked: ResponseSettings) -> None:
-        async with self._starting:  # both the client and the end of a turn start responses
-            why = self._service.caller.account.refusal()
-            if self._ending is not None or why is not None:
-                raise self._ending or Refused("insufficient_quota", f"{why}.")
-            await self._meter.answer()
-            request = self._session.request(asked)
-            apart = request.conversation is None
-            if not apart and (active := self._speaking()) is not None:
-                message = f"Conversation already has an active response in progress: {active.id}."
-                message += " Cancel it, or wait for it."
-                raise Refused("conversation_already_has_active_response", message)
-            out_of_band = sum(turn.out_of_band for turn in self._responses.values())
-            if apart and out_of_band >= MAX_RESPONSES - 1:
-                message = (
-                    f"{out_of_band} out-of-band responses are under way already; wait for one."
-                )
-                raise Refused("too_many_responses", message)
-            pipeline = await self._adapters.pipeline(
-                audio=request.audio,
-                avatar="avatar" in request.wants,
-                prompt="prompt" in request.wants,
-            )
-            if self._ending is not None:  # meanwhile: a remote adapter may take seconds to answer
-                self._adapters.release(pipeline)
-                raise self._ending
-            replies = self._service.engine.session() if apart else self._replies
-            place = self._out_of_band if apart else nullcontext()
-            response = ResponseTurn(request, self._service, replies, pipeline, self._outbox, place)
-            self._responses[response.id] = response
-            if not apart and self._microphone is not None:
-                self._microphone.answered()
-            assert self._group is not None
-            self._group.start_soon(self._run, response)
-
-    async def _run(self, response: ResponseTurn) -> None:
-        try:
-            await response.run()
-        finally:
-            self._quiet_since = anyio.current_time()
-            del self._responses[response.id]
-            self._adapters.release(response.pipeline)
-            if response.out_of_band:
-                with anyio.CancelScope(shield=True):
-                    await response.replies.aclose()
-        if self._microphone is not None:
-            await self._microphone.settle()
+        # A small frame may ask for a large answer.
+        return cost(size) if isinstance(event, pr.SessionUpdate | pr.ItemRetrieve) else 0.0

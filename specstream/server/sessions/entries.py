@@ -79,6 +79,12 @@ class SpokenText(Generic[O]):
         self._known = 0  # the tags before this offset are known
         self._remover = _TagRemover()
 
+    def go_on(self, text: str, tags: Sequence[Span]) -> str:
+        """Begin behind this text, which has these tags and was released; returns it without them."""
+        self._end = self._known = len(text)
+        self.tags += tags
+        return self._remover.remove(text, 0, tags)
+
     def add(self, text: str, origin: O) -> list[tuple[str, Span, O]]:
         """Append text; returns the released pieces: text, its place in the reply, its origin."""
         self._pieces.append((self._end, text, origin))

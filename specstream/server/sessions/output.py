@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from specstream.errors import SpecstreamError
 from specstream.realtime import events as ev
 from specstream.realtime.resources import EndStatus, ErrorDetail, Extra, Part, Word
-from specstream.realtime.wire import new_id
+from specstream.realtime.wire import SAMPLE_RATE, new_id
 from specstream.server.sessions.audio import Piece, of_cue
 from specstream.server.sessions.boxes import Outbox
-from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenText, SpokenTrack
+from specstream.server.sessions.entries import (
+    ConversationItems,
+    ItemEntry,
+    SpokenText,
+    SpokenTrack,
+)
 from specstream.server.sessions.request import ResponseRequest
+from specstream.server.sessions.restored import RestoredReply
 from specstream.server.sessions.timings import Timings
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 
@@ -28,61 +34,89 @@ class OutputItems:
 
     Attributes:
         entries: The items that have begun; an item's index is the wire's ``output_index``.
+        sent: Closing events that an earlier process has sent: output index and type.
     """
 
     def __init__(
         self, response_id: str, conversation: ConversationItems | None, outbox: Outbox
     ) -> None:
         self.entries: list[ItemEntry] = []
+        self.sent: Collection[tuple[int, str]] = ()
         self._places: list[int] = []  # index of each function call
         self._response_id = response_id
         self._conversation = conversation
         self._outbox = outbox
+
+    def go_on(self, entries: Sequence[ItemEntry], sent: Collection[tuple[int, str]]) -> None:
+        """Go on with items that an earlier process has announced."""
+        self.entries, self.sent = list(entries), sent
+        self._places = [at for at, entry in enumerate(entries) if entry.call_id is not None]
+        if self._outbox.record is not None:
+            for entry in entries:
+                self._outbox.record.output(entry)
 
     @property
     def calls(self) -> bool:
         """Whether the reply has called functions."""
         return bool(self._places)
 
-    async def put(
+    def make(
         self,
         event: Callable[..., ev.ServerEvent],
         index: int,
         extra: Extra | None = None,
         **fields: Any,
-    ) -> None:
-        """Send an event about the item at ``index``, which may not have begun yet.
+    ) -> ev.ServerEvent:
+        """Make an event about the item at ``index``, which may not have begun yet.
 
-        The event's number and time are entered in ``extra``.
+        The event's number and time will be entered in ``extra``.
         """
         ids = {"response_id": self._response_id, "output_index": index}
-        await self._outbox.put(event(**ids, **fields, specstream=extra or Extra()))
+        return event(**ids, **fields, specstream=extra or Extra())
 
-    async def begin(self, entry: ItemEntry) -> None:
-        """Append an item and announce it.
+    async def put(
+        self, event: Callable[..., ev.ServerEvent], index: int, *extra: Extra | None, **fields: Any
+    ) -> None:
+        """Send an event; see `make`."""
+        made = self.make(event, index, *extra, **fields)
+        if (index, made.type) not in self.sent:
+            await self._outbox.put(made)
+
+    async def begin(self, entry: ItemEntry, *parts: ev.ServerEvent) -> None:
+        """Append an item and announce it, with the parts that it begins with.
 
         Raises:
             Refused: the conversation is full.
         """
-        index = len(self.entries)
-        self.entries.append(entry)
-        added = "response.output_item.added"
-        await self.put(ev.OutputItemEvent, index, type=added, item=entry.wire())
+        events = [
+            self.make(
+                ev.OutputItemEvent,
+                len(self.entries),
+                type="response.output_item.added",
+                item=entry.wire(),
+            )
+        ]
         if self._conversation is not None:
             previous = self._conversation.insert(entry)
-            await self._put_entered("conversation.item.added", entry, previous)
+            events.append(self._entered("conversation.item.added", entry, previous))
+        self.entries.append(entry)
+        if self._outbox.record is not None:
+            self._outbox.record.output(entry)
+        await self._outbox.put(*events, *parts)
 
     async def end(self, index: int, extra: Extra | None = None) -> None:
         """Send the item at ``index`` as it is now: it is final."""
         entry, done = self.entries[index], "response.output_item.done"
-        await self.put(ev.OutputItemEvent, index, extra, type=done, item=entry.wire())
+        events = [self.make(ev.OutputItemEvent, index, extra, type=done, item=entry.wire())]
         conversation = self._conversation
         if conversation is not None and entry in conversation.entries:
-            await self._put_entered("conversation.item.done", entry, conversation.before(entry))
+            before = conversation.before(entry)
+            events.append(self._entered("conversation.item.done", entry, before))
+        if (index, done) not in self.sent:
+            await self._outbox.put(*events)
 
-    async def _put_entered(self, type: Any, entry: ItemEntry, previous: str | None) -> None:
-        item = entry.wire()
-        await self._outbox.put(ev.ItemEvent(type=type, item=item, previous_item_id=previous))
+    def _entered(self, type: Any, entry: ItemEntry, previous: str | None) -> ev.ServerEvent:
+        return ev.ItemEvent(type=type, item=entry.wire(), previous_item_id=previous)
 
     async def take_calls(self, chunk: Chunk) -> None:
         """Send the parts of calls that a chunk brings, as the model writes them.
@@ -154,6 +188,22 @@ class ItemWriter:
         self._ends: list[int] = []  # of the tokens from there on
         self._read = 0  # tokens of the chunks so far
         self._preview: Preview | None = None
+        self._known_chars = 0  # what an earlier process has sent, and milliseconds of audio
+        self._since_ms = 0.0
+
+    def go_on(self, reply: RestoredReply) -> None:
+        """Go on with the items of a reply that an earlier process has begun."""
+        self.output.go_on(reply.entries, reply.closed)
+        self._tokens_from = reply.tokens
+        if (entry := reply.message) is None:
+            return
+        self.entry, self.id, self.index = entry, entry.id, reply.entries.index(entry)
+        self.text, self._known_chars = entry.text, len(entry.text)
+        if self._track is not None:
+            self._track = entry.spoken = entry.spoken or SpokenTrack()
+            self.text = self._spoken.go_on(entry.text, self._track.tags)
+            self._track.tags = self._spoken.tags
+            self._since_ms = self._track.sent / SAMPLE_RATE * 1e3
 
     @property
     def sent(self) -> int:
@@ -169,18 +219,19 @@ class ItemWriter:
         """Announce the item and its one content part; see `_due`."""
         self.index = len(self.output.entries)
         self.entry = ItemEntry(self.id, "assistant", "", "in_progress", self._track)
-        await self.output.begin(self.entry)
-        await self._put_part("response.content_part.added", "")
+        added: dict[str, Any] = {"type": "response.content_part.added", "part": self._part("")}
+        part = self.output.make(ev.ContentPartEvent, self.index, item_id=self.id, **added)
+        await self.output.begin(self.entry, part)
 
-    async def _put_part(self, type: str, text: str) -> None:
-        part = Part(type="text", text=text)
+    def _part(self, text: str) -> Part:
         if self._track is not None:
-            part = Part(type="audio", transcript=text)
-        await self._put(ev.ContentPartEvent, type=type, part=part)
+            return Part(type="audio", transcript=text)
+        return Part(type="text", text=text)
 
     async def chunk(self, chunk: Chunk) -> None:
         """Send a chunk's text (in an audio response: the part that is certain to contain no tag)."""
         self._timings.chunk(chunk)
+        chunk = chunk.since(self._known_chars)
         if self.entry is None and self._due(chunk):
             await self._open()
         if self.entry is not None:
@@ -189,7 +240,7 @@ class ItemWriter:
             extra = Extra(tokens=chunk.tokens, round=chunk.round)
             delta: dict[str, Any] = {"type": "specstream.reasoning.delta", "delta": chunk.reasoning}
             await self._put(ev.TextDeltaEvent, extra, **delta)
-        self._ends += chunk.ends
+        self._ends += chunk.ends[self._tokens_from + len(self._ends) - chunk.tokens.start :]
         if chunk.reasoning_end > self._tokens_from:
             del self._ends[: chunk.reasoning_end - self._tokens_from]
             self._tokens_from = chunk.reasoning_end
@@ -278,6 +329,7 @@ class ItemWriter:
 
     async def cue(self, cue: AvatarCue) -> None:
         """Send a cue."""
+        cue = replace(cue, t_ms=cue.t_ms + self._since_ms)
         await self._put(ev.AvatarDeltaEvent, cue=replace(cue, samples=of_cue(cue)))
 
     async def shot(self, shot: ScenePrompt) -> None:
@@ -304,7 +356,8 @@ class ItemWriter:
                 await self._say(self._spoken.close())
             await self._put(ev.AudioDone, Extra(words=list(unsent) or None))
             await self._put(ev.TranscriptDone, transcript=self.text)
-        await self._put_part("response.content_part.done", self.text)
+        done: dict[str, Any] = {"type": "response.content_part.done", "part": self._part(self.text)}
+        await self._put(ev.ContentPartEvent, **done)
         entry.status = "completed" if status == "completed" else "incomplete"
         entry.phase = "commentary" if self.output.calls else "final_answer"
         if status == "cancelled":

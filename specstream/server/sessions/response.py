@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from specstream.realtime.resources import (
     EndStatus,
     Reason,
     Response,
-    Status,
+    ResponseEnd,
     StatusDetails,
     Usage,
 )
@@ -25,6 +25,7 @@ from specstream.server.sessions.audio import AudioPacer, Encoder, Piece
 from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.output import ItemWriter
 from specstream.server.sessions.request import ResponseRequest, ServedSession, Service
+from specstream.server.sessions.restored import RestoredReply
 from specstream.server.sessions.timings import Timings
 from specstream.stages.pipeline import Event, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
@@ -84,6 +85,7 @@ class ResponseTurn:
         pipeline: The stages that make speech, cues and shots.
         outbox: Where its events go.
         place: Is held while the reply is made, so that not too many are made at once.
+        begun: The response, as far as an earlier process has got with it.
     """
 
     def __init__(
@@ -94,24 +96,31 @@ class ResponseTurn:
         pipeline: Pipeline,
         outbox: Outbox,
         place: AbstractAsyncContextManager[object],
+        begun: RestoredReply | None = None,
     ) -> None:
-        self.id = new_id("resp")
+        self.id = begun.id if begun is not None else new_id("resp")
+        self._begun = begun
         self.finished = anyio.Event()
         self._request = request
         self.replies = replies
         self.pipeline = pipeline
         self._counters = service.counters
         self._place = place
-        self._put = outbox.put
+        self._put, self._record = outbox.put, outbox.record
         self._timings = Timings(lambda: outbox.t_ms, service.counters)
         self._item = ItemWriter(self.id, request, outbox, self._timings)
+        if begun is not None:
+            self._item.go_on(begun)
         limits = service.limits
-        self._pacer = AudioPacer(service.clock, lead_s=limits.lead_s, buffer_s=limits.buffer_s)
+        self._pacer = AudioPacer(
+            service.clock, lead_s=limits.lead_s, buffer_s=limits.buffer_s, since=self._item.sent
+        )
         self._account = service.caller.account
         self._generation: Any = None
         self._turn: Turn[Any] | None = None
         self._scope = anyio.CancelScope()
         self._cancelled: SpecstreamError | Reason | None = None  # why, once it was cancelled
+        self._lost = False  # with the process that had begun it
         self._closing = False
         self._counted = False
         self._error: BaseException | None = None
@@ -144,16 +153,22 @@ class ResponseTurn:
         if self._turn is None:
             self._scope.cancel()
         else:
+            if heard_ms is not None and self._begun is not None:
+                heard_ms = max(0, heard_ms - self._pacer.since_ms)
             self._turn.interrupt(heard_ms, why.code if isinstance(why, SpecstreamError) else why)
         return True
 
     async def run(self) -> None:
         """Perform the response. Cancelling it (the connection is gone) releases everything."""
         try:
-            await self._put_response("in_progress")
+            if self._begun is None:
+                await self._put_response("response.created", ResponseEnd(status="in_progress"))
             try:
                 with self._scope:
-                    await self._perform()
+                    if self._begun is None or self._begun.goes_on:
+                        await self._perform()
+                    else:
+                        self._lost = True  # unless it was at its end
             except SpecstreamError as error:
                 self._error = error
             except Exception as error:  # a response may break; the session goes on
@@ -183,7 +198,11 @@ class ResponseTurn:
             ) as generation,
         ):
             self._generation = generation
-            shown = PreviewTap(generation, self._preview) if "preview" in request.wants else None
+            shown: AsyncIterator[Chunk | Preview] | None = None
+            if self._begun is not None:
+                shown = self._rest(generation, self._begun)
+            elif "preview" in request.wants:
+                shown = PreviewTap(generation, self._preview)
             output = self._pacer if request.audio else None
             async with (
                 speaking(generation, self.pipeline, output, chunks=shown) as turn,
@@ -197,6 +216,24 @@ class ResponseTurn:
                         await self._take(event)
                 except SpecstreamError as error:
                     self._error = self._error or error
+
+    async def _rest(self, generation: Any, begun: RestoredReply) -> AsyncGenerator[Chunk, None]:
+        """What an earlier process has not sent of the same reply, from the first word that wasn't heard.
+
+        A reply that begins otherwise now (by another model, say) is lost.
+        """
+        entry = begun.message
+        sent = entry.text if entry is not None else ""
+        heard = len(sent)
+        if entry is not None and entry.spoken is not None:
+            heard = entry.spoken.cut(sent, entry.spoken.sent)
+        async for chunk in generation:
+            rest = sent[chunk.chars.start :]
+            if not (rest.startswith(chunk.text) or chunk.text.startswith(rest)):
+                self._lost = True
+                generation.cancel()
+                return
+            yield chunk.since(heard)
 
     def _preview(self, preview: Preview) -> None:
         if not self._cancelled:
@@ -245,42 +282,53 @@ class ResponseTurn:
             await self._item.audio(nothing, rest)
 
     async def _close(self) -> None:
-        status = self._status()
+        end = self._begun.end if self._begun is not None else None
+        if end is None:
+            end = self._end()
+        if self._record is not None:
+            self._record.ends(self.id, end)
+        assert end.status != "in_progress"
+        status = end.status
         await self._item.close(status, self._pacer.unsent())
         await self._item.output.close_calls()
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
         self._counters.responses[status] += 1
         self._counted = True
-        await self._put_response(status)
+        await self._put_response("response.done", end)
+
+    def _end(self) -> ResponseEnd:
+        status = self._status()
+        lost: Reason | None = "server_restarted" if self._lost else None
+        details = StatusDetails.of(status, self._cancelled or self._error or lost)
+        usage = Usage.of(self._generation and self._generation.report)
+        return ResponseEnd(status=status, status_details=details, usage=usage)
 
     def _status(self) -> EndStatus:
         if self._cancelled:
             return "cancelled"
         if self._error is not None:
             return "failed"
+        if self._lost:
+            return "incomplete"
         finish = self._generation.report.finish_reason if self._generation is not None else "stop"
         return "incomplete" if finish == "length" else "completed"
 
-    async def _put_response(self, status: Status) -> None:
-        request, details, usage = self._request, None, None
-        if status != "in_progress":
-            details = StatusDetails.of(status, self._cancelled or self._error)
-            usage = Usage.of(self._generation and self._generation.report)
+    async def _put_response(self, type: Any, end: ResponseEnd) -> None:
+        request = self._request
         output = {"format": request.format.model_dump(), "voice": request.voice}
         response = Response(
             id=self.id,
-            status=status,
-            status_details=details,
+            status=end.status,
+            status_details=end.status_details,
             output=[entry.wire() for entry in self._item.output.entries],
             conversation_id=request.conversation.id if request.conversation is not None else None,
             output_modalities=["audio" if request.audio else "text"],
             max_output_tokens=request.max_output_tokens,
             audio={"output": output} if request.audio else None,
-            usage=usage,
+            usage=end.usage,
             metadata=request.metadata,
         )
-        type: Any = "response.created" if status == "in_progress" else "response.done"
         await self._put(ev.ResponseEvent(type=type, response=response))
 
     def _report(self) -> dict[str, Any]:

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections import deque
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 
+from specstream.errors import JournalFailed, JournalTaken
 from specstream.realtime.events import ErrorEvent, ResumedEvent
 from specstream.realtime.resources import ErrorDetail
-from specstream.realtime.wire import Refused
 from specstream.server.keys import KeyAccount
 from specstream.server.limits import drop_slow_reader
+from specstream.server.sessions.record import SessionRecord
+from specstream.server.sessions.restored import RestoredSession
 from specstream.server.socket import Socket, SocketClosed
 from specstream.signals import Clock, Signal
 
-__all__ = ["ResumableSocket", "Resumables"]
+__all__ = ["ResumableSocket", "new_token"]
 
 MAX_UNACKED = 8 << 20
 """Bytes of events that a client has not acknowledged; then its session waits. Two minutes of speech."""
 _LEFT = (1000, 1001)  # close codes by which a client says that it won't come again
 _ACK = '"specstream.ack"'
 _ACK_CHARS = 200
+
+_log = logging.getLogger("specstream.realtime")
+
+
+def new_token() -> str:
+    """Return a token for a session; who has it can read the session."""
+    return secrets.token_urlsafe(24)
 
 
 class ResumableSocket:
@@ -37,21 +48,39 @@ class ResumableSocket:
         socket: The first connection.
         account: Whose key opened the session; only the same may resume it.
         resume_s: Seconds that the session waits for its client to come back.
+        token: The session's; None: a new one.
+        record: Where frames are written down before they are sent.
+        restored: The session as an earlier process has left it; ``socket`` isn't used before `serve`.
     """
 
-    def __init__(self, socket: Socket, account: KeyAccount, resume_s: float) -> None:
-        self.token = secrets.token_urlsafe(24)
+    def __init__(
+        self,
+        socket: Socket,
+        account: KeyAccount,
+        resume_s: float,
+        *,
+        token: str | None = None,
+        record: SessionRecord | None = None,
+        restored: RestoredSession | None = None,
+    ) -> None:
+        self.token = token or new_token()
         self.account = account
         self.resume_s = resume_s
+        self.record = record
         self.received = 0
         """Frames that came from the client, without acknowledgements."""
+        self.broken = False
+        """Whether the session could not be written down."""
         self.address = socket.address
         self._socket: Socket | None = socket
         self._frames: deque[str] = deque()
-        self._first = self._next = (
-            0  # numbers of the oldest frame that is kept, and of the next to write
-        )
-        self._bytes = 0
+        self._first = 0  # number of the oldest frame that is kept
+        if restored is not None:
+            self._socket, self.received = None, restored.applied
+            self._frames.extend(frame.text for frame in restored.frames)
+            self._first = restored.frames[0].seq if restored.frames else 0
+        self._next = self._first  # to write
+        self._bytes = sum(map(len, self._frames))
         self._written = 0  # bytes, to the present connection
         self._writing = anyio.Lock()
         self._changed = Signal()
@@ -75,12 +104,14 @@ class ResumableSocket:
                 with anyio.move_on_after(self.resume_s) as waited:
                     while self._socket is None and not self._closed:
                         await self._changed.wait()
-                self._closed = self._closed or waited.cancelled_caught
+                if waited.cancelled_caught:
+                    self._closed = True
                 continue
             try:
                 frame = await socket.receive()
             except SocketClosed as left:
-                self._closed = self._closed or (left.code in _LEFT and self._socket is socket)
+                if left.code in _LEFT and self._socket is socket and not self._closed:
+                    self._closed = True
                 self._detach(socket)
                 continue
             if isinstance(frame, str) and _ACK in frame[:_ACK_CHARS] and self._acknowledges(frame):
@@ -97,9 +128,29 @@ class ResumableSocket:
             await self._changed.wait()
         if self._closed:
             raise SocketClosed
+        if self.record is not None:
+            await self._commit(self.record)
         self._frames.append(text)
         self._bytes += len(text)
         await self._write()
+
+    async def _commit(self, record: SessionRecord) -> None:
+        """Write down what is about to be sent, or end the session here: it can be resumed elsewhere."""
+        try:
+            await record.commit()
+        except JournalFailed as error:
+            self.broken = True
+            if not isinstance(error, JournalTaken):
+                _log.error("a session ends: %s", error)
+                await self._tell(ErrorEvent(error=ErrorDetail.of(error, None)))
+            await self.close(1011, error.code)
+            raise SocketClosed from error
+
+    async def _tell(self, event: ErrorEvent) -> None:
+        """Send an event that is no part of the session."""
+        if self._socket is not None:
+            with suppress(SocketClosed):
+                await self._socket.send(event.model_dump_json())
 
     async def _write(self) -> None:
         async with self._writing:
@@ -129,6 +180,8 @@ class ResumableSocket:
 
     def _forget(self, seq: int) -> None:
         """Drop the frames up to the one with this number."""
+        if self.record is not None and self._frames and self._first <= seq:
+            self.record.forget(seq)
         while self._frames and self._first <= seq:
             self._bytes -= len(self._frames.popleft())
             self._first += 1
@@ -191,30 +244,3 @@ class ResumableSocket:
         if self._socket is not None:
             self._socket.abort()
             self._detach(self._socket)
-
-
-class Resumables:
-    """The sessions of a server that can be resumed, by their tokens."""
-
-    def __init__(self, timer: Clock) -> None:
-        self._timer = timer
-        self._sockets: dict[str, ResumableSocket] = {}
-
-    def add(self, socket: ResumableSocket) -> None:
-        """Let a session be resumed."""
-        self._sockets[socket.token] = socket
-
-    def remove(self, socket: ResumableSocket) -> None:
-        """The session is over."""
-        self._sockets.pop(socket.token, None)
-
-    async def resume(self, socket: Socket, token: str, seen: int, account: KeyAccount) -> None:
-        """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
-        held = self._sockets.get(token)
-        if held is None or held.account is not account or not held.can_resume(seen):
-            message = "There is no session to resume: it has ended, or what was missed is gone."
-            refusal = Refused("resume_expired", message, param="resume")
-            await socket.send(ErrorEvent(error=ErrorDetail.of(refusal, None)).model_dump_json())
-            await socket.close(1008, "resume_expired")
-            return
-        await held.serve(socket, seen, self._timer)

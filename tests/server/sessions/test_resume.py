@@ -63,11 +63,14 @@ class Client:
                 await socket.send(json.dumps({"type": "specstream.ack", "seq": self.seen}))
 
 
-async def ask(socket: ClientConnection, **response: Any) -> None:
+async def ask(socket: ClientConnection, *, skip: int = 0, **response: Any) -> None:
+    """Send a question's two frames; ``skip``: so many of them have arrived."""
     content = [{"type": "input_text", "text": "Hi"}]
     item = {"type": "message", "role": "user", "content": content}
-    await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
-    await socket.send(json.dumps({"type": "response.create", "response": response}))
+    frames: list[Any] = [{"type": "conversation.item.create", "item": item}]
+    frames.append({"type": "response.create", "response": response})
+    for frame in frames[skip:]:
+        await socket.send(json.dumps(frame))
 
 
 def plain(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -152,8 +152,8 @@ async def test_the_face_comes_to_rest_where_the_reply_was_heard(buffer_s: float,
         if how == "truncate":
             await wire.truncate(talking.item, 500)
         elif how == "speech":
-            (connection,) = stand.server._connections
-            await connection.interrupt()
+            (connection,) = stand.server._sessions._connections
+            await connection._responses.interrupt()
         else:
             await wire.send("response.cancel")
         at = 500 if how == "truncate" else 750

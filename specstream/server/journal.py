@@ -1,0 +1,329 @@
+"""What a server writes down of its sessions, so that they outlive its process.
+
+A journal knows nothing of what is in a session: it keeps numbered frames and named records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
+
+import anyio
+from anyio import to_thread
+
+from specstream.errors import ConfigError, JournalFailed, JournalTaken
+
+__all__ = [
+    "Change",
+    "Drop",
+    "Forget",
+    "Frame",
+    "Journal",
+    "Put",
+    "SavedSession",
+    "SessionLog",
+    "SqliteJournal",
+    "session_name",
+]
+
+FORMAT = "1"
+"""Of the records; a session that was written in another format is refused, and left as it is."""
+
+
+class Frame(NamedTuple):
+    """Keep a frame that a client has not acknowledged."""
+
+    seq: int
+    text: str
+
+
+class Forget(NamedTuple):
+    """Drop the frames up to this number, but not the newest of all."""
+
+    seq: int
+
+
+class Put(NamedTuple):
+    """Keep a record, in place of one of the same name."""
+
+    name: str
+    value: str
+
+
+class Drop(NamedTuple):
+    """Drop the records whose names begin so."""
+
+    prefix: str
+
+
+Change = Frame | Forget | Put | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """What was written of a session: its frames in order, and its records by name."""
+
+    frames: tuple[Frame, ...]
+    records: dict[str, str]
+
+
+class SessionLog(Protocol):
+    """Where one process writes one session."""
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Write all changes or none; once it returns they outlive the process.
+
+        Cancelling the call waits for its end.
+
+        Raises:
+            JournalTaken: another process has taken the session.
+            JournalFailed: it can't be written.
+        """
+
+    async def aclose(self, *, remove: bool) -> None:
+        """Write no more. ``remove``: the session is over, drop it, unless another process has it."""
+
+
+class Journal(Protocol):
+    """A place for the sessions of a server, or of several that share it."""
+
+    async def begin(self, token: str, owner: str) -> SessionLog:
+        """Begin a session; ``owner`` tells whose it is.
+
+        Raises:
+            JournalFailed: it can't be written.
+        """
+
+    async def take(self, token: str, owner: str) -> tuple[SessionLog, SavedSession] | None:
+        """Take a session, from whichever process has it.
+
+        None: there is none, it is too old, or somebody else's.
+
+        From then on the other process can't write it any more.
+
+        Raises:
+            JournalFailed: it can't be read.
+        """
+
+    async def sweep(self) -> None:
+        """Drop the sessions that are too old."""
+
+    async def aclose(self) -> None:
+        """Release what the journal holds; its sessions stay."""
+
+
+def session_name(token: str) -> str:
+    """The name of a session in a journal: its token can't be read from it."""
+    return hashlib.sha256(token.encode()).hexdigest()[:40]
+
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE meta (format TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL);
+CREATE TABLE frames (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE records (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_SUFFIX = ".session"
+_BUSY_S = 5.0
+_LAST = "\U0010ffff"  # behind every name
+
+
+class SqliteJournal:
+    """A `Journal` in a folder of one machine: one SQLite file (WAL) for each session.
+
+    Never on a network file system. Files can be read by this user alone. A commit outlives the process;
+    with ``durable`` it outlives the machine, too, and takes milliseconds instead of microseconds.
+
+    Args:
+        folder: Is made if it isn't there.
+        durable: Wait for the disk at each commit.
+        max_age_s: Sessions in which nothing was written for so long are dropped.
+
+    Raises:
+        ConfigError: the folder can't be made or written.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False, max_age_s: float = 3600.0) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the journal's folder {folder} can't be made: {error}") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(f"the journal's folder {folder} can't be written")
+        self.folder, self.durable, self.max_age_s = folder, durable, max_age_s
+        self._threads = anyio.CapacityLimiter(4)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await to_thread.run_sync(work, limiter=self._threads)  # a cancel waits for its end
+
+    def _path(self, token: str) -> Path:
+        return self.folder / (session_name(token) + _SUFFIX)
+
+    async def begin(self, token: str, owner: str) -> SessionLog:
+        """See `Journal.begin`."""
+        path = self._path(token)
+
+        def make() -> _SqliteLog:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            database = _connect(path, self.durable)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            database.execute("INSERT INTO meta VALUES (?, ?, 1)", (FORMAT, owner))
+            return _SqliteLog(database, path, 1, self._run)
+
+        return await self._run(_told(make, "begun"))
+
+    async def take(self, token: str, owner: str) -> tuple[SessionLog, SavedSession] | None:
+        """See `Journal.take`."""
+        path = self._path(token)
+
+        def read() -> tuple[SessionLog, SavedSession] | None:
+            if not path.exists() or self._age(path) > self.max_age_s:
+                return None
+            database = _connect(path, self.durable)
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                meta = database.execute("SELECT format, owner, epoch FROM meta").fetchone()
+                if meta is None or meta[1] != owner:
+                    database.close()
+                    return None
+                format, _, epoch = meta
+                if format != FORMAT:
+                    raise JournalFailed(f"the session was written in format {format}, not {FORMAT}")
+                database.execute("UPDATE meta SET epoch = ?", (epoch + 1,))
+                rows = database.execute("SELECT seq, text FROM frames ORDER BY seq")
+                frames = tuple(Frame(*row) for row in rows)
+                saved = SavedSession(frames, dict(database.execute("SELECT * FROM records")))
+                database.execute("COMMIT")
+            except BaseException:
+                database.close()
+                raise
+            return _SqliteLog(database, path, epoch + 1, self._run), saved
+
+        return await self._run(_told(read, "read"))
+
+    async def sweep(self) -> None:
+        """See `Journal.sweep`."""
+
+        def drop() -> None:
+            for path in self.folder.glob("*" + _SUFFIX):
+                if self._age(path) > self.max_age_s:
+                    _unlink(path)
+
+        await self._run(drop)
+
+    def _age(self, path: Path) -> float:
+        """Seconds since something was written, in the file or in the log beside it."""
+        last = 0.0
+        for file in (path, _beside(path, "-wal")):
+            try:
+                last = max(last, file.stat().st_mtime)
+            except FileNotFoundError:  # ended meanwhile, or nothing in the log
+                continue
+        return time.time() - last
+
+    async def aclose(self) -> None:
+        """See `Journal.aclose`."""
+
+
+class _SqliteLog:
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        path: Path,
+        epoch: int,
+        run: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        self._database, self._path, self._epoch, self._run = database, path, epoch, run
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """See `SessionLog.commit`."""
+
+        def write() -> None:
+            self._begin()
+            try:
+                for change in changes:
+                    self._database.execute(*_statement(change))
+                self._database.execute("COMMIT")
+            except BaseException:
+                _roll_back(self._database)
+                raise
+
+        await self._run(_told(write, "written"))
+
+    def _begin(self) -> None:
+        """Lock the file, if the session is still this process's."""
+        self._database.execute("BEGIN IMMEDIATE")
+        if self._database.execute("SELECT epoch FROM meta").fetchone() != (self._epoch,):
+            _roll_back(self._database)
+            raise JournalTaken("another process has taken the session over")
+
+    async def aclose(self, *, remove: bool) -> None:
+        """See `SessionLog.aclose`."""
+
+        def close() -> None:
+            with closing(self._database):
+                if remove:
+                    self._begin()
+                    self._database.execute("DELETE FROM meta")  # for who has opened it meanwhile
+                    self._database.execute("COMMIT")
+                    _unlink(self._path)
+
+        with suppress(JournalTaken):
+            await self._run(_told(close, "ended"))
+
+
+def _statement(change: Change) -> tuple[str, tuple[object, ...]]:
+    match change:
+        case Frame(seq, text):
+            return "INSERT INTO frames VALUES (?, ?)", (seq, text)
+        case Forget(seq):
+            newest = "(SELECT MAX(seq) FROM frames)"
+            return f"DELETE FROM frames WHERE seq <= ? AND seq < {newest}", (seq,)
+        case Put(name, value):
+            return "INSERT OR REPLACE INTO records VALUES (?, ?)", (name, value)
+        case Drop(prefix):
+            return "DELETE FROM records WHERE name >= ? AND name < ?", (prefix, prefix + _LAST)
+
+
+def _connect(path: Path, durable: bool) -> sqlite3.Connection:
+    options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+    address = f"file:{quote(str(path))}?mode=rw"
+    database: sqlite3.Connection = sqlite3.connect(address, timeout=_BUSY_S, uri=True, **options)
+    database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    return database
+
+
+def _roll_back(database: sqlite3.Connection) -> None:
+    if database.in_transaction:  # a full disk has rolled back by itself
+        database.execute("ROLLBACK")
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _unlink(path: Path) -> None:
+    for file in (path, _beside(path, "-wal"), _beside(path, "-shm")):
+        file.unlink(missing_ok=True)
+
+
+def _told(work: Callable[[], T], done: str) -> Callable[[], T]:
+    """Raises JournalFailed where the database or the file system fails."""
+
+    def told() -> T:
+        try:
+            return work()
+        except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+            raise JournalFailed(f"a session can't be {done} in the journal: {error}") from error
+
+    return told

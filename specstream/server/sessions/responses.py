@@ -1,0 +1,227 @@
+"""The responses of one session: started by its client or by the end of a turn, and cancelled."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import nullcontext
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from specstream.errors import SpecstreamError
+from specstream.realtime import events as ev
+from specstream.realtime.resources import ErrorDetail, Failure
+from specstream.realtime.settings import ResponseSettings
+from specstream.realtime.wire import Refused
+from specstream.server.limits import Meter
+from specstream.server.sessions.boxes import Outbox
+from specstream.server.sessions.microphone import Microphone
+from specstream.server.sessions.request import AdapterPool, ResponseRequest, Service
+from specstream.server.sessions.response import ResponseTurn
+from specstream.server.sessions.restored import RestoredReply, RestoredSession
+from specstream.server.sessions.session import RealtimeSession
+
+__all__ = ["SessionResponses"]
+
+MAX_RESPONSES = 4
+"""Responses of one session at once: a place for the conversation's, the others for those out of band."""
+OUT_OF_BAND_AT_ONCE = 1
+"""Out-of-band responses of a session that are generated at once: no session may fill the batch."""
+
+_RESTARTED = "The server has restarted before what was said was understood; say it again."
+_NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match on these words
+
+
+class SessionResponses:
+    """The responses under way. `respond`, `interrupt` and `report` are what a microphone needs.
+
+    Args:
+        service: What sessions share, and who the caller is.
+        session: The settings and the conversation.
+        outbox: Where events go; its record notes each response.
+        meter: What the client pays with.
+
+    Attributes:
+        ending: Why no more responses begin, if none may.
+        quiet_since: When the last response ended, on the clock of the event loop.
+        microphone: The input audio, whose next turn may be answered once a response has ended.
+    """
+
+    def __init__(
+        self, service: Service, session: RealtimeSession, outbox: Outbox, meter: Meter
+    ) -> None:
+        self.ending: Refused | None = None
+        self.quiet_since = 0.0
+        self.microphone: Microphone | None = None
+        self._service, self._session, self._outbox, self._meter = service, session, outbox, meter
+        self._out_of_band = anyio.Semaphore(OUT_OF_BAND_AT_ONCE)
+        self._replies = service.engine.session()
+        self._adapters = AdapterPool(service.factories)
+        self._running: dict[str, ResponseTurn] = {}
+        self._starting = anyio.Lock()
+        self._group: TaskGroup | None = None
+
+    def open(self, group: TaskGroup) -> None:
+        """Run responses in this group from now on."""
+        self._group = group
+
+    async def aclose(self) -> None:
+        """Release what responses have used; the group has ended."""
+        await self._replies.aclose()
+        await self._adapters.aclose()
+
+    @property
+    def none(self) -> bool:
+        """Whether no response is under way."""
+        return not self._running
+
+    @property
+    def responding(self) -> bool:
+        """Whether a response of the conversation is under way."""
+        return self.speaking() is not None
+
+    def speaking(self) -> ResponseTurn | None:
+        """Return the response that writes to the conversation, if there is one."""
+        return next((turn for turn in self._running.values() if not turn.out_of_band), None)
+
+    def get(self, response_id: str) -> ResponseTurn | None:
+        """Return a response under way."""
+        return self._running.get(response_id)
+
+    async def over(self) -> None:
+        """Wait until no response is under way."""
+        while self._running:
+            await next(iter(self._running.values())).finished.wait()
+            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
+
+    def cancel_all(self, why: Refused) -> None:
+        """Cancel what is under way, for a reason of the server's."""
+        for response in self._running.values():
+            response.cancel(why)
+
+    async def cancel(self, response: ResponseTurn | None) -> None:
+        """Cancel a response for the client, and wait for its end.
+
+        Raises:
+            Refused: there is none, or it is ending.
+        """
+        if response is None or not response.cancel():
+            raise Refused("response_cancel_not_active", _NOT_ACTIVE)
+        await response.finished.wait()
+
+    async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
+        """Send an ``error`` event; ``event_id`` is that of the client's frame that caused it."""
+        await self._outbox.put(ev.ErrorEvent(error=ErrorDetail.of(error, event_id)))
+
+    async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
+        """Start a response; an error or refusal becomes an ``error`` event."""
+        try:
+            await self.start(asked)
+        except SpecstreamError as error:
+            await self.report(error, event_id)
+
+    async def interrupt(self) -> None:
+        """Cancel the conversation's response, if there is one, because the user speaks."""
+        async with self._starting:
+            speaking = self.speaking()
+        if speaking is not None:
+            speaking.cancel("turn_detected")
+            await speaking.finished.wait()
+            await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
+
+    async def restore(self, restored: RestoredSession) -> None:
+        """Go on where an earlier process has ended: nothing of what it had begun is left open."""
+        if not all(restored.turns.values()):
+            await self._outbox.put(ev.InputCleared())
+        for item_id in (item_id for item_id, committed in restored.turns.items() if committed):
+            failure = Failure(type="server_error", code="server_restarted", message=_RESTARTED)
+            await self._outbox.put(ev.TranscriptionFailed(item_id=item_id, error=failure))
+        for reply in restored.replies:
+            if not reply.created:
+                await self.respond(reply.asked)
+                continue
+            try:
+                await self._begin(reply.asked, reply.request(self._session), reply)
+            except SpecstreamError as error:  # this server can't do what the earlier one could
+                await self.report(error)
+        if restored.deferred is not None:
+            await self.respond(restored.deferred)
+
+    async def start(self, asked: ResponseSettings) -> None:
+        """Start a response.
+
+        Raises:
+            Refused: it can't be done, or another one is in its way.
+            AdapterError: a stage can't be made.
+        """
+        async with self._starting:  # both the client and the end of a turn start responses
+            why = self._service.caller.account.refusal()
+            if self.ending is not None or why is not None:
+                raise self.ending or Refused("insufficient_quota", f"{why}.")
+            await self._meter.answer()
+            request = self._session.request(asked)
+            apart = request.conversation is None
+            if not apart and (active := self.speaking()) is not None:
+                message = f"Conversation already has an active response in progress: {active.id}."
+                message += " Cancel it, or wait for it."
+                raise Refused("conversation_already_has_active_response", message)
+            out_of_band = sum(turn.out_of_band for turn in self._running.values())
+            if apart and out_of_band >= MAX_RESPONSES - 1:
+                message = (
+                    f"{out_of_band} out-of-band responses are under way already; wait for one."
+                )
+                raise Refused("too_many_responses", message)
+            await self._begin(asked, request)
+
+    async def _begin(
+        self, asked: ResponseSettings, request: ResponseRequest, begun: RestoredReply | None = None
+    ) -> None:
+        pipeline = await self._adapters.pipeline(
+            audio=request.audio,
+            avatar="avatar" in request.wants,
+            prompt="prompt" in request.wants,
+        )
+        if self.ending is not None:  # meanwhile: a remote adapter may take seconds to answer
+            self._adapters.release(pipeline)
+            raise self.ending
+        apart = request.conversation is None
+        replies = self._service.engine.session() if apart else self._replies
+        place = self._out_of_band if apart else nullcontext()
+        if self._outbox.record is not None:
+            request, again = self._repeatable(request)
+            if begun is not None:
+                begun.goes_on = begun.may_go_on and (again or not begun.entries)
+        shared = self._service, replies, pipeline, self._outbox, place
+        response = ResponseTurn(request, *shared, begun)
+        self._running[response.id] = response
+        if not apart and self.microphone is not None:
+            self.microphone.answered()
+        if self._outbox.record is not None:
+            self._outbox.record.answers(response.id, asked, request)
+        assert self._group is not None
+        self._group.start_soon(self._run, response)
+
+    def _repeatable(self, request: ResponseRequest) -> tuple[ResponseRequest, bool]:
+        """The request so that another process would write the same reply, and whether it would."""
+        capabilities = getattr(self._service.engine, "capabilities", None)
+        if capabilities is None or not capabilities.reproducible:
+            return request, False
+        if request.params.seed is None:
+            params = replace(request.params, seed=secrets.randbits(31))
+            request = replace(request, params=params)
+        return request, True
+
+    async def _run(self, response: ResponseTurn) -> None:
+        try:
+            await response.run()
+        finally:
+            self.quiet_since = anyio.current_time()
+            del self._running[response.id]
+            self._adapters.release(response.pipeline)
+            if response.out_of_band:
+                with anyio.CancelScope(shield=True):
+                    await response.replies.aclose()
+        if self.microphone is not None:
+            await self.microphone.settle()
