@@ -239,6 +239,22 @@ def test_a_file_that_can_not_be_signed_is_an_output_error(
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
+def test_no_unsigned_speech_is_left_where_signed_speech_was_asked_for(
+    credentials: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(signer: SpeechSigner, path: Path) -> None:
+        assert path.exists()
+        raise OutputError(f"can't sign {path}")
+
+    monkeypatch.setattr(SpeechSigner, "sign", refuse)
+    assert say(tmp_path, "--sign-cert", str(credentials / "both.pem")) == 1
+    assert "can't sign" in capsys.readouterr().err
+    assert "speech.wav" not in {path.name for path in tmp_path.iterdir()}
+
+
 def test_without_the_library_one_error_says_what_to_install(
     credentials: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
