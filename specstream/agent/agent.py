@@ -64,6 +64,8 @@ class Agent:
             server (see `OpenAIEngine`), whose model ``target`` names.
         voice: A voice's name or object, or a stage; ``"auto"`` is
             `specstream.stages.adapters.default_voice`; None: text only.
+        mark: What marks the speech as machine-made before anybody gets it (see
+            `specstream.stages.AudioMark`): a mark's name or object; None: none.
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
         recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
@@ -94,6 +96,7 @@ class Agent:
         *,
         engine: TextEngine | str | None = None,
         voice: Any = "auto",
+        mark: Any = None,
         avatar: Any = None,
         prompts: Any = None,
         ears: Any = None,
@@ -123,7 +126,7 @@ class Agent:
         self._sample_rate = sample_rate
         self._playout = playout_of(play)
         echo = echo if self._playout.audible else None
-        self._made_of = (voice, avatar, prompts, ears, turns, echo)
+        self._made_of = (voice, mark, avatar, prompts, ears, turns, echo)
         self._system, self._params = system, params
         self._stack = AsyncExitStack()
         self._events: Link[Event] = Link(_MAX_EVENTS)

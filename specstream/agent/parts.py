@@ -27,6 +27,7 @@ from specstream.stages.adapters import (
 )
 from specstream.stages.hold import Hold
 from specstream.stages.interfaces import SpeechSynthesizer, VoiceCapabilities
+from specstream.stages.marking import marked
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Phrase, SamplingParams, Span, SpeechBuffer
@@ -136,6 +137,7 @@ def check_options(engine: Any, sample_rate: Any, system: Any, params: Any, preem
 
 async def make_parts(
     voice: Any,
+    mark: Any,
     avatar: Any,
     prompts: Any,
     ears: Any,
@@ -152,8 +154,10 @@ async def make_parts(
 
     Raises:
         AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
-        ConfigError: an avatar without a voice, or ears of which one half is missing.
+        ConfigError: an avatar or a mark without a voice, or ears of which one half is missing.
     """
+    if voice is None and mark is not None:
+        raise ConfigError("a mark goes into speech: give the agent a voice, or mark=None")
     if voice is None and avatar is not None:
         raise ConfigError("an avatar follows a voice: give the agent a voice, or avatar=None")
     if ears is not None and turns is None:
@@ -166,7 +170,10 @@ async def make_parts(
         voice = await _made("voice", voice)
         if keeps and not hasattr(voice, "run"):
             voice = first = FirstPhrase(voice)
-        branches.append([stage_of("voice", voice)])
+        speaking = stage_of("voice", voice)
+        if mark is not None:
+            speaking = marked(speaking, await _made("mark", mark))
+        branches.append([speaking])
         if avatar is not None:
             branches[0].append(await _stage("avatar", avatar))
     if prompts is not None:

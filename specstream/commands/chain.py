@@ -6,23 +6,34 @@ import argparse
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from specstream.commands.output import note
+from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.protocol import TextEngine
 from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.methods import OwnProposerConfig
+from specstream.models.kept import shipped_heads
 from specstream.remote.stage import RemoteStage
 from specstream.stages.adapters import AdapterKind, default_voice, load_adapter, stage_of
 from specstream.stages.interfaces import SpeechSynthesizer
+from specstream.stages.marking import marked
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 
 __all__ = [
+    "BUNDLED",
     "delivery_of",
     "load_voice",
+    "names_of",
     "open_pipeline",
     "stage_or_adapter",
 ]
+
+BUNDLED = "bundled-target"
+"""What the target is called that comes with the package."""
+_OWN = {DEFAULT_TARGET: BUNDLED, DEFAULT_DRAFT: "bundled-draft"}
 
 
 def delivery_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -96,11 +107,19 @@ def _options(delivery: Mapping[str, Any]) -> str:
 
 @asynccontextmanager
 async def open_pipeline(
-    engine: TextEngine | None, voice: str, avatar: str, prompt: str, **delivery: Any
+    engine: TextEngine | None,
+    voice: str,
+    avatar: str,
+    prompt: str,
+    *,
+    mark: str | None = None,
+    names: dict[str, str] | None = None,
+    **delivery: Any,
 ) -> AsyncGenerator[Pipeline, None]:
     """Open the pipeline of a voice turn, each part by its name or address; the engine need not run yet.
 
-    ``delivery`` is the voice's speed and pitch.
+    ``mark`` names what marks the speech. ``names`` is given the names of what makes it: ``voice``,
+    ``mark``. ``delivery`` is the voice's speed and pitch.
 
     Leaving the block releases the voice and closes the connections.
 
@@ -108,16 +127,39 @@ async def open_pipeline(
         AdapterUnavailable: an adapter's name is unknown, or what it needs is missing.
         ConnectionFailed, ProtocolError, ConfigError: see `RemoteStage.connect`.
     """
+    told = {} if names is None else names
     async with AsyncExitStack() as stack:
 
         async def stage(kind: AdapterKind, name: str, **delivery: Any) -> Stage[Any, Any]:
             made = stage_or_adapter(kind, name, engine=engine, **delivery)
+            told[kind] = name.partition("?")[0]
             if isinstance(made, RemoteStage):
                 await stack.enter_async_context(made)
                 await made.connect()
             elif kind == "voice":
                 stack.push_async_callback(made.aclose)
+                told[kind] = made.capabilities.name
             return stage_of(kind, made)
 
-        speech = [await stage("voice", voice, **delivery), await stage("avatar", avatar)]
+        speaking = await stage("voice", voice, **delivery)
+        if mark is not None:
+            marker = load_adapter("mark", mark)
+            stack.push_async_callback(marker.aclose)
+            speaking = marked(speaking, marker)
+            told["mark"] = marker.capabilities.name
+        speech = [speaking, await stage("avatar", avatar)]
         yield Pipeline([speech, [await stage("prompt", prompt)]], head=SegmentStage(lookahead=True))
+
+
+def names_of(config: EngineConfig) -> dict[str, str]:
+    """Name the target and what drafts for it; of a folder or file only its last part."""
+    drafts = config.drafts or shipped_heads(config.target, config.proposer.kind)
+    if not drafts and config.target == DEFAULT_TARGET:
+        drafts = (DEFAULT_DRAFT,)
+    if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
+        drafts = () if kind == "off" else (kind,)
+    if isinstance(config.proposer, OwnProposerConfig):
+        drafts = (config.proposer.name,)
+    called = [_OWN.get(name) or Path(name).name for name in (config.target, *drafts)]
+    names = {"target": called[0], "draft": ", ".join(called[1:])}
+    return {what: name for what, name in names.items() if name}

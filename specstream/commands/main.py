@@ -34,6 +34,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         add_server_engine_options,
     )
     from specstream.commands.export import add_export_options
+    from specstream.commands.provenance import add_provenance_options, add_signing_options
     from specstream.commands.pull import add_pull_options
     from specstream.commands.serving import PORT, add_server_options
     from specstream.commands.terminal import Parser, adding_to, read_arguments
@@ -59,6 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--verbatim", verbatim, action="store_true")
     add("--compare", "also run it without speculation", action="store_true")
     _add_adapter_options(add)
+    add_signing_options(say)
 
     generate = command("generate", "write a reply, text only")
     add_prompt_options(generate)
@@ -121,6 +123,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--at TIME", "a moment of the speech, such as 3.2s or 450ms", required=True)
     add("--picture FILE", "a timeline: .svg, .png or .pdf")
 
+    about = "who signed an audio file, and what made it"
+    add_provenance_options(command("provenance", about))
     add_export_options(command("export", "recorded avatar cues, for another player of faces"))
     add_train_options(command("train", "make a draft, or a drafting head, for a target"))
     add_pull_options(command("pull", "bring a known model into the cache folder"))
@@ -145,6 +149,7 @@ def _add_adapter_options(add: Callable[..., None]) -> None:
     ):
         where = f"{what}, or the address where it is served (default: {default})"
         add(f"--{name} NAME_OR_URL", where, default=default)
+    add("--mark NAME[=VALUE]", "mark in the speech itself, as in audioseal=FOLDER (default: none)")
     _add_delivery_options(add)
 
 

@@ -18,6 +18,7 @@ import soundfile
 
 from specstream.checks import writing
 from specstream.commands.output import RunPrinter
+from specstream.commands.provenance import SpeechSigner
 from specstream.engine.engine import Engine
 from specstream.errors import OutputError, SpecstreamError
 from specstream.metrics import Report
@@ -120,14 +121,15 @@ class Recorder:
     """The files of one turn; the first event removes those of an earlier turn.
 
     Leaving the block completes the files, also after a failure; after one, files that are empty or
-    incomplete are then removed.
+    incomplete are then removed. With a ``signer`` the speech is signed once it is complete.
     """
 
-    def __init__(self, out: Path, printer: RunPrinter) -> None:
+    def __init__(self, out: Path, printer: RunPrinter, signer: SpeechSigner | None = None) -> None:
         self.counts: Counter[str] = Counter()  # of the turn's items, by the names of their types
         self.turn: SpokenRecord | None = None
         self._out = out
         self._printer = printer
+        self._signer = signer
         self._trace: list[dict[str, Any]] = []
         self._wave: soundfile.SoundFile | None = None
         self._lines: dict[str, TextIO] = {}
@@ -200,6 +202,12 @@ class Recorder:
                 self._wave = soundfile.SoundFile(path, "w", rate, channels=1, subtype="PCM_16")
             self._wave.write(np.frombuffer(speech.pcm, dtype="<i2"))
 
+    def _complete_audio(self) -> None:
+        assert self._wave is not None
+        self._wave.close()
+        if self._signer is not None:
+            self._signer.sign(self._out / "speech.wav")
+
     def _write_line(self, name: str, item: AvatarCue | ScenePrompt) -> None:
         with self._writing(name):
             self._lines[name].write(json.dumps(_plain(item), ensure_ascii=False) + "\n")
@@ -212,7 +220,7 @@ class Recorder:
         failed: OutputError | None = None
         closing: dict[str, Callable[[], None]] = {}
         if self._wave is not None:
-            closing["speech.wav"] = self._wave.close
+            closing["speech.wav"] = self._complete_audio
         closing |= {name: file.close for name, file in self._lines.items()}
         for name, close in {**closing, "trace.json": self._write_trace}.items():
             try:

@@ -6,17 +6,21 @@ import argparse
 import secrets
 import statistics
 import sys
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specstream.checks import counted
-from specstream.commands.chain import delivery_of, open_pipeline
+from specstream.commands.chain import delivery_of, names_of, open_pipeline
 from specstream.commands.common import engine_of, messages_of, params_of
 from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
 from specstream.commands.progress import loaded
+from specstream.commands.provenance import SpeechSigner
 from specstream.commands.recorder import RecordedTurn, Recorder, SpokenRecord, run_turn, speak_text
+from specstream.engine.engine import Engine
 from specstream.errors import ConfigError
+from specstream.stages.pipeline import Pipeline
 
 __all__ = ["run"]
 
@@ -31,8 +35,9 @@ async def run(args: argparse.Namespace) -> None:
     """
     if not args.out.strip():
         raise ConfigError("--out must name a folder")
+    signer = SpeechSigner.of(args)
     if args.verbatim:
-        await _read_out(args)
+        await _read_out(args, signer)
         return
     engine, params, messages = engine_of(args), params_of(args), messages_of(args)
     if args.compare and params.seed is None:
@@ -41,9 +46,8 @@ async def run(args: argparse.Namespace) -> None:
     printer = RunPrinter(
         sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
     )
-    chain = open_pipeline(engine, args.voice, args.avatar, args.prompts, **delivery_of(args))
-    with Recorder(out, printer) as recorder:
-        async with chain as pipeline, loaded(engine):
+    with Recorder(out, printer, signer) as recorder:
+        async with _chain(args, engine, signer) as pipeline, loaded(engine):
             params = replace(params_of(args, engine.manner.params), seed=params.seed)
             if args.system is None and engine.manner.system:
                 messages.insert(0, {"role": "system", "content": engine.manner.system})
@@ -72,16 +76,26 @@ async def run(args: argparse.Namespace) -> None:
     printer.check()
 
 
-async def _read_out(args: argparse.Namespace) -> None:
+def _chain(
+    args: argparse.Namespace, engine: Engine | None, signer: SpeechSigner | None
+) -> AbstractAsyncContextManager[Pipeline]:
+    """The pipeline of the options; the signer learns what its speech is made by."""
+    names = None if signer is None else signer.made_by
+    if names is not None and engine is not None:
+        names["model"] = names_of(engine.config)["target"]
+    parts = (args.voice, args.avatar, args.prompts)
+    return open_pipeline(engine, *parts, mark=args.mark, names=names, **delivery_of(args))
+
+
+async def _read_out(args: argparse.Namespace, signer: SpeechSigner | None) -> None:
     """Speak the text that was given, as a reply of that text would be spoken."""
     for name in _FOR_MODELS:
         if getattr(args, name):
             raise ConfigError(f"--verbatim loads no model: leave out --{name}")
     text, out = str(messages_of(args)[-1]["content"]), Path(args.out)
     printer = RunPrinter(sys.stdout, show_runs=False, directions=False)
-    chain = open_pipeline(None, args.voice, args.avatar, args.prompts, **delivery_of(args))
-    with Recorder(out, printer) as recorder:
-        async with chain as pipeline:
+    with Recorder(out, printer, signer) as recorder:
+        async with _chain(args, None, signer) as pipeline:
             try:
                 recorder.turn = spoken = await speak_text(text, pipeline, recorder.add)
             finally:

@@ -6,23 +6,25 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
 
-from specstream.commands.chain import delivery_of, open_pipeline, stage_or_adapter
+from specstream.commands.chain import (
+    BUNDLED,
+    delivery_of,
+    names_of,
+    open_pipeline,
+    stage_or_adapter,
+)
 from specstream.commands.common import engine_of, params_of, speed_line, text_engine_of
 from specstream.commands.output import note
 from specstream.commands.progress import loaded
 from specstream.commands.serving import PORT, ServerConfig, keys_of, server_config, until_stopped
-from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
-from specstream.methods import OwnProposerConfig
-from specstream.models.kept import shipped_heads
 from specstream.remote.server import AdapterServer
 from specstream.server.asgi import Front, listen_app
 from specstream.server.auth import check_key
@@ -35,7 +37,6 @@ from specstream.stages.adapters import default_turns, load_adapter
 
 __all__ = ["load_ears", "run_adapter", "run_server"]
 
-_OWN = {DEFAULT_TARGET: "bundled-target", DEFAULT_DRAFT: "bundled-draft"}
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
 
@@ -52,7 +53,8 @@ async def run_server(args: argparse.Namespace) -> int:
     async with listen_app(front, config.host, port, tls=tls, **options) as bound:
         described, delivery = text_engine_of(args), delivery_of(args)
         params_of(args)  # so that a wrong value is reported before the models are loaded
-        async with open_pipeline(described, args.voice, args.avatar, args.prompts, **delivery):
+        parts = (args.voice, args.avatar, args.prompts)
+        async with open_pipeline(described, *parts, mark=args.mark, **delivery):
             pass  # opened once, so that a wrong adapter is reported before the models are loaded
         ears = await to_thread.run_sync(load_ears, args.ears)
         async with loaded(described) as engine:
@@ -92,10 +94,11 @@ def _server(
     if isinstance(engine, OpenAIEngine):
         names = {"target": engine.model}
     else:
-        names = _names(engine.config)
+        names = names_of(engine.config)
     return RealtimeServer(
         engine,
         voice=partial(stage_or_adapter, "voice", args.voice, **delivery),
+        mark=partial(load_adapter, "mark", args.mark) if args.mark is not None else None,
         avatar=partial(stage_or_adapter, "avatar", args.avatar),
         prompts=partial(stage_or_adapter, "prompt", args.prompts, engine=engine),
         ears=(lambda: ears) if ears is not None else None,
@@ -105,23 +108,9 @@ def _server(
         keys=keys,
         access=config.part(ServerAccess),
         limits=config.part(ServerLimits),
-        bundled=names["target"] == _OWN[DEFAULT_TARGET],
+        bundled=names["target"] == BUNDLED,
         names=names,
     )
-
-
-def _names(config: EngineConfig) -> dict[str, str]:
-    """Name the target and what drafts for it; of a folder or file only its last part."""
-    drafts = config.drafts or shipped_heads(config.target, config.proposer.kind)
-    if not drafts and config.target == DEFAULT_TARGET:
-        drafts = (DEFAULT_DRAFT,)
-    if (kind := config.proposer.kind) in ("off", "suffix", "lookahead"):  # these read no draft
-        drafts = () if kind == "off" else (kind,)
-    if isinstance(config.proposer, OwnProposerConfig):
-        drafts = (config.proposer.name,)
-    called = [_OWN.get(name) or Path(name).name for name in (config.target, *drafts)]
-    names = {"target": called[0], "draft": ", ".join(called[1:])}
-    return {what: name for what, name in names.items() if name}
 
 
 async def run_adapter(args: argparse.Namespace) -> int:

@@ -25,6 +25,18 @@ class Word(Sparse):
     chars: Span
 
 
+class GeneratedAudio(Sparse):
+    """That a session's audio is made by machine: by which model and voice, as far as they have names.
+
+    ``source`` is C2PA's digital source type. ``mark``: what marks the audio itself, if anything does.
+    """
+
+    source: str = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+    model: str | None = None
+    voice: str | None = None
+    mark: str | None = None
+
+
 class Extra(Sparse):
     """The ``specstream`` field: a frame's number and time, and where its content came from.
 
@@ -34,7 +46,8 @@ class Extra(Sparse):
     Of a text's delta: ``ends`` is, for each of ``tokens``, the length of the reply's text once that
     token is in; ``kept`` are the tokens that ``proposer`` drafted and the target accepted; the others
     are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
-    made, on the clock of ``t_ms``. ``names``: what answers in this session. ``listening``: the words of
+    made, on the clock of ``t_ms``. ``names``: what answers in this session. ``generated``: that
+    its audio is made by machine, if there is a voice. ``listening``: the words of
     a transcript so far only show that somebody listens ("mm-hm"). ``resume``: the token with which this
     session can be resumed, and for how many seconds it waits.
     """
@@ -55,6 +68,7 @@ class Extra(Sparse):
     ignored: list[Ignored] | None = None
     problem: str | None = None
     names: dict[str, str] | None = None
+    generated: GeneratedAudio | None = None
     listening: bool | None = None
     resume: dict[str, Any] | None = None
 

@@ -59,6 +59,7 @@ class RealtimeServer:
         engine: A running `specstream.Engine`, or another object with its ``session`` and ``no_tools``.
         voice: Makes a `SpeechSynthesizer` (or a ready stage, such as a remote one) for a
             connection; without it the server answers in text only.
+        mark: Makes the `AudioMark` that the voice's speech goes through, for a connection.
         avatar: The same for an `AvatarScripter`.
         prompts: The same for a `PromptRewriter`.
         ears: Makes the `Ears` that all clients share; called once, when the server starts. Without
@@ -91,6 +92,7 @@ class RealtimeServer:
         engine: ServedEngine,
         *,
         voice: Factory | None = None,
+        mark: Factory | None = None,
         avatar: Factory | None = None,
         prompts: Factory | None = None,
         ears: Callable[[], Ears] | None = None,
@@ -121,10 +123,12 @@ class RealtimeServer:
         for name, (given, fits, what) in kinds.items():
             if not fits:
                 raise ConfigError(f"{name} must be {what}, not {given!r:.80}")
-        made = {"voice": voice, "avatar": avatar, "prompts": prompts, "ears": ears}
+        made = {"voice": voice, "mark": mark, "avatar": avatar, "prompts": prompts, "ears": ears}
         for name, factory in made.items():
             if factory is not None and not callable(factory):
                 raise ConfigError(f"{name} must be a function that makes one for each connection")
+        if mark is not None and voice is None:
+            raise ConfigError("a mark goes into speech: give the server a voice, or no mark")
         self.keys = KeyRing([Key(key) if isinstance(key, str) else key for key in keys])
         check_key(host, self.keys.needed)
         modality: dict[str, Any] = {"output_modalities": ["audio" if voice else "text"]}
@@ -139,7 +143,7 @@ class RealtimeServer:
         self.counters = Counters()
         self._service = Service(
             engine=engine,
-            factories=Factories(voice, avatar, prompts),
+            factories=Factories(voice, avatar, prompts, mark),
             settings=settings,
             params=params or SamplingParams(),
             clock=clock or LoopClock(),

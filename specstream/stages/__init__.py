@@ -1,6 +1,6 @@
 """Stages turn phrases into speech, avatar cues and scene prompts; the pipeline runs them.
 
-A voice, an avatar or a prompt rewriter of your own implements a protocol that is here.
+A voice, a mark, an avatar or a prompt rewriter of your own implements a protocol that is here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     )
     from specstream.stages.drafts import Presynthesis as Presynthesis
     from specstream.stages.interfaces import (
+        AudioMark as AudioMark,
         AvatarScripter as AvatarScripter,
         AvatarTrack as AvatarTrack,
+        MarkCapabilities as MarkCapabilities,
+        MarkTrack as MarkTrack,
         PromptRewriter as PromptRewriter,
         SpeechSynthesizer as SpeechSynthesizer,
         Storyboard as Storyboard,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         voice_from_function as voice_from_function,
     )
     from specstream.stages.limits import Limits as Limits
+    from specstream.stages.marking import MarkedStage as MarkedStage, marked as marked
     from specstream.stages.pipeline import Pipeline as Pipeline
     from specstream.stages.segment_stage import SegmentStage as SegmentStage
     from specstream.stages.stages import (
@@ -49,10 +53,11 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.stages.contract": "Event Stage StageFailed",
         "specstream.stages.drafts": "Presynthesis",
         "specstream.stages.interfaces": (
-            "AvatarScripter AvatarTrack PromptRewriter SpeechSynthesizer Storyboard "
-            "VoiceCapabilities silent_at voice_from_function"
+            "AudioMark AvatarScripter AvatarTrack MarkCapabilities MarkTrack PromptRewriter "
+            "SpeechSynthesizer Storyboard VoiceCapabilities silent_at voice_from_function"
         ),
         "specstream.stages.limits": "Limits",
+        "specstream.stages.marking": "MarkedStage marked",
         "specstream.stages.pipeline": "Pipeline",
         "specstream.stages.segment_stage": "SegmentStage",
         "specstream.stages.stages": "AvatarStage PromptStage VoiceStage",

@@ -16,6 +16,7 @@ __all__ = [
     "AdapterKind",
     "DefaultVoice",
     "EarsKind",
+    "MarkKind",
     "adapter_names",
     "default_turns",
     "default_voice",
@@ -25,6 +26,7 @@ __all__ = [
 
 AdapterKind = Literal["voice", "avatar", "prompt"]
 EarsKind = Literal["recognizer", "turns", "echo"]
+MarkKind = Literal["mark"]
 _KINDS: dict[AdapterKind, tuple[Callable[[Any], Stage[Any, Any]], tuple[str, ...]]] = {
     "voice": (VoiceStage, ("capabilities", "synthesize", "aclose")),
     "avatar": (AvatarStage, ("open",)),
@@ -33,16 +35,16 @@ _KINDS: dict[AdapterKind, tuple[Callable[[Any], Stage[Any, Any]], tuple[str, ...
 """The stage around an adapter, and what it needs of the adapter."""
 
 
-def _found(kind: AdapterKind | EarsKind) -> dict[str, EntryPoint]:
+def _found(kind: AdapterKind | EarsKind | MarkKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"specstream.{kind}")}
 
 
-def adapter_names(kind: AdapterKind | EarsKind) -> list[str]:
+def adapter_names(kind: AdapterKind | EarsKind | MarkKind) -> list[str]:
     """The names of the installed adapters of a kind, sorted."""
     return sorted(_found(kind))
 
 
-def load_adapter(kind: AdapterKind | EarsKind, name: str, **options: Any) -> Any:
+def load_adapter(kind: AdapterKind | EarsKind | MarkKind, name: str, **options: Any) -> Any:
     """Make the adapter ``name`` of ``kind``.
 
     ``NAME=VALUE`` also sets the option that the adapter's attribute ``named_by`` names: ``espeak=de``

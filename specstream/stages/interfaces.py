@@ -13,8 +13,8 @@ To add a voice:
 
 2. Name it in your ``pyproject.toml``, under ``[project.entry-points."specstream.voice"]``:
    ``mine = "my_package.my_module:my_voice"``. The target is a class or function that takes its options
-   as keywords and returns the adapter. Avatars (``specstream.avatar``) and prompt adapters
-   (``specstream.prompt``) are found the same way.
+   as keywords and returns the adapter. Avatars (``specstream.avatar``), prompt adapters
+   (``specstream.prompt``) and marks of speech (``specstream.mark``) are found the same way.
 3. Install your package and try it: ``specstream say --voice mine "Hello."``.
 """
 
@@ -33,8 +33,11 @@ from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.types import AvatarCue, Message, Phrase, ScenePrompt, Speech, SpeechBuffer
 
 __all__ = [
+    "AudioMark",
     "AvatarScripter",
     "AvatarTrack",
+    "MarkCapabilities",
+    "MarkTrack",
     "PromptRewriter",
     "RevocableStoryboard",
     "SpeechSynthesizer",
@@ -170,6 +173,55 @@ def voice_from_function(
             f"sample_rate must be a whole number of at least 1000, not {sample_rate!r}"
         )
     return _FunctionVoice(function, VoiceCapabilities(name, sample_rate, language=language))
+
+
+@dataclass(frozen=True, slots=True)
+class MarkCapabilities:
+    """Facts about a mark of machine-made speech.
+
+    ``delay_ms``: how much audio a track may hold back, at most 1000 ms at any sample rate.
+    ``deterministic``: the same samples in the same pieces are always marked the same way.
+    """
+
+    name: str
+    delay_ms: float = 0.0
+    deterministic: bool = False
+
+
+class MarkTrack(Protocol):
+    """The mark of one phrase's audio: every sample that is added comes back once, in order.
+
+    PCM is 16-bit signed little-endian mono. A piece may be of any length. What comes back may be of
+    another length, but never be ahead of what was added, nor behind it by more than the delay.
+    """
+
+    async def add(self, pcm: bytes) -> bytes:
+        """Take the next samples; return those that are marked by now. Cancelling ends the track."""
+
+    async def close(self) -> bytes:
+        """The phrase has ended: return what is left, so that as many samples came as were added."""
+
+
+class AudioMark(Protocol):
+    """A mark in the speech itself, such as a watermark; stands between a voice and who gets its audio.
+
+    It may change samples, not their number. Work that takes long is done on a thread. A class attribute
+    ``named_by`` names the option that ``--mark NAME=VALUE`` sets.
+    """
+
+    @property
+    def capabilities(self) -> MarkCapabilities:
+        """Fixed facts about this mark."""
+
+    def open(self, sample_rate: int) -> MarkTrack:
+        """Begin a phrase; nothing of the phrases before it may show in its samples.
+
+        A track whose phrase was interrupted or revoked is forgotten without a `MarkTrack.close`.
+        Raises AdapterFailed at a sample rate that it can't mark.
+        """
+
+    async def aclose(self) -> None:
+        """Release what the mark holds; idempotent."""
 
 
 class AvatarTrack(Protocol):

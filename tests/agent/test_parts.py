@@ -11,6 +11,7 @@ from specstream.agent import ReplyEnded
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.testing import ScriptedEngine
 from specstream.types import AvatarCue, ScenePrompt, Speech
+from tests.support.standins import BitMark, ToneVoice
 
 
 class FactsOf:
@@ -31,6 +32,9 @@ class FactsOf:
     [
         ({"voice": "no-such-voice"}, AdapterUnavailable, "no-such-voice"),
         ({"voice": None, "avatar": "viseme"}, ConfigError, "follows a voice"),
+        ({"voice": None, "mark": BitMark()}, ConfigError, "a mark goes into speech"),
+        ({"voice": "reference", "mark": "no-such"}, AdapterUnavailable, "no mark adapter"),
+        ({"voice": "reference", "mark": object()}, AdapterUnavailable, "is no mark: it lacks"),
         ({"voice": None, "ears": object(), "turns": None}, ConfigError, "turn detector"),
         ({"voice": lambda text: b""}, AdapterUnavailable, "voice_from_function"),
         ({"voice": None, "prompts": object()}, AdapterUnavailable, "lacks open"),
@@ -80,3 +84,22 @@ async def test_parts_by_name_work_together(tmp_path: Any) -> None:
         assert any(isinstance(item, kind) for item in items)
     [ended] = [item for item in items if isinstance(item, ReplyEnded)]
     assert ended.outcome.heard == "A fox runs. It sleeps."
+
+
+async def test_all_that_an_agent_plays_is_marked() -> None:
+    played, mark = bytearray(), BitMark(300)
+
+    def play(pcm: bytes, sample_rate: int) -> None:
+        played.extend(pcm)
+
+    engine = ScriptedEngine(["A fox runs. It sleeps."])
+    async with Agent(engine=engine, voice=ToneVoice(), mark=mark, play=play) as agent:
+        await agent.say("Hi")
+        agent.finish()
+        items = [event.item async for event in agent]
+    said = b"".join(item.pcm for item in items if isinstance(item, Speech))
+    assert said and all(byte & 1 for byte in said[::2])
+    assert bytes(played) == said
+    [ended] = [item for item in items if isinstance(item, ReplyEnded)]
+    assert ended.outcome.heard == "A fox runs. It sleeps."
+    assert mark.closed == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -13,7 +14,8 @@ from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.remote.server import adapter_server
 from specstream.stages import adapters
 from specstream.stages.adapters import DefaultVoice
-from tests.support.standins import ToneVoice
+from specstream.testing import chunks_of
+from tests.support.standins import ToneVoice, events_by_source, stream
 
 
 async def test_an_adapter_of_another_kind_is_refused_at_once() -> None:
@@ -84,3 +86,27 @@ def test_a_voice_that_is_installed_but_broken_is_announced(
     assert load_voice("auto") is chosen.voice
     wanted = "can't be used; espeak speaks instead\n" if told else ""
     assert capsys.readouterr().err == wanted
+
+
+async def test_a_mark_by_name_and_the_names_of_what_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        mark = EntryPoint("bit", "tests.support.standins:BitMark", group)
+        return [mark] if group == "specstream.mark" else list(metadata.entry_points(group=group))
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    names = dict[str, str]()
+    parts = ("reference", "viseme", "template")
+    async with open_pipeline(None, *parts, mark="bit", names=names) as pipeline:
+        async with pipeline.run(stream(chunks_of("One two. "))) as run:
+            said = (await events_by_source(run))["voice"]
+    pcm = b"".join(item.pcm for item in said)
+    assert pcm and all(byte & 1 for byte in pcm[::2])
+    assert (names["voice"], names["mark"]) == ("reference", "bit")
+    with pytest.raises(AdapterUnavailable, match="no mark adapter is called 'ink'"):
+        async with open_pipeline(None, *parts, mark="ink"):
+            pass
+    with pytest.raises(ConfigError, match="bit has no such choice"):
+        async with open_pipeline(None, *parts, mark="bit=7"):
+            pass

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from specstream.client.client import RealtimeClient
-from specstream.commands import serve
+from specstream.commands.chain import names_of
 from specstream.commands.main import main
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
@@ -54,7 +54,7 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_clients_are_told_names_and_no_folders(tmp_path: Path) -> None:
     def told(**options: Any) -> dict[str, str]:
-        return serve._names(EngineConfig(**options))
+        return names_of(EngineConfig(**options))
 
     assert told() == {"target": "bundled-target", "draft": "bundled-draft"}
     assert told(target="smollm2") == {"target": "smollm2", "draft": "smollm2-eagle"}

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from specstream.stages.contract import Inlet
-from specstream.stages.interfaces import VoiceCapabilities
+from specstream.stages.interfaces import MarkCapabilities, VoiceCapabilities
 from specstream.stages.pipeline import Run, Stage
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech, SpeechBuffer, Tag
 
@@ -84,6 +84,41 @@ class ToneVoice:
 
     async def aclose(self) -> None:
         self.script.closed += 1
+
+
+class BitMark:
+    """A mark that sets the lowest bit of every sample, and holds ``held`` samples back."""
+
+    def __init__(self, held: int = 0) -> None:
+        self.held = held
+        self.opened = self.closed = 0
+        self.capabilities = MarkCapabilities("bit", held * 1e3 / RATE, deterministic=True)
+
+    def open(self, sample_rate: int) -> BitTrack:
+        self.opened += 1
+        return BitTrack(self.held)
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+class BitTrack:
+    def __init__(self, held: int) -> None:
+        self._held, self._waiting = held, b""
+
+    async def add(self, pcm: bytes) -> bytes:
+        waiting = self._waiting + pcm
+        ready = max(0, len(waiting) - 2 * self._held)
+        self._waiting = waiting[ready:]
+        return marked_bits(waiting[:ready])
+
+    async def close(self) -> bytes:
+        rest, self._waiting = self._waiting, b""
+        return marked_bits(rest)
+
+
+def marked_bits(pcm: bytes) -> bytes:
+    return bytes(byte if at % 2 else byte | 1 for at, byte in enumerate(pcm))
 
 
 def tone(pitch: int, start: int, end: int) -> bytes:

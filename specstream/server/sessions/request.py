@@ -17,7 +17,8 @@ from specstream.server.keys import ApiCaller, KeyAccount
 from specstream.server.options import ServerLimits
 from specstream.server.sessions.entries import ConversationItems
 from specstream.signals import Clock, LoopClock
-from specstream.stages.adapters import AdapterKind, stage_of
+from specstream.stages.adapters import AdapterKind, MarkKind, stage_of
+from specstream.stages.marking import marked
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Message, SamplingParams, Tools, Truncation
@@ -39,12 +40,15 @@ Factory = Callable[[], Any]
 class Factories:
     """One factory per kind of adapter (or stage); None if the server has none.
 
+    ``mark`` makes what marks the voice's speech.
+
     An adapter serves one response at a time and may remember earlier ones, so connections share none.
     """
 
     voice: Factory | None = None
     avatar: Factory | None = None
     prompt: Factory | None = None
+    mark: Factory | None = None
 
 
 class AdapterPool:
@@ -52,8 +56,8 @@ class AdapterPool:
 
     def __init__(self, factories: Factories) -> None:
         self._factories = factories
-        self._idle: list[dict[AdapterKind, Any]] = []
-        self._used: dict[Pipeline, dict[AdapterKind, Any]] = {}
+        self._idle: list[dict[AdapterKind | MarkKind, Any]] = []
+        self._used: dict[Pipeline, dict[AdapterKind | MarkKind, Any]] = {}
 
     async def pipeline(self, *, audio: bool, avatar: bool, prompt: bool) -> Pipeline:
         """Build a pipeline of branches that are wanted and available; `release` it after the response.
@@ -65,7 +69,10 @@ class AdapterPool:
         branches: list[list[Stage[Any, Any]]] = []
         try:
             if audio:
-                branches.append([await self._stage(adapters, "voice")])
+                speaking = await self._stage(adapters, "voice")
+                if self._factories.mark is not None:
+                    speaking = marked(speaking, await self._made(adapters, "mark"))
+                branches.append([speaking])
                 if avatar and self._factories.avatar:
                     branches[0].append(await self._stage(adapters, "avatar"))
             if prompt and self._factories.prompt:
@@ -86,11 +93,18 @@ class AdapterPool:
                 found[kind] = name
         return found
 
-    async def _stage(self, adapters: dict[AdapterKind, Any], kind: AdapterKind) -> Stage[Any, Any]:
+    async def _stage(
+        self, adapters: dict[AdapterKind | MarkKind, Any], kind: AdapterKind
+    ) -> Stage[Any, Any]:
+        return stage_of(kind, await self._made(adapters, kind))
+
+    async def _made(
+        self, adapters: dict[AdapterKind | MarkKind, Any], kind: AdapterKind | MarkKind
+    ) -> Any:
         if kind not in adapters:
             # Making an adapter may read large files; a thread keeps other sessions going meanwhile.
             adapters[kind] = await to_thread.run_sync(getattr(self._factories, kind))
-        return stage_of(kind, adapters[kind])
+        return adapters[kind]
 
     def release(self, pipeline: Pipeline) -> None:
         """Return a pipeline's adapters to the pool: its response is over."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.items import parse_input, tools_of
-from specstream.realtime.resources import Extra
+from specstream.realtime.resources import Extra, GeneratedAudio
 from specstream.realtime.settings import (
     ResponseSettings,
     Sampling,
@@ -42,7 +42,7 @@ class RealtimeSession:
         has_voice: Whether replies can be spoken.
         languages: Those that the recogniser knows; empty: any.
         resume: How the session can be resumed, if it can. Told in its first event.
-        names: What answers: model, draft, voice, recogniser. Told in the session's first event.
+        names: What answers: model, draft, voice, mark, recogniser. Told in the session's first event.
     """
 
     settings: SessionSettings
@@ -58,7 +58,13 @@ class RealtimeSession:
     def created(self) -> ev.SessionEvent:
         """Return the session's first event."""
         resume = dict(self.resume) if self.resume is not None else None
-        extra = Extra(names=dict(self.names) or None, resume=resume)
+        generated = None
+        if self.has_voice:
+            named = self.names.get
+            generated = GeneratedAudio(
+                model=named("target"), voice=named("voice"), mark=named("mark")
+            )
+        extra = Extra(names=dict(self.names) or None, generated=generated, resume=resume)
         return ev.SessionEvent(type="session.created", session=self._as_dict(), specstream=extra)
 
     def answer(self, event: pr.ClientEvent) -> list[ev.ServerEvent]:

@@ -13,7 +13,12 @@ from typing import Any, Literal, TypeAlias, get_args
 from specstream.checks import meant
 from specstream.errors import ConfigError
 from specstream.listening.interfaces import Recognizer, TurnDetector
-from specstream.stages.interfaces import AvatarScripter, PromptRewriter, SpeechSynthesizer
+from specstream.stages.interfaces import (
+    AudioMark,
+    AvatarScripter,
+    PromptRewriter,
+    SpeechSynthesizer,
+)
 from specstream.testing.conformance.avatar import AVATAR_CHECKS
 from specstream.testing.conformance.checks import (
     CheckResult,
@@ -23,6 +28,7 @@ from specstream.testing.conformance.checks import (
     chosen,
 )
 from specstream.testing.conformance.engine import ENGINE_CHECKS
+from specstream.testing.conformance.mark import MARK_CHECKS
 from specstream.testing.conformance.prompt import PROMPT_CHECKS
 from specstream.testing.conformance.recognizer import RECOGNIZER_CHECKS
 from specstream.testing.conformance.turns import TURN_CHECKS
@@ -36,6 +42,7 @@ __all__ = [
     "check_adapter",
     "check_avatar",
     "check_engine",
+    "check_mark",
     "check_prompt",
     "check_recognizer",
     "check_turns",
@@ -43,10 +50,13 @@ __all__ = [
     "conformance_checks",
 ]
 
-ConformanceKind: TypeAlias = Literal["voice", "avatar", "prompt", "recognizer", "turns", "engine"]
+ConformanceKind: TypeAlias = Literal[
+    "voice", "mark", "avatar", "prompt", "recognizer", "turns", "engine"
+]
 
 _CHECKS: dict[str, tuple[ConformanceCheck[Any], ...]] = {
     "voice": VOICE_CHECKS,
+    "mark": MARK_CHECKS,
     "avatar": AVATAR_CHECKS,
     "prompt": PROMPT_CHECKS,
     "recognizer": RECOGNIZER_CHECKS,
@@ -63,8 +73,8 @@ def conformance_checks(
     Args:
         kind: What is tested. A voice, an avatar or a prompt adapter may also be a stage that stands for
             one behind a socket (`specstream.stages.RemoteStage`).
-        speech: For a recogniser or a turn detector: a spoken sentence at 16 kHz, s16 little-endian mono.
-            Without it they are given a buzz, in which they need hear nothing.
+        speech: For a mark, a recogniser or a turn detector: a spoken sentence at 16 kHz, s16
+            little-endian mono. Without it they are given a buzz, in which they need hear nothing.
 
     Raises:
         ConfigError: an unknown kind, or half a sample of speech.
@@ -116,6 +126,17 @@ async def check_voice(
 ) -> ConformanceReport:
     """Make all checks of a voice; see `check_adapter`."""
     return await check_adapter("voice", make, only=only, skip=skip)
+
+
+async def check_mark(
+    make: Make[AudioMark],
+    *,
+    speech: bytes | None = None,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+) -> ConformanceReport:
+    """Make all checks of a mark of speech; see `check_adapter`."""
+    return await check_adapter("mark", make, only=only, skip=skip, speech=speech)
 
 
 async def check_avatar(

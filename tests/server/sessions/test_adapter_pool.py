@@ -6,7 +6,9 @@ import pytest
 
 from specstream.errors import AdapterUnavailable
 from specstream.server.sessions.request import AdapterPool, Factories
+from specstream.testing import chunks_of
 from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.support.standins import BitMark, events_by_source, stream
 
 made: list[WordVoice] = []
 
@@ -49,3 +51,27 @@ async def test_an_adapter_that_can_not_be_made_is_tried_again_and_the_others_sta
     await pool.pipeline(audio=True, avatar=True, prompt=True)
     assert len(made) == 1
     await pool.aclose()
+
+
+async def test_the_voice_of_a_set_is_marked_by_its_own_mark() -> None:
+    marks: list[BitMark] = []
+
+    def mark() -> BitMark:
+        marks.append(BitMark())
+        return marks[-1]
+
+    pool = AdapterPool(Factories(WordVoice, mark=mark))
+    text = await pool.pipeline(audio=False, avatar=False, prompt=False)
+    assert not marks, "nothing is said in a text response"
+    pool.release(text)
+    pipeline = await pool.pipeline(audio=True, avatar=False, prompt=False)
+    async with pipeline.run(stream(chunks_of("One two. "))) as run:
+        said = (await events_by_source(run))["voice"]
+    pcm = b"".join(item.pcm for item in said)
+    assert pcm and all(byte & 1 for byte in pcm[::2])
+    pool.release(pipeline)
+    assert pool.names() == {"voice": "words", "mark": "bit"}
+    await pool.pipeline(audio=True, avatar=False, prompt=False)
+    assert len(marks) == 1
+    await pool.aclose()
+    assert marks[0].closed == 1

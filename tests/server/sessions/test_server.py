@@ -22,6 +22,7 @@ from tests.server.doubles import (
     Stand,
     shape,
 )
+from tests.support.standins import BitMark
 
 
 @pytest.mark.parametrize(
@@ -120,11 +121,14 @@ async def test_the_first_audio_says_when_token_phrase_and_voice_came() -> None:
 
 
 async def test_a_session_is_told_what_answers() -> None:
-    stand = Stand(ScriptedEngine(["Hi"]), names={"target": "big", "draft": "small"})
+    names = {"target": "big", "draft": "small"}
+    stand = Stand(ScriptedEngine(["Hi"]), names=names, mark=BitMark)
     async with stand.running(), connect(stand.url, proxy=None) as socket:
         created = json.loads(await socket.recv())
-        named = created["specstream"]["names"]
-        assert named == {"target": "big", "draft": "small", "voice": "words"}
+        named, generated = (created["specstream"][name] for name in ("names", "generated"))
+        assert named == {"target": "big", "draft": "small", "voice": "words", "mark": "bit"}
+        assert generated.pop("source").endswith("/trainedAlgorithmicMedia")
+        assert generated == {"model": "big", "voice": "words", "mark": "bit"}
 
 
 async def test_settings_of_one_response_are_its_own() -> None:

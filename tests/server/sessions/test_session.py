@@ -49,6 +49,15 @@ def test_what_is_refused_changes_nothing() -> None:
     assert len(one.conversation.entries) == 1
 
 
+def test_the_first_event_says_that_the_audio_is_made_by_machine() -> None:
+    one = session()
+    one.names = {"target": "big-model", "draft": "small", "voice": "ann", "ears": "whisper"}
+    told = one.created().model_dump(mode="json")["specstream"]["generated"]
+    assert told.pop("source").endswith("/digitalsourcetype/trainedAlgorithmicMedia")
+    assert told == {"model": "big-model", "voice": "ann"}
+    assert "generated" not in session(has_voice=False).created().model_dump()["specstream"]
+
+
 def test_updates_merge_groups_and_replace_values() -> None:
     one = session()
 

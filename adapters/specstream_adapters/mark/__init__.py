@@ -1,0 +1,1 @@
+"""Marks that show, in the audio itself, that speech is machine-made."""
