@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from specstream.text.stops import may_end
 from specstream.types import Span
 from specstream_adapters.voice.hibari_text import NO_WORD, Script
 from specstream_adapters.voice.shared import pieces, tokens
@@ -25,6 +24,8 @@ _STOP = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"'\u201d\u2019\u00bb)\]]*(?
 _CLAUSE = re.compile(r"[,;:.!?\u2026\u3001\u3002\uff0c\uff01\uff1f]+(?=\W|$)|\s[-\u2013]+\s|\u2014")
 _SAID_AS = str.maketrans("\u2026\u2013\u2014-\u3001\u3002\uff0c\uff01\uff1f", ".,,,,.,!?")
 _SWITCH = re.compile(r"\([a-z-]+\)|[\u200d\u0361]")  # "(en)": the text goes on in another language
+_LAST_WORD = re.compile(r"(?<![^\W_])[^\W\d_]{1,4}$")
+_TITLES = frozenset([*"abcdefghijklmnopqrstuvwxyz", *"dr mr mrs ms prof st bzw ca nr vs".split()])
 _STRESS = "\u02c8\u02cc"
 
 
@@ -99,14 +100,16 @@ class PiperReader:
 
 
 def _ends(text: str, found: re.Match[str]) -> bool:
-    return found[0][0] != "." or may_end(text, found.start())
+    """Whether a sentence ends there: not behind an initial or a title; few texts still have one here."""
+    word = _LAST_WORD.search(text[: found.start()])
+    return found[0] != "." or word is None or word[0].lower() not in _TITLES
 
 
 def _clauses(text: str) -> Iterator[tuple[Span, str]]:
     """The clauses of a sentence, each with the mark behind it: ``,`` ``.`` ``?``…, or nothing."""
     start = 0
     for found in _CLAUSE.finditer(text):
-        if found[0] == "." and not may_end(text, found.start()):
+        if not _ends(text, found):
             continue
         yield Span(start, found.start()), found[0].strip().translate(_SAID_AS)[-1:]
         start = found.end()
