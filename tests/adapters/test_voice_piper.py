@@ -138,7 +138,7 @@ def test_without_the_package_the_way_out_is_named(
         PiperVoice(model=path)
 
 
-class Held:
+class HeldPiper:
     """Holds the model back; counts its calls."""
 
     def __init__(self) -> None:
@@ -148,8 +148,8 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    made, real = Held(), PiperModel.speak
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldPiper]:
+    made, real = HeldPiper(), PiperModel.speak
 
     def wait(
         model: PiperModel, numbers: list[list[int]], speed: float, speaker: int
@@ -166,7 +166,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     made.go_on.set()
 
 
-async def test_closing_the_voice_ends_a_phrase_that_is_being_made(held: Held, path: Path) -> None:
+async def test_closing_the_voice_ends_a_phrase_that_is_being_made(
+    held: HeldPiper, path: Path
+) -> None:
     voice = PiperVoice(model=path)
     running = asyncio.create_task(speak(voice))
     await asyncio.to_thread(held.began.wait, 60)
@@ -178,7 +180,9 @@ async def test_closing_the_voice_ends_a_phrase_that_is_being_made(held: Held, pa
         await speak(voice)
 
 
-async def test_closing_after_a_sentence_leaves_the_others_unsaid(held: Held, path: Path) -> None:
+async def test_closing_after_a_sentence_leaves_the_others_unsaid(
+    held: HeldPiper, path: Path
+) -> None:
     held.go_on.set()
     voice = PiperVoice(model=path)
     async with aclosing(voice.synthesize(phrase("One. Two. Three."))) as buffers:
@@ -187,7 +191,7 @@ async def test_closing_after_a_sentence_leaves_the_others_unsaid(held: Held, pat
     assert held.calls == 2
 
 
-async def test_a_model_that_breaks_is_reported_and_forgotten(held: Held, path: Path) -> None:
+async def test_a_model_that_breaks_is_reported_and_forgotten(held: HeldPiper, path: Path) -> None:
     held.go_on.set()
     held.error = RuntimeError("out of memory")
     voice = PiperVoice(model=path)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specstream.types import PAUSE, Mark, Span
 from specstream_adapters.voice.hibari_text import PUNCTUATION, Script
 
-__all__ = ["FRAME", "SAMPLE_RATE", "Pace", "Spoken", "Wave", "timed"]
+__all__ = ["FRAME", "SAMPLE_RATE", "FrameClock", "Spoken", "Wave", "timed"]
 
 SAMPLE_RATE = 24_000
 FRAME = 600
@@ -37,7 +37,7 @@ _BETWEEN_MS = 60  # silence without punctuation: the sentence goes on in the nex
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FrameClock:
     """How a model counts time.
 
     Attributes:
@@ -61,7 +61,7 @@ class Pace:
         return self.rate // _SURE
 
 
-_HIBARI = Pace(SAMPLE_RATE, FRAME, 2 * FRAME)
+_HIBARI = FrameClock(SAMPLE_RATE, FRAME, 2 * FRAME)
 """With this shift, the spectra of vowels and sibilants fit the marks best."""
 
 _STRESS, _LENGTH = "\u02c8\u02cc", "\u02d0\u02b0\u02b2\u0303"
@@ -92,14 +92,14 @@ class _Sound:
     end: int
     after: str
 
-    def core(self, pace: Pace) -> Span:
+    def core(self, pace: FrameClock) -> Span:
         """Limits of silence beside it: after it from ``start`` on, before it up to ``end``."""
         sure = min((self.end - self.start) // 2, pace.sure)
         return Span(self.start + sure, self.end - sure)
 
 
 def timed(
-    script: Script, wave: Wave, frames: Sequence[int], text: str, pace: Pace = _HIBARI
+    script: Script, wave: Wave, frames: Sequence[int], text: str, pace: FrameClock = _HIBARI
 ) -> Spoken:
     """Trim the silence around ``wave`` and mark its words, phonemes and pauses.
 
@@ -128,7 +128,7 @@ def timed(
     return Spoken(_cut(wave, Span(first.start, end), step), tuple(marks))
 
 
-def _sounds(script: Script, frames: Sequence[int], pace: Pace) -> list[_Sound]:
+def _sounds(script: Script, frames: Sequence[int], pace: FrameClock) -> list[_Sound]:
     """The phonemes where the durations put them; a stress mark's time belongs to what it stresses."""
     edges = [pace.frame * edge for edge in accumulate(frames)]
     early = min(pace.early, edges[0])
@@ -158,7 +158,7 @@ def _loud(wave: Wave, step: int) -> NDArray[np.bool_]:
     return loud
 
 
-def _separate(left: _Sound, right: _Sound, loud: NDArray[np.bool_], pace: Pace) -> None:
+def _separate(left: _Sound, right: _Sound, loud: NDArray[np.bool_], pace: FrameClock) -> None:
     """Set the end of one phoneme and the start of the next, with the pause between them if any."""
     if right.after:
         step = pace.step

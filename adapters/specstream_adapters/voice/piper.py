@@ -19,7 +19,7 @@ from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, in_range, one_of, without_telemetry
 from specstream_adapters.voice.by_sentence import Made, WaveSound, by_sentence
 from specstream_adapters.voice.espeak import on_library
-from specstream_adapters.voice.hibari_marks import Pace, Spoken, Wave, timed
+from specstream_adapters.voice.hibari_marks import FrameClock, Spoken, Wave, timed
 from specstream_adapters.voice.hibari_text import Script
 from specstream_adapters.voice.piper_text import PiperReader
 from specstream_adapters.voice.shared import once, plain, speakable, thread_of
@@ -305,7 +305,11 @@ class PiperVoice:
             return Spoken(wave[: int(loud[-1]) + 1] if len(loud) else wave[:0], ())
         frame = len(wave) // max(1, sum(frames))
         return timed(
-            part, wave, frames, written, Pace(self._model.rate, frame, self._model.rate // _EARLY)
+            part,
+            wave,
+            frames,
+            written,
+            FrameClock(self._model.rate, frame, self._model.rate // _EARLY),
         )
 
     async def aclose(self) -> None:
