@@ -48,8 +48,8 @@ class LoopClock:
     """The clock of the running event loop."""
 
     def now(self) -> float:
-        """See `Clock`."""
-        return anyio.current_time()
+        """See `Clock`. Works in the loop's callbacks, too, where `anyio.current_time` raises."""
+        return asyncio.get_running_loop().time()
 
     async def sleep_until(self, moment: float) -> None:
         """See `Clock`."""

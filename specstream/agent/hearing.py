@@ -108,7 +108,7 @@ class Hearing:
                         reply.interrupt()
                 if not (speaking and is_backchannel(said.text)):
                     worth = (paused or self._in_speech) and turn not in self._resumed
-                    questions.said(Guess(said.text, turn, paused), worth=worth)
+                    questions.said(Guess(said.text, turn, paused, said.language), worth=worth)
             case TurnHeard(turn, said) if said.has_words and not (
                 speaking and is_backchannel(said.text)
             ):

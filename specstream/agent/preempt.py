@@ -145,7 +145,7 @@ class Ledger:
     def begins(self, guess: Guess) -> bool:
         """Decide whether to begin an answer on ``guess``; if so, count it."""
         most = self.settings.max_starts
-        if not most or ending(guess.text) == "unfinished":
+        if not most or ending(guess.text, guess.language) == "unfinished":
             return False
         if guess.turn != self._turn:
             self._next_turn(guess.turn)

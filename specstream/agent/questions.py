@@ -34,11 +34,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What was said so far in a turn that is not over; ``paused``: the user pauses after it."""
+    """What was said so far in a turn that is not over; ``paused``: the user pauses after it.
+
+    ``language`` is the code that the recogniser told; None: none.
+    """
 
     text: str
     turn: int
     paused: bool = field(default=True, compare=False)
+    language: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

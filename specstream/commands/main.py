@@ -142,7 +142,7 @@ def _add_adapter_options(add: Callable[..., None]) -> None:
         (
             "voice",
             "auto",
-            "voice adapter, perhaps with a voice of it, as in espeak=de or hibari=emma",
+            "voice adapter, perhaps with a voice of it, as in espeak=de or piper=VOICE.onnx",
         ),
         ("avatar", "viseme", "avatar adapter, perhaps with a rig, as in viseme=vrm"),
         ("prompts", "template", "prompt adapter"),
@@ -155,7 +155,11 @@ def _add_adapter_options(add: Callable[..., None]) -> None:
 
 def _add_delivery_options(add: Callable[..., None]) -> None:
     add("--speed FACTOR", "of the voice, 0.5 to 2 (default: 1)", type=float)
-    add("--pitch FACTOR", "of the voice, 0.5 to 2 (default: 1); hibari has one only", type=float)
+    add(
+        "--pitch FACTOR",
+        "of the voice, 0.5 to 2 (default: 1); neural ones have one only",
+        type=float,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,13 +14,16 @@ kind            what was said so far                                   silence, 
 
 A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." and "Could you
 tell me?" are unfinished, "When I get home." is open. A preposition or auxiliary before a question mark
-is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). The words are English;
-text of other languages is judged by its marks.
+is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). There are words for
+English and German, which count in texts of their language only: "um" ends many a German sentence, and
+"an" many a French one. Text of other languages is judged by its marks; text whose language isn't known
+is taken for English.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Literal
 
 __all__ = ["Ending", "claims_turn", "ending", "is_backchannel", "silence_factor"]
@@ -83,49 +86,100 @@ _STEM = re.compile(  # a whole text, or its last clause, that something must fol
 _CLAUSE = re.compile(
     r"^(?:and |but |so |well,? |um,? )*(?:when|if|because|although|while|unless|until)\b"
 )
+
+# German: verbs come last, and many prepositions are parts of verbs ("Ruf mich an.", "Ich komme mit."),
+# so neither auxiliaries nor most prepositions tell anything.
+_NIE_ZULETZT = frozenset(
+    """und oder aber sondern weil dass ob wenn falls obwohl sowie beziehungsweise zum zur im am vom beim
+    ins ans eine einem mein meine meinem meiner dein deine deinem seine seinem unsere unserem euer eure
+    jede jeden jedem äh ähm öh öhm hm""".split()
+)
+_SELTEN_ZULETZT = frozenset(
+    "für von wegen zwischen gegen ohne laut pro der dem den des einen".split()
+)
+_ANFANG = re.compile(  # a whole text, or its last clause, that something must follow
+    r"""(?:^|[.,!?;]\s|\b(?:und|aber|also|ja|nein|hallo|bitte)\s)(?:
+        (?:kannst\sdu|können\ssie|könntest\sdu|könnten\ssie)(?:\s(?:mir|uns|bitte|mal|vielleicht))*
+      | (?:kann|darf|soll|sollen|können|dürfen)\s(?:ich|wir)(?:\sbitte)?
+      | ich\s(?:möchte|wollte|würde|hätte|brauche|suche|glaube|denke)
+            (?:\s(?:gern|gerne|nur|mal|auch|gerade))*
+      | (?:weißt\sdu|wissen\ssie) | was\sist\smit | wie\swäre\ses\smit | was\sfür
+      )$""",
+    re.VERBOSE,
+)
+_NEBENSATZ = re.compile(
+    r"^(?:und |aber |also,? |ähm,? )*(?:wenn|weil|obwohl|während|falls|sobald|bis|bevor|nachdem)\b"
+)
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _BREAKS = ("...", "…", ",", "-", "–", "—", ":", ";")
 
 
-def ending(text: str) -> Ending:
-    """Return the kind of ending of what was said so far; see the module's table."""
+def ending(text: str, language: str | None = None) -> Ending:
+    """Return the kind of ending of what was said so far; see the module's table.
+
+    ``language`` is that of the text, a code such as ``"de"`` or ``"en-us"``; None: unknown.
+    """
     said = text.rstrip().rstrip("\"'”’)»")
     words = [word.lower().replace("’", "'") for word in _WORD.findall(said)]
     if not words:
         return "open"
-    last, asks = words[-1], said.endswith(("?", "？"))
-    plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
-    if said.endswith(_BREAKS) or last in _NEVER_LAST or _STEM.search(plain):
+    if said.endswith(_BREAKS):
         return "unfinished"
-    if asks:
-        return "question"
+    judge = _BY_WORDS.get((language or "en").lower().replace("_", "-").partition("-")[0])
+    asks = said.endswith(("?", "？"))
+    # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
+    number = len(words) == 1 and words[0].isdecimal() and len(words[0]) <= 2
+    closed = number or said.endswith((".", "!", "。", "！"))
+    plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
+    by_marks: Ending = "question" if asks else "sentence" if closed else "open"
+    return judge(words, plain, by_marks) if judge is not None else by_marks
+
+
+def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last in _NEVER_LAST or _STEM.search(plain):
+        return "unfinished"
+    if by_marks == "question":
+        return by_marks
     if last in _SELDOM_LAST:
         return "unfinished"
-    # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
-    number = len(words) == 1 and last.isdecimal() and len(last) <= 2
-    closed = number or said.endswith((".", "!", "。", "！"))
-    before = words[-2] if len(words) > 1 else ""
+    closed = by_marks == "sentence"
     answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
     if last in _AUXILIARIES and not answers:
         return "unfinished"  # but "Yes, I do" is an answer
     if last in _BEGINNERS and before not in _AUXILIARIES:
         return "unfinished"
     subordinate = _CLAUSE.match(plain) is not None and "," not in plain
-    return "sentence" if closed and not subordinate else "open"
+    return "open" if subordinate else by_marks
+
+
+def _german(words: list[str], plain: str, by_marks: Ending) -> Ending:
+    if words[-1] in _NIE_ZULETZT or _ANFANG.search(plain):
+        return "unfinished"
+    if by_marks == "question":
+        return by_marks
+    if words[-1] in _SELTEN_ZULETZT:
+        return "unfinished"
+    subordinate = _NEBENSATZ.match(plain) is not None and "," not in plain
+    return "open" if subordinate else by_marks
+
+
+_BY_WORDS: dict[str, Callable[[list[str], str, Ending], Ending]] = {"en": _english, "de": _german}
+"""What words tell about a text, its words and its text without marks, in lower case; by language."""
 
 
 _COMPLETE = 0.5  # probability of an end above which a voice sounds as if it were done
 _BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 2.0, 3.2
 
 
-def silence_factor(text: str, sound: float | None = None) -> float:
-    """Return the factor on the silence that ends a turn after ``text``.
+def silence_factor(text: str, sound: float | None = None, language: str | None = None) -> float:
+    """Return the factor on the silence that ends a turn after ``text``, which is in ``language``.
 
     ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that
     something must follow wait as long as without; else it counts which of words and sound say that the
     speaker is done: both (0.8), one (2), or neither (3.2).
     """
-    kind = ending(text)
+    kind = ending(text, language)
     if sound is None or kind == "unfinished":
         return _FACTORS[kind]
     agree = (kind in ("question", "sentence")) + (sound > _COMPLETE)

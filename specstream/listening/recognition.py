@@ -37,6 +37,7 @@ class Recognition:
         """The level of the turn's audio in dBFS, once it is over."""
         self._line = ears.line
         self._settings = settings
+        self._languages = ears.recognizer.capabilities.languages
         self._per_ms = 2 * rate / 1000  # bytes
         self._taken = 0  # bytes
         self._fresh = 0  # bytes that no transcript includes
@@ -61,6 +62,12 @@ class Recognition:
                 self._stream.add(pcm)
             except Exception as error:
                 self._fail(error)
+
+    @property
+    def language(self) -> str | None:
+        """The transcript's language: as asked for, as told, or the only one that is recognised."""
+        only = self._languages[0] if len(self._languages) == 1 else None
+        return self._settings.language or self.transcript.language or only
 
     @property
     def deciding(self) -> bool:

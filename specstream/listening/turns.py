@@ -179,6 +179,7 @@ class Turns:
         self._pause: float | None = None  # since when the open turn's voice is silent
         self._held = bytearray()  # the audio of the pause
         self._text: str | None = None  # what was said up to the pause, once it is known
+        self._language: str | None = None  # of that text
         self._sound: float | None = (
             None  # how likely the pause is the end, by sound, once it is known
         )
@@ -214,10 +215,13 @@ class Turns:
                 self._take(block, steps)
         return steps
 
-    def said(self, text: str) -> list[Step]:
-        """Take the transcript up to the pause that was reported last; the turn may end by it."""
+    def said(self, text: str, language: str | None = None) -> list[Step]:
+        """Take the transcript up to the pause that was reported last; the turn may end by it.
+
+        ``language`` is that of the text, a code; None: unknown.
+        """
         if self._pause is not None:
-            self._text = text
+            self._text, self._language = text, language
         steps: list[Step] = []
         self._end_if_silent(steps)
         return steps
@@ -317,7 +321,8 @@ class Turns:
         wait = self._settings.silence_ms
         if self._settings.by_words:
             known = _UNKNOWN if self._text is None else self._text
-            wait *= self._settings.patience * silence_factor(known, self._sound)
+            factor = silence_factor(known, self._sound, self._language)
+            wait *= self._settings.patience * factor
         if self.now_ms - self._pause >= wait:
             self._close(steps)
 

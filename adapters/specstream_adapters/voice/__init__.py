@@ -1,4 +1,4 @@
-"""Voices: espeak-ng, hibari (neural), a test voice; `openai` and `elevenlabs` are those of servers."""
+"""Voices: espeak-ng, hibari and piper (neural), a test voice; of servers: `openai`, `elevenlabs`."""
 
 from specstream_adapters.voice.espeak import EspeakVoice
 from specstream_adapters.voice.hibari import HibariVoice

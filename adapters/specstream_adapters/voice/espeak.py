@@ -14,7 +14,12 @@ from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery
-from specstream_adapters.voice.espeak_library import EspeakLibrary, LibraryEvent
+from specstream_adapters.voice.espeak_library import (
+    USUAL_PITCH,
+    USUAL_WPM,
+    EspeakLibrary,
+    LibraryEvent,
+)
 from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.shared import once, pieces, plain, speakable, thread_of
 
@@ -23,8 +28,7 @@ __all__ = ["EspeakVoice", "on_library", "shared_library"]
 PIECE = 300
 """Most characters given to the library at once: bounds the audio that is made ahead of a consumer."""
 
-_RATE_WPM = 175  # the library's usual words a minute
-_PITCH, _OCTAVE, _HIGHEST = 50, 50, 99  # its usual pitch, and the steps of its scale
+_OCTAVE, _HIGHEST = 50, 99  # steps of the scale of pitch
 T = TypeVar("T")
 
 
@@ -52,8 +56,8 @@ class EspeakVoice:
         if not isinstance(voice, str) or not 0 < len(voice) <= 60 or not voice.isprintable():
             raise ConfigError(f"voice must be a short name such as 'en-us', not {voice!r:.80}")
         delivery(speed, pitch)
-        steps = round(_PITCH + _OCTAVE * math.log2(pitch))
-        self._settings = (voice, round(_RATE_WPM * speed), min(steps, _HIGHEST))
+        steps = round(USUAL_PITCH + _OCTAVE * math.log2(pitch))
+        self._settings = (voice, round(USUAL_WPM * speed), min(steps, _HIGHEST))
         on_library(lambda library: library.choose(*self._settings)).result()  # milliseconds
         self.capabilities = VoiceCapabilities(
             f"espeak:{voice}",

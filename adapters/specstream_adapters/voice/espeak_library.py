@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 
-__all__ = ["BUFFER_MS", "EspeakLibrary", "LibraryEvent"]
+__all__ = ["BUFFER_MS", "USUAL_PITCH", "USUAL_WPM", "EspeakLibrary", "LibraryEvent"]
 
 BUFFER_MS = 60
 _SYSTEM_NAMES = ("libespeak-ng.so.1", "libespeak-ng.1.dylib", "libespeak-ng.dll")
@@ -22,6 +22,9 @@ _SYNCHRONOUS = 2
 _PHONEME_EVENTS, _PHONEME_IPA, _DONT_EXIT = 0x1, 0x2, 0x8000
 _CHARS_UTF8, _END_PAUSE = 0x1, 0x1000  # and neither SSML (0x10) nor [[phonemes]] (0x100)
 _RATE, _PITCH = 1, 3
+_IPA = 0x2
+USUAL_WPM, USUAL_PITCH = 175, 50
+"""The library's words a minute, and its pitch from 0 to 99."""
 _POS_CHARACTER = 1
 _LIST_END = 0
 _KINDS: dict[int, Literal["word", "end", "phoneme"]] = {1: "word", 5: "end", 7: "phoneme"}
@@ -94,7 +97,7 @@ class EspeakLibrary:
             voices[code.lower()] = voice.identifier.decode("utf-8", "replace")
         return voices
 
-    def choose(self, voice: str, rate_wpm: int, pitch: int) -> None:
+    def choose(self, voice: str, rate_wpm: int = USUAL_WPM, pitch: int = USUAL_PITCH) -> None:
         """Make these settings the ones that `speak` uses.
 
         Raises:
@@ -135,6 +138,22 @@ class EspeakLibrary:
             raise error
         if status != 0:
             raise AdapterFailed(f"espeak-ng could not speak the phrase (status {status})")
+
+    def phonemes(self, voice: str, text: str) -> str:
+        """How ``voice`` says plain ``text``: IPA with stress marks, a space between words.
+
+        Marks of punctuation are left out. "(en)" where the voice goes on in another language.
+
+        Raises:
+            AdapterUnavailable: there is no such voice.
+        """
+        self.choose(voice)
+        encoded = c.create_string_buffer(text.encode("utf-8", "replace"))
+        at, said = c.c_void_p(c.addressof(encoded)), list[str]()
+        while at.value:  # a clause at a time; null after the last
+            clause = self._lib.espeak_TextToPhonemes(c.byref(at), _CHARS_UTF8, _IPA)
+            said.append((clause or b"").decode("utf-8", "replace"))
+        return " ".join(" ".join(said).split())
 
     def _on_audio(self, wav: c._Pointer[c.c_short], count: int, events: c._Pointer[_Event]) -> int:
         try:
@@ -198,4 +217,6 @@ def _declare(lib: c.CDLL) -> c.CDLL:
     lib.espeak_Synth.argtypes = (
         c.c_char_p, c.c_size_t, c.c_uint, c.c_int, c.c_uint, c.c_uint, c.c_void_p, c.c_void_p,
     )  # fmt: skip
+    lib.espeak_TextToPhonemes.argtypes = (c.POINTER(c.c_void_p), c.c_int, c.c_int)
+    lib.espeak_TextToPhonemes.restype = c.c_char_p
     return lib

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import numpy as np
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
-from specstream.types import Mark, Phrase, Span, SpeechBuffer
+from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, one_of, without_telemetry
-from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Spoken, Wave, timed
+from specstream_adapters.voice.by_sentence import Made, WaveSound, by_sentence
+from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Wave, timed
 from specstream_adapters.voice.hibari_text import Reader
-from specstream_adapters.voice.shared import once, plain, speakable, take_marks, thread_of
+from specstream_adapters.voice.shared import once, plain, speakable, thread_of
 
 __all__ = ["DEFAULT_SPEAKER", "HibariModel", "HibariVoice", "shared_model"]
 
@@ -117,13 +118,12 @@ def _declared(name: str) -> bytes:
     return out
 
 
-_BUFFER = SAMPLE_RATE * 60 // 1000
 _MOST_SYMBOLS = 400
 """Most symbols in one call of the model; the package itself calls it with up to as many."""
 
-_GAIN = 1.6
-"""Makes the voice as loud as espeak-ng, to a decibel; the highest peak of 33 phrases, with shouts among
-them, is then 0.89 of full scale."""
+_SOUND = WaveSound("hibari-tts", SAMPLE_RATE, gain=1.6)
+"""The gain makes the voice as loud as espeak-ng, to a decibel; the highest peak of 33 phrases, with
+shouts among them, is then 0.89 of full scale."""
 
 
 class HibariVoice:
@@ -193,24 +193,17 @@ class HibariVoice:
         """
         if self._closed:
             raise AdapterFailed("the voice is closed; make a new one")
-        text, samples, last = plain(phrase.spoken), 0, False
-        sentences = self._sentences(text)
-        while speakable(text) and not last:
-            try:
-                job = thread_of("hibari").submit(next, sentences, None)
-                made = await asyncio.wrap_future(job)
-            except Exception as error:
-                raise AdapterFailed(f"hibari-tts broke: {error}") from error
-            if made is None:
-                return
-            spoken, start, last = made
-            for buffer in _buffers(spoken, phrase.chars.start + start, samples):
+        text = plain(phrase.spoken)
+        if not speakable(text):
+            return
+        spoken = by_sentence(thread_of("hibari"), self._sentences(text), phrase.chars.start, _SOUND)
+        async with aclosing(spoken) as buffers:
+            async for buffer in buffers:
                 if self._closed:
                     return
                 yield buffer
-            samples += len(spoken.wave)
 
-    def _sentences(self, text: str) -> Iterator[tuple[Spoken, int, bool]]:
+    def _sentences(self, text: str) -> Iterator[Made]:
         """Synthesize part after part, with where its sentence begins and whether it is the last.
 
         Runs on the voices' thread.
@@ -228,19 +221,3 @@ class HibariVoice:
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent. The model stays, for the other voices."""
         self._closed = True
-
-
-def _buffers(spoken: Spoken, first_char: int, first_sample: int) -> Iterator[SpeechBuffer]:
-    """Audio and marks in pieces of at most 60 ms, placed in the reply and in the phrase.
-
-    A mark comes one buffer ahead of the buffer that it begins in, so that a face can move in time.
-    """
-    pcm = (np.clip(_GAIN * spoken.wave, -1.0, 1.0) * 32767.0).round().astype("<i2")
-    marks = []
-    for mark in spoken.marks:
-        samples = Span(mark.samples.start + first_sample, mark.samples.end + first_sample)
-        chars = Span(mark.chars.start + first_char, mark.chars.end + first_char)
-        marks.append(Mark(mark.kind, mark.text, samples, chars))
-    for start in range(0, len(pcm), _BUFFER):
-        ahead = first_sample + start + 2 * _BUFFER
-        yield SpeechBuffer(pcm[start : start + _BUFFER].tobytes(), take_marks(marks, ahead))

@@ -1,4 +1,4 @@
-"""Turn the model's durations and wave into trimmed audio and marks that cover it. Pure computation.
+"""Turn a model's durations and wave into trimmed audio and marks that cover it. Pure computation.
 
 The durations place each phoneme to a frame, but don't tell where silence begins: the duration of a
 clause's last phoneme includes the silence after it. Pauses are therefore found in the wave.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specstream.types import PAUSE, Mark, Span
 from specstream_adapters.voice.hibari_text import PUNCTUATION, Script
 
-__all__ = ["FRAME", "SAMPLE_RATE", "Spoken", "Wave", "timed"]
+__all__ = ["FRAME", "SAMPLE_RATE", "FrameClock", "Spoken", "Wave", "timed"]
 
 SAMPLE_RATE = 24_000
 FRAME = 600
@@ -24,11 +24,8 @@ FRAME = 600
 
 Wave = NDArray[np.float32]
 
-_EARLY = 2 * FRAME
-"""Samples by which the wave runs ahead of the durations: with this shift, the spectra of vowels and
-sibilants fit the marks best."""
-_SURE = 2 * FRAME  # samples of a phoneme that are sound, even if its duration includes silence
-_STEP = SAMPLE_RATE // 200  # loudness is measured every 5 ms
+_STEPS = 200  # in a second: loudness is measured every 5 ms
+_SURE = 20  # in a second: 50 ms of a phoneme are sound, even if its duration includes silence
 _AUDIBLE = 10 ** (-52 / 20)  # least RMS of an audible step: -52 dB
 _SHORTEST_PAUSE, _SHORTEST_REST = 8, 24  # steps: at punctuation, and between other words
 _BEFORE, _AFTER = 2, 3  # steps kept before and after audible ones
@@ -37,6 +34,35 @@ _BEFORE, _AFTER = 2, 3  # steps kept before and after audible ones
 # takes the same time either way.
 _PAUSES_MS = {",": 300} | dict.fromkeys(";:\u2014", 360) | dict.fromkeys(".!?\u2026", 400)
 _BETWEEN_MS = 60  # silence without punctuation: the sentence goes on in the next phrase
+
+
+@dataclass(frozen=True, slots=True)
+class FrameClock:
+    """How a model counts time.
+
+    Attributes:
+        rate: Samples in a second.
+        frame: Samples of one frame of a duration.
+        early: Samples by which the wave runs ahead of the durations.
+    """
+
+    rate: int
+    frame: int
+    early: int = 0
+
+    @property
+    def step(self) -> int:
+        """Samples of one measurement of loudness."""
+        return self.rate // _STEPS
+
+    @property
+    def sure(self) -> int:
+        """Samples at a phoneme's start and end that are sound."""
+        return self.rate // _SURE
+
+
+_HIBARI = FrameClock(SAMPLE_RATE, FRAME, 2 * FRAME)
+"""With this shift, the spectra of vowels and sibilants fit the marks best."""
 
 _STRESS, _LENGTH = "\u02c8\u02cc", "\u02d0\u02b0\u02b2\u0303"
 _IPA = {
@@ -66,14 +92,15 @@ class _Sound:
     end: int
     after: str
 
-    @property
-    def core(self) -> Span:
+    def core(self, pace: FrameClock) -> Span:
         """Limits of silence beside it: after it from ``start`` on, before it up to ``end``."""
-        sure = min((self.end - self.start) // 2, _SURE)
+        sure = min((self.end - self.start) // 2, pace.sure)
         return Span(self.start + sure, self.end - sure)
 
 
-def timed(script: Script, wave: Wave, frames: Sequence[int], text: str) -> Spoken:
+def timed(
+    script: Script, wave: Wave, frames: Sequence[int], text: str, pace: FrameClock = _HIBARI
+) -> Spoken:
     """Trim the silence around ``wave`` and mark its words, phonemes and pauses.
 
     Args:
@@ -81,29 +108,30 @@ def timed(script: Script, wave: Wave, frames: Sequence[int], text: str) -> Spoke
         wave: The model's audio.
         frames: The frames that each symbol takes, with one more entry at both ends for the silence.
         text: The text that ``script`` is part of.
+        pace: How the model counts time; hibari's unless given.
     """
-    sounds = _sounds(script, frames)
+    sounds, step = _sounds(script, frames, pace), pace.step
     if not sounds:
         return Spoken(wave[:0], ())
-    loud = _loud(wave)
+    loud = _loud(wave, step)
     for left, right in pairwise(sounds):
-        _separate(left, right, loud)
+        _separate(left, right, loud, pace)
     first, last = sounds[0], sounds[-1]
-    heard = np.flatnonzero(loud[: max(1, first.core.end // _STEP)])
+    heard = np.flatnonzero(loud[: max(1, first.core(pace).end // step)])
     if len(heard):
-        first.start = max(0, int(heard[0]) - _BEFORE) * _STEP
-    sure = -(-last.core.start // _STEP)
+        first.start = max(0, int(heard[0]) - _BEFORE) * step
+    sure = -(-last.core(pace).start // step)
     heard = np.flatnonzero(loud[sure:])
-    last.end = (sure + (int(heard[-1]) + 1 if len(heard) else 0) + _AFTER) * _STEP
-    end = last.end + _final_pause(script.symbols) * SAMPLE_RATE // 1000
+    last.end = (sure + (int(heard[-1]) + 1 if len(heard) else 0) + _AFTER) * step
+    end = last.end + _final_pause(script.symbols) * pace.rate // 1000
     marks = _marks(sounds, script.words, end, text)
-    return Spoken(_cut(wave, Span(first.start, end)), tuple(marks))
+    return Spoken(_cut(wave, Span(first.start, end), step), tuple(marks))
 
 
-def _sounds(script: Script, frames: Sequence[int]) -> list[_Sound]:
+def _sounds(script: Script, frames: Sequence[int], pace: FrameClock) -> list[_Sound]:
     """The phonemes where the durations put them; a stress mark's time belongs to what it stresses."""
-    edges = [FRAME * edge for edge in accumulate(frames)]
-    early = min(_EARLY, edges[0])
+    edges = [pace.frame * edge for edge in accumulate(frames)]
+    early = min(pace.early, edges[0])
     sounds, after, stress = list[_Sound](), "", -1
     for symbol, owner, (start, end) in zip(
         script.symbols, script.owners, pairwise(edges), strict=False
@@ -123,23 +151,24 @@ def _sounds(script: Script, frames: Sequence[int]) -> list[_Sound]:
     return sounds
 
 
-def _loud(wave: Wave) -> NDArray[np.bool_]:
+def _loud(wave: Wave, step: int) -> NDArray[np.bool_]:
     """Whether each step of the wave is audible."""
-    steps = wave[: len(wave) // _STEP * _STEP].reshape(-1, _STEP)
+    steps = wave[: len(wave) // step * step].reshape(-1, step)
     loud: NDArray[np.bool_] = np.sqrt((steps * steps).mean(1)) > _AUDIBLE
     return loud
 
 
-def _separate(left: _Sound, right: _Sound, loud: NDArray[np.bool_]) -> None:
+def _separate(left: _Sound, right: _Sound, loud: NDArray[np.bool_], pace: FrameClock) -> None:
     """Set the end of one phoneme and the start of the next, with the pause between them if any."""
     if right.after:
-        start, least = -(-left.core.start // _STEP), _SHORTEST_PAUSE
+        step = pace.step
+        start, least = -(-left.core(pace).start // step), _SHORTEST_PAUSE
         if right.after == " ":
             least = _SHORTEST_REST
-        quiet = _longest_quiet(loud[start : right.core.end // _STEP])
+        quiet = _longest_quiet(loud[start : right.core(pace).end // step])
         if quiet.length >= least:
-            left.end = (start + quiet.start + _AFTER) * _STEP
-            right.start = (start + quiet.end - _BEFORE) * _STEP
+            left.end = (start + quiet.start + _AFTER) * step
+            right.start = (start + quiet.end - _BEFORE) * step
             return
     left.end = right.start = (left.end + right.start) // 2
 
@@ -160,14 +189,14 @@ def _final_pause(symbols: str) -> int:
     return _BETWEEN_MS
 
 
-def _cut(wave: Wave, samples: Span) -> Wave:
+def _cut(wave: Wave, samples: Span, step: int) -> Wave:
     """The wave at ``samples``, with silence past its end, faded in and out over 5 ms."""
     out = np.zeros(samples.length, np.float32)
     kept = wave[samples.start : samples.end]
     out[: len(kept)] = kept
-    ramp = np.linspace(0, 1, _STEP, endpoint=False, dtype=np.float32)
-    out[:_STEP] *= ramp
-    out[max(0, len(kept) - _STEP) : len(kept)] *= ramp[::-1][-len(kept) :]
+    ramp = np.linspace(0, 1, step, endpoint=False, dtype=np.float32)
+    out[:step] *= ramp
+    out[max(0, len(kept) - step) : len(kept)] *= ramp[::-1][-len(kept) :]
     return out
 
 
