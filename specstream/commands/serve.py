@@ -44,6 +44,7 @@ async def run_server(args: argparse.Namespace) -> int:
     """Serve the Realtime protocol and the demo page until SIGINT or SIGTERM."""
     config = server_config(args, table=True)
     tls, keys = config.tls(), keys_of(args, config)
+    config.open_journal()  # so that a folder that can't be used is reported before the models are loaded
     port = PORT if config.port is None else config.port
     check_key(config.host, bool(keys))
     if config.log_json:
@@ -108,6 +109,7 @@ def _server(
         keys=keys,
         access=config.part(ServerAccess),
         limits=config.part(ServerLimits),
+        journal=config.open_journal(),
         bundled=names["target"] == BUNDLED,
         names=names,
     )

@@ -8,6 +8,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -18,6 +19,7 @@ from specstream.commands.common import tables_of
 from specstream.commands.output import note
 from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
+from specstream.server.journal import SqliteJournal
 from specstream.server.keys import Key, read_keys
 from specstream.server.options import ServerAccess, ServerLimits
 
@@ -49,6 +51,11 @@ class ServerConfig(ServerLimits, ServerAccess):
         default=10.0, ge=0, allow_inf_nan=False, description="seconds for replies to end"
     )
     log_json: bool = Field(default=False, description="log lines on standard output")
+    journal: str | None = Field(
+        default=None, description="folder for sessions to outlive the server"
+    )
+    journal_age_s: float = Field(default=3600.0, gt=0, description="older sessions are dropped")
+    journal_durable: bool = Field(default=False, description="wait for the disk")
 
     def __init__(self, **values: Any) -> None:
         BaseModel.__init__(self, **values)  # its error tells the place
@@ -56,6 +63,19 @@ class ServerConfig(ServerLimits, ServerAccess):
     def part(self, kind: type[_Part]) -> _Part:
         """Those of the options that ``kind`` has."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
+
+    def open_journal(self) -> SqliteJournal | None:
+        """Where sessions are written down; None: nowhere.
+
+        Raises:
+            ConfigError: the folder can't be used.
+        """
+        if self.journal is None:
+            return None
+        if not self.journal:
+            raise ConfigError("--journal: name a folder")
+        options: dict[str, Any] = {"durable": self.journal_durable, "max_age_s": self.journal_age_s}
+        return SqliteJournal(Path(self.journal), **options)
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
         """Give the certificate to ``context``; connections from now on use it.
@@ -130,7 +150,11 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--longest SECONDS", f"{old} (default: 3600)", type=float, dest="longest_s")
     ahead = "send audio this far ahead of play-out (default: 2)"
     add("--lead SECONDS", ahead, type=float, dest="lead_s")
+    add("--journal DIR", "write sessions down here, so that clients resume them after a restart")
+    kept = "drop sessions from the journal after so long (default: 3600)"
+    add("--journal-age SECONDS", kept, type=float, dest="journal_age_s")
     more: dict[str, Any] = {"action": "store_true", "default": None}
+    add("--journal-durable", "wait for the disk at each write: outlives a power cut, too", **more)
     add("--reuse-port", "let other processes listen there, too, such as the next version", **more)
     add("--log-json", "write log lines, sessions and requests as JSON to standard output", **more)
 

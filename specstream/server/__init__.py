@@ -8,6 +8,7 @@ from specstream.lazy import offers
 
 if TYPE_CHECKING:
     from specstream.remote.server import AdapterServer as AdapterServer
+    from specstream.server.journal import SqliteJournal as SqliteJournal
     from specstream.server.keys import Key as Key, KeyRing as KeyRing
     from specstream.server.options import (
         ServerAccess as ServerAccess,
@@ -19,6 +20,7 @@ __all__, __getattr__, __dir__ = offers(
     __name__,
     {
         "specstream.remote.server": "AdapterServer",
+        "specstream.server.journal": "SqliteJournal",
         "specstream.server.keys": "Key KeyRing",
         "specstream.server.options": "ServerAccess ServerLimits",
         "specstream.server.server": "RealtimeServer",

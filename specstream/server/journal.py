@@ -127,11 +127,11 @@ def session_name(token: str) -> str:
 
 T = TypeVar("T")
 
-_SCHEMA = """
-CREATE TABLE meta (format TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL);
-CREATE TABLE frames (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
-CREATE TABLE records (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
+_SCHEMA = (
+    "CREATE TABLE meta (format TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL)",
+    "CREATE TABLE frames (seq INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "CREATE TABLE records (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+)
 _SUFFIX = ".session"
 _BUSY_S = 5.0
 _LAST = "\U0010ffff"  # behind every name
@@ -176,8 +176,11 @@ class SqliteJournal:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             database = _connect(path, self.durable)
             database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            database.execute("BEGIN")
+            for statement in _SCHEMA:
+                database.execute(statement)
             database.execute("INSERT INTO meta VALUES (?, ?, 1)", (FORMAT, owner))
+            database.execute("COMMIT")
             return _SqliteLog(database, path, 1, self._run)
 
         return await self._run(_told(make, "begun"))

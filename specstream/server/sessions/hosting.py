@@ -70,6 +70,7 @@ class SessionHost:
             self.end()
             if keeper is not None:
                 keeper.cancel()
+                self._tasks.add(keeper)
             with anyio.CancelScope(shield=True):
                 if self._tasks:
                     await asyncio.wait(self._tasks)

@@ -345,14 +345,17 @@ class ItemWriter:
         """Report an error that does not end the response."""
         await self._put(ev.ErrorEvent, error=ErrorDetail.of(error))
 
-    async def close(self, status: EndStatus, unsent: tuple[Word, ...]) -> None:
-        """End the item, if it began; ``unsent`` are words that no audio carried."""
+    async def close(self, status: EndStatus, unsent: tuple[Word, ...], *, cut: bool) -> None:
+        """End the item, if it began; ``unsent`` are words that no audio carried.
+
+        ``cut``: what was not sent will not be heard, and leaves the text.
+        """
         if (entry := self.entry) is None:
             return
         if self._track is None:
             await self._put(ev.TextDone, text=self.text)
         else:
-            if status != "cancelled":
+            if not cut:
                 await self._say(self._spoken.close())
             await self._put(ev.AudioDone, Extra(words=list(unsent) or None))
             await self._put(ev.TranscriptDone, transcript=self.text)
@@ -360,6 +363,6 @@ class ItemWriter:
         await self._put(ev.ContentPartEvent, **done)
         entry.status = "completed" if status == "completed" else "incomplete"
         entry.phase = "commentary" if self.output.calls else "final_answer"
-        if status == "cancelled":
+        if cut:
             entry.cut_to(self.sent)
         await self.output.end(self.index)

@@ -168,7 +168,7 @@ class ResponseTurn:
                     if self._begun is None or self._begun.goes_on:
                         await self._perform()
                     else:
-                        self._lost = True  # unless it was at its end
+                        self._lost = self._begun.end is None
             except SpecstreamError as error:
                 self._error = error
             except Exception as error:  # a response may break; the session goes on
@@ -289,7 +289,8 @@ class ResponseTurn:
             self._record.ends(self.id, end)
         assert end.status != "in_progress"
         status = end.status
-        await self._item.close(status, self._pacer.unsent())
+        cut = status == "cancelled" or self._lost
+        await self._item.close(status, self._pacer.unsent(), cut=cut)
         await self._item.output.close_calls()
         if "report" in self._request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))

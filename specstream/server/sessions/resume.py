@@ -150,7 +150,7 @@ class ResumableSocket:
         """Send an event that is no part of the session."""
         if self._socket is not None:
             with suppress(SocketClosed):
-                await self._socket.send(event.model_dump_json())
+                await self._socket.send(event.model_dump_json(exclude={"specstream"}))
 
     async def _write(self) -> None:
         async with self._writing:

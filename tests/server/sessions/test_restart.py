@@ -11,11 +11,16 @@ from typing import Any
 
 import anyio
 import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import JournalFailed
 from specstream.server.journal import Change, Drop, Frame, SessionLog, SqliteJournal
 from specstream.testing import ScriptedEngine
-from tests.server.doubles import FreeClock, Stand
+from specstream.testing.engine import chunks_of
+from specstream.types import ToolCall
+from tests.server.doubles import FreeClock, Gate, Stand, Wire, wait_for
+from tests.server.sessions.test_microphone import Ear, configure, speak, voice
 from tests.server.sessions.test_resume import Client, ask, plain
 
 
@@ -32,24 +37,25 @@ class Dying(SqliteJournal):
     """Writes so much of a session, and then no more: as a process that was killed at any moment."""
 
     steps = 0
+    full = False
 
     async def begin(self, token: str, owner: str) -> SessionLog:
         self.dead = anyio.Event()
-        return DyingLog(await super().begin(token, owner), self.steps, self.dead)
+        return DyingLog(await super().begin(token, owner), self.steps, self.dead, full=self.full)
 
 
 class DyingLog:
-    def __init__(self, log: SessionLog, steps: int, dead: anyio.Event) -> None:
-        self.log, self.left, self.dead = log, steps, dead
+    def __init__(self, log: SessionLog, steps: int, dead: anyio.Event, *, full: bool) -> None:
+        self.log, self.left, self.dead, self.full = log, steps, dead, full
 
     async def commit(self, changes: Sequence[Change]) -> None:
         for step in steps_of(changes):
             self.left -= 1
-            if self.left == -1:
+            if self.left == -1 and not self.full:
                 self.dead.set()
                 await anyio.sleep_forever()
             if self.left < 0:
-                raise JournalFailed("dead")
+                raise JournalFailed("the disk is full")
             await self.log.commit(step)
 
     async def aclose(self, *, remove: bool) -> None:
@@ -172,3 +178,203 @@ async def test_wherever_the_process_dies_a_reproducible_reply_goes_on(
             else:
                 assert sounds(events) == sounds(whole), place
         assert kills >= 20
+
+
+@asynccontextmanager
+async def resumed(client: Client, second: Stand) -> AsyncGenerator[Wire, None]:
+    """The client of a server that is gone, at another one; what it sees is in ``client.events``, too."""
+    client.stand = second
+    async with await client.again() as socket:
+        assert client.resumed["type"] == "specstream.resumed", client.resumed
+        wire = Wire(socket)
+        wire.seen = client.events
+        yield wire
+
+
+async def leave(client: Client, socket: ClientConnection, until: int) -> None:
+    """See so many events of a server, and hear no more of it."""
+    await client.read(socket, until)
+    socket.transport.abort()
+
+
+def item(text: str, id: str) -> str:
+    content = [{"type": "input_text", "text": text}]
+    made = {"id": id, "type": "message", "role": "user", "content": content}
+    return json.dumps({"type": "conversation.item.create", "item": made})
+
+
+@pytest.mark.parametrize("modality", ["text", "audio"])
+async def test_another_reply_ends_as_incomplete_and_the_history_with_what_was_sent(
+    tmp_path: Path, modality: str
+) -> None:
+    """The model doesn't write the same again: what the client has is what was said."""
+    text = "One two three. Four five six."
+    gate = Gate(shut=False)
+    gate.shut(after=5)
+    first = served(SqliteJournal(tmp_path), text, reproducible=False, gate=gate)
+    second = served(SqliteJournal(tmp_path), "Again.", reproducible=False)
+    async with first.running(), second.running():
+        client = Client(first)
+        socket = await client.begin()
+        await ask(socket, output_modalities=[modality])
+        with anyio.move_on_after(0.3):
+            await client.read(socket, 10_000)
+        socket.transport.abort()
+        sent = words(client.events)
+        assert "One two three" in sent and sent != text
+        async with resumed(client, second) as wire:
+            done = await wire.done()
+            assert done["status"] == "incomplete"
+            assert done["status_details"]["reason"] == "server_restarted"
+            (cut,) = done["output"]
+            assert cut["status"] == "incomplete"
+            (part,) = (await wire.retrieve(cut["id"]))["content"]
+            kept = part["text"] if modality == "text" else part["transcript"]
+            spoken_words = [word for word, _ in sounds(client.events)]
+            assert kept == (sent if modality == "text" else "One two three.")
+            assert modality == "text" or spoken_words == ["One", "two", "three"]
+            assert (await wire.reply("Go on"))["status"] == "completed"
+        assert second.engine.requests[-1][0][-2]["content"] == kept
+        gate.open()
+
+
+async def test_settings_items_and_their_order_are_as_they_were(tmp_path: Path) -> None:
+    async with two(tmp_path, "Yes.") as (first, dying, second):
+        dying.steps = 10_000
+        client = Client(first)
+        socket = await client.begin()
+        session = {
+            "type": "realtime",
+            "instructions": "Be short.",
+            "output_modalities": ["text"],
+            "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+            "audio": {"output": {"format": {"type": "audio/pcmu"}}},
+            "specstream": {"sampling": {"temperature": 0.5}, "events": ["report"]},
+        }
+        await socket.send(json.dumps({"type": "session.update", "session": session}))
+        for number in (1, 2, 3):
+            await socket.send(item(f"text {number}", f"item_{number}"))
+        await socket.send(json.dumps({"type": "conversation.item.delete", "item_id": "item_2"}))
+        await leave(client, socket, 9)
+        async with resumed(client, second) as wire:
+            updated = (await wire.configure())["session"]
+            before = last(client.events[:9], "session.updated")["session"]
+            assert updated == before and updated["instructions"] == "Be short."
+            assert (await wire.reply("text 4"))["status"] == "completed"
+        texts = [message["content"] for message in second.engine.requests[-1][0]]
+        assert texts == ["Be short.", "text 1", "text 3", "text 4"]
+
+
+async def test_a_reply_of_which_nothing_was_said_begins_anew(tmp_path: Path) -> None:
+    gate = Gate()
+    first = served(SqliteJournal(tmp_path), "Never said.", reproducible=False, gate=gate)
+    second = served(SqliteJournal(tmp_path), "Said.", reproducible=False)
+    async with first.running(), second.running():
+        client = Client(first)
+        socket = await client.begin()
+        await ask(socket, output_modalities=["text"])
+        await leave(client, socket, 4)
+        async with resumed(client, second) as wire:
+            assert (await wire.done())["status"] == "completed"
+        assert words(client.events) == "Said."
+        gate.open()
+
+
+async def test_a_function_call_that_was_cut_is_told(tmp_path: Path) -> None:
+    gate = Gate(shut=False)
+    gate.shut(after=4)
+    call = ToolCall("call_1", "look", '{"place": "a long way from here"}')
+    scripts = []
+    for use in (gate, Gate(shut=False)):
+        engine = ScriptedEngine([chunks_of("So.", calls=[call])], gate=use, calls_tools=True)
+        engine.capabilities = replace(engine.capabilities, reproducible=True)
+        scripts.append(
+            Stand(engine, clock=FreeClock(), voice=None, journal=SqliteJournal(tmp_path))
+        )
+    first, second = scripts
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    async with first.running(), second.running():
+        client = Client(first)
+        socket = await client.begin()
+        await ask(socket, tools=[tool])
+        while client.events[-1]["type"] != "response.function_call_arguments.delta":
+            await client.read(socket, len(client.events) + 1)
+        socket.transport.abort()
+        async with resumed(client, second) as wire:
+            done = await wire.done()
+        assert done["status"] == "incomplete"
+        arguments = last(client.events, "response.function_call_arguments.done")
+        assert arguments["specstream"]["problem"] == "cut_off"
+        assert [made["status"] for made in done["output"]] == ["incomplete", "incomplete"]
+        gate.open()
+
+
+async def test_what_was_said_and_not_understood_is_told(tmp_path: Path) -> None:
+    first = Ear(journal=SqliteJournal(tmp_path))
+    first.recognizer.takes_s = 1e6
+    second = Ear("Hello there", journal=SqliteJournal(tmp_path))
+    async with first.stand.running(), second.stand.running():
+        client = Client(first.stand)
+        socket = await client.begin()
+        wire = Wire(socket)
+        wire.seen = client.events
+        await configure(wire, turn_detection=None, transcription={"model": "any"})
+        await speak(wire, voice(1.0))
+        await wire.send("input_audio_buffer.commit")
+        await wire.until("conversation.item.done")
+        socket.transport.abort()
+        async with resumed(client, second.stand) as wire:
+            failed = await wire.until("conversation.item.input_audio_transcription.failed")
+            assert failed["error"]["code"] == "server_restarted"
+            await speak(wire, voice(1.0))
+            await wire.send("input_audio_buffer.commit")
+            heard = await wire.until("conversation.item.input_audio_transcription.completed")
+            assert heard["transcript"] == "Hello there"
+
+
+async def test_a_server_that_stops_leaves_its_sessions_to_the_next_one(tmp_path: Path) -> None:
+    first, second = (served(SqliteJournal(tmp_path), "One.", "Two.") for _ in range(2))
+    async with second.running():
+        client = Client(first)
+        async with first.running():
+            socket = await client.begin()
+            await ask(socket, output_modalities=["text"])
+            await client.read(socket, 10_000)
+            await first.server.drain(1.0)
+            with pytest.raises(ConnectionClosed, match="1001"):
+                await socket.recv()
+        async with resumed(client, second) as wire:
+            assert (await wire.reply("More", output_modalities=["text"]))["status"] == "completed"
+        assert len(second.engine.requests[-1][0]) == 3
+
+
+async def test_a_session_that_cannot_be_written_ends_with_an_error_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    async with two(tmp_path, TEXT) as (first, dying, second):
+        dying.steps, dying.full = 12, True
+        client = Client(first)
+        socket = await client.begin()
+        await ask(socket, output_modalities=["text"])
+        with pytest.raises(KeyError):  # an event without a number
+            await client.read(socket, 10_000)
+        with pytest.raises(ConnectionClosed, match="journal_failed"):
+            await socket.recv()
+        async with resumed(client, second) as wire:
+            assert (await wire.done())["status"] == "completed"
+        assert words(client.events) == TEXT
+
+
+async def test_without_a_place_a_client_comes_again_later(tmp_path: Path) -> None:
+    first = served(SqliteJournal(tmp_path), "One.")
+    second = served(SqliteJournal(tmp_path), "One.", max_sessions=1)
+    async with first.running(), second.running():
+        client = Client(first)
+        await leave(client, await client.begin(), 1)
+        async with connect(second.url, proxy=None):
+            client.stand = second
+            with pytest.raises(ConnectionClosed, match="1013"):
+                await client.again()
+        await wait_for(lambda: not second.server.counters.sessions)
+        async with resumed(client, second):
+            pass

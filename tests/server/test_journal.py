@@ -1,0 +1,176 @@
+"""The journal: all or nothing, one writer at a time, and nothing that a stranger can read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from specstream.errors import ConfigError, JournalFailed, JournalTaken
+from specstream.server.journal import (
+    Change,
+    Drop,
+    Forget,
+    Frame,
+    Put,
+    SqliteJournal,
+    session_name,
+)
+
+TOKEN, OWNER = "a token", "somebody"
+SOME: list[Change] = [Frame(0, "zero"), Put("item:a", "1"), Frame(1, "one"), Put("item:b", "2")]
+
+
+def file_of(folder: Path) -> Path:
+    return folder / f"{session_name(TOKEN)}.session"
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+async def test_another_process_reads_what_was_committed(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    await log.commit([Forget(0), Put("item:a", "3"), Drop("item:b"), Frame(2, "two")])
+    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    assert taken is not None
+    _, saved = taken
+    assert saved.frames == (Frame(1, "one"), Frame(2, "two"))
+    assert saved.records == {"item:a": "3"}
+
+
+async def test_the_newest_frame_stays_so_that_its_number_is_known(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit([*SOME, Forget(1)])
+    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    assert taken is not None and taken[1].frames == (Frame(1, "one"),)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_commit_writes_all_or_nothing(tmp_path: Path, *, durable: bool) -> None:
+    log = await SqliteJournal(tmp_path, durable=durable).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    with pytest.raises(JournalFailed):
+        await log.commit([Put("item:c", "3"), Frame(1, "a number that was used")])
+    await log.commit([Frame(2, "two")])
+    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    assert taken is not None
+    assert "item:c" not in taken[1].records and len(taken[1].frames) == 3
+
+
+async def test_who_was_taken_for_dead_can_write_no_more(tmp_path: Path) -> None:
+    first = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await first.commit(SOME)
+    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    assert taken is not None
+    second, _ = taken
+    with pytest.raises(JournalTaken):
+        await first.commit([Frame(2, "of the dead")])
+    await first.aclose(remove=True)
+    assert file_of(tmp_path).exists(), "it is the other's"
+    await second.commit([Frame(2, "of the living")])
+    await second.aclose(remove=True)
+    assert not files(tmp_path)
+
+
+async def test_a_session_is_of_its_owner_and_of_whoever_knows_its_token(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    log = await journal.begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    assert await journal.take("another token", OWNER) is None
+    assert await journal.take(TOKEN, "somebody else") is None
+    await log.commit([Frame(2, "still its own")])
+    assert TOKEN not in file_of(tmp_path).name
+    assert TOKEN.encode() not in file_of(tmp_path).read_bytes()
+
+
+async def test_nobody_else_on_the_machine_can_read_it(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path / "journal").begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    assert stat.S_IMODE((tmp_path / "journal").stat().st_mode) == 0o700
+    for file in files(tmp_path / "journal"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+
+
+async def test_a_session_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    await log.aclose(remove=False)
+    with sqlite3.connect(file_of(tmp_path)) as database:
+        database.execute("UPDATE meta SET format = '0'")
+    database.close()
+    with pytest.raises(JournalFailed, match="format 0"):
+        await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    with sqlite3.connect(file_of(tmp_path)) as database:
+        assert database.execute("SELECT format, epoch FROM meta").fetchone() == ("0", 1)
+        assert database.execute("SELECT COUNT(*) FROM frames").fetchone() == (2,)
+    database.close()
+
+
+async def test_a_torn_last_write_is_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """The log beside the file, cut at each of many lengths: some beginning of what was committed."""
+    log = await SqliteJournal(tmp_path / "whole").begin(TOKEN, OWNER)
+    for number in range(20):
+        await log.commit([Frame(number, f"frame {number}")])
+    whole = file_of(tmp_path / "whole")
+    data, written = whole.read_bytes(), whole.with_name(whole.name + "-wal").read_bytes()
+    counts = set[int]()
+    for length in range(0, len(written), 1511):
+        folder = tmp_path / str(length)
+        journal = SqliteJournal(folder)
+        file_of(folder).write_bytes(data)
+        whole_log = file_of(folder)
+        whole_log.with_name(whole_log.name + "-wal").write_bytes(written[:length])
+        try:
+            taken = await journal.take(TOKEN, OWNER)
+        except JournalFailed:  # torn before the session had begun: no client has its token
+            continue
+        assert taken is not None
+        another, saved = taken
+        assert [frame.seq for frame in saved.frames] == list(range(len(saved.frames)))
+        counts.add(len(saved.frames))
+        await another.aclose(remove=False)
+    assert len(counts) > 10
+
+
+async def test_what_is_no_session_is_a_typed_error(tmp_path: Path) -> None:
+    file_of(tmp_path).write_bytes(b"not a database" * 500)
+    with pytest.raises(JournalFailed, match="can't be read"):
+        await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+
+
+async def test_a_full_disk_is_a_typed_error_and_breaks_nothing(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    database = cast(sqlite3.Connection, log._database)  # type: ignore[attr-defined]
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(JournalFailed, match="full"):
+        await log.commit([Frame(2, "two"), Frame(3, "x" * 100_000)])
+    await log.commit([Frame(2, "small enough")])
+    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    assert taken is not None and taken[1].frames[-1] == Frame(2, "small enough")
+
+
+async def test_old_sessions_are_dropped_and_others_stay(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path, max_age_s=100.0)
+    old, new = await journal.begin(TOKEN, OWNER), await journal.begin("new", OWNER)
+    await old.commit(SOME)
+    await new.commit(SOME)
+    for file in files(tmp_path):
+        if file.name.startswith(session_name(TOKEN)):
+            os.utime(file, (1e9, 1e9))
+    assert await journal.take(TOKEN, OWNER) is None
+    await journal.sweep()
+    assert {file.name.split(".")[0] for file in files(tmp_path)} == {session_name("new")}
+
+
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be made"):
+        SqliteJournal(tmp_path / "file")
