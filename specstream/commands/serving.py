@@ -19,9 +19,10 @@ from specstream.commands.common import tables_of
 from specstream.commands.output import note
 from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.server.journal import SqliteJournal
+from specstream.server.journal import Journal, SqliteJournal
 from specstream.server.keys import Key, read_keys
 from specstream.server.options import ServerAccess, ServerLimits
+from specstream.server.postgres import PostgresJournal
 
 __all__ = [
     "PORT",
@@ -52,7 +53,7 @@ class ServerConfig(ServerLimits, ServerAccess):
     )
     log_json: bool = Field(default=False, description="log lines on standard output")
     journal: str | None = Field(
-        default=None, description="folder for sessions to outlive the server"
+        default=None, description="folder or database for sessions to outlive the server"
     )
     journal_age_s: float = Field(default=3600.0, gt=0, description="older sessions are dropped")
     journal_durable: bool = Field(default=False, description="wait for the disk")
@@ -64,16 +65,18 @@ class ServerConfig(ServerLimits, ServerAccess):
         """Those of the options that ``kind`` has."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
-    def open_journal(self) -> SqliteJournal | None:
+    def open_journal(self) -> Journal | None:
         """Where sessions are written down; None: nowhere.
 
         Raises:
-            ConfigError: the folder can't be used.
+            ConfigError: the folder can't be used, or the database's driver isn't installed.
         """
         if self.journal is None:
             return None
-        if not self.journal:
-            raise ConfigError("--journal: name a folder")
+        if self.journal.startswith(("postgresql://", "postgres://")):
+            return PostgresJournal(self.journal, max_age_s=self.journal_age_s)
+        if not self.journal or "://" in self.journal:
+            raise ConfigError("--journal: name a folder, or a database as postgresql://HOST/NAME")
         options: dict[str, Any] = {"durable": self.journal_durable, "max_age_s": self.journal_age_s}
         return SqliteJournal(Path(self.journal), **options)
 
@@ -150,7 +153,8 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--longest SECONDS", f"{old} (default: 3600)", type=float, dest="longest_s")
     ahead = "send audio this far ahead of play-out (default: 2)"
     add("--lead SECONDS", ahead, type=float, dest="lead_s")
-    add("--journal DIR", "write sessions down here, so that clients resume them after a restart")
+    where = "write sessions down here, so that clients resume them after a restart: a folder, or postgresql://…"
+    add("--journal PLACE", where)
     kept = "drop sessions from the journal after so long (default: 3600)"
     add("--journal-age SECONDS", kept, type=float, dest="journal_age_s")
     more: dict[str, Any] = {"action": "store_true", "default": None}

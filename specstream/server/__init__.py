@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ServerAccess as ServerAccess,
         ServerLimits as ServerLimits,
     )
+    from specstream.server.postgres import PostgresJournal as PostgresJournal
     from specstream.server.server import RealtimeServer as RealtimeServer
 
 __all__, __getattr__, __dir__ = offers(
@@ -23,6 +24,7 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.server.journal": "SqliteJournal",
         "specstream.server.keys": "Key KeyRing",
         "specstream.server.options": "ServerAccess ServerLimits",
+        "specstream.server.postgres": "PostgresJournal",
         "specstream.server.server": "RealtimeServer",
     },
 )

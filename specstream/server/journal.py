@@ -22,6 +22,8 @@ from anyio import to_thread
 from specstream.errors import ConfigError, JournalFailed, JournalTaken
 
 __all__ = [
+    "FORMAT",
+    "LAST",
     "Change",
     "Drop",
     "Forget",
@@ -134,7 +136,7 @@ _SCHEMA = (
 )
 _SUFFIX = ".session"
 _BUSY_S = 5.0
-_LAST = "\U0010ffff"  # behind every name
+LAST = "\U0010ffff"  # behind every name
 
 
 class SqliteJournal:
@@ -295,7 +297,7 @@ def _statement(change: Change) -> tuple[str, tuple[object, ...]]:
         case Put(name, value):
             return "INSERT OR REPLACE INTO records VALUES (?, ?)", (name, value)
         case Drop(prefix):
-            return "DELETE FROM records WHERE name >= ? AND name < ?", (prefix, prefix + _LAST)
+            return "DELETE FROM records WHERE name >= ? AND name < ?", (prefix, prefix + LAST)
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import ssl
+import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from specstream.commands import main as cli, serve
 from specstream.commands.serving import ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ConnectionFailed
+from specstream.server.journal import SqliteJournal
 from specstream.testing import ScriptedEngine
 from tests.server.certificate import CERTIFICATE, LOCKED_KEY
 from tests.server.doubles import Gate, settle, wait_for
@@ -34,6 +36,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         "max_sessions = 5\nmax_per_address = 2\nidle_s = 60\nlead_s = 1.5\ndrain = 3\n"
         'proxies = ["10.0.0.0/8"]\nlongest_s = 900\nresume_s = 7\nmax_frame = 2048\nbuffer_s = 9\n'
         "reuse_port = true\nlog_json = true\n"
+        'journal = "sessions"\njournal_age_s = 60\njournal_durable = true\n'
         'api_key_file = "key"\ntls_cert = "c.pem"\ntls_key = "k.pem"\n'
     )
     written = ServerConfig(
@@ -53,6 +56,9 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         buffer_s=9,
         reuse_port=True,
         log_json=True,
+        journal="sessions",
+        journal_age_s=60,
+        journal_durable=True,
         api_key_file="key",
         tls_cert="c.pem",
         tls_key="k.pem",
@@ -329,3 +335,19 @@ async def test_sighup_reads_keys_and_certificate_again(
         signal.raise_signal(signal.SIGTERM)
     assert codes == [0]
     assert len(loaded) == 2
+
+
+def test_a_journal_is_a_folder_or_a_database(tmp_path: Path) -> None:
+    folder = ServerConfig(journal=str(tmp_path / "sessions"), journal_age_s=60).open_journal()
+    assert isinstance(folder, SqliteJournal)
+    assert (folder.max_age_s, folder.durable) == (60, False)
+    assert ServerConfig().open_journal() is None
+    for place in ("", "mysql://host/name"):
+        with pytest.raises(ConfigError, match="a folder, or a database"):
+            ServerConfig(journal=place).open_journal()
+
+
+def test_a_journal_in_postgresql_needs_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        ServerConfig(journal="postgresql://host/name").open_journal()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -16,10 +18,13 @@ from specstream.server.journal import (
     Drop,
     Forget,
     Frame,
+    Journal,
     Put,
     SqliteJournal,
     session_name,
 )
+from specstream.server.postgres import PostgresJournal
+from tests.support.databases import postgres
 
 TOKEN, OWNER = "a token", "somebody"
 SOME: list[Change] = [Frame(0, "zero"), Put("item:a", "1"), Frame(1, "one"), Put("item:b", "2")]
@@ -33,60 +38,119 @@ def files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def test_another_process_reads_what_was_committed(tmp_path: Path) -> None:
-    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+class Place(Protocol):
+    """Opens the journal of a test as another process would."""
+
+    def __call__(self, **options: Any) -> Journal: ...
+
+
+@pytest.fixture(scope="module")
+def database() -> Generator[str, None, None]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "durable", "postgres"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Place, None]:
+    opened: list[Journal] = []
+    url = request.getfixturevalue("database") if request.param == "postgres" else ""
+
+    def make(**options: Any) -> Journal:
+        if url:
+            opened.append(PostgresJournal(url, **options))
+        else:
+            options["durable"] = request.param == "durable"
+            opened.append(SqliteJournal(tmp_path, **options))
+        return opened[-1]
+
+    if url:  # whatever an earlier test has left
+        old = make(max_age_s=-1.0)
+        await old.sweep()
+    yield make
+    for journal in opened:
+        await journal.aclose()
+
+
+async def test_another_process_reads_what_was_committed(place: Place) -> None:
+    log = await place().begin(TOKEN, OWNER)
     await log.commit(SOME)
     await log.commit([Forget(0), Put("item:a", "3"), Drop("item:b"), Frame(2, "two")])
-    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    taken = await place().take(TOKEN, OWNER)
     assert taken is not None
     _, saved = taken
     assert saved.frames == (Frame(1, "one"), Frame(2, "two"))
     assert saved.records == {"item:a": "3"}
 
 
-async def test_the_newest_frame_stays_so_that_its_number_is_known(tmp_path: Path) -> None:
-    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+async def test_the_newest_frame_stays_so_that_its_number_is_known(place: Place) -> None:
+    log = await place().begin(TOKEN, OWNER)
     await log.commit([*SOME, Forget(1)])
-    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    taken = await place().take(TOKEN, OWNER)
     assert taken is not None and taken[1].frames == (Frame(1, "one"),)
 
 
-@pytest.mark.parametrize("durable", [False, True])
-async def test_a_commit_writes_all_or_nothing(tmp_path: Path, *, durable: bool) -> None:
-    log = await SqliteJournal(tmp_path, durable=durable).begin(TOKEN, OWNER)
+async def test_a_commit_writes_all_or_nothing(place: Place) -> None:
+    log = await place().begin(TOKEN, OWNER)
     await log.commit(SOME)
     with pytest.raises(JournalFailed):
         await log.commit([Put("item:c", "3"), Frame(1, "a number that was used")])
     await log.commit([Frame(2, "two")])
-    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    taken = await place().take(TOKEN, OWNER)
     assert taken is not None
     assert "item:c" not in taken[1].records and len(taken[1].frames) == 3
 
 
-async def test_who_was_taken_for_dead_can_write_no_more(tmp_path: Path) -> None:
-    first = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+async def test_who_was_taken_for_dead_can_write_no_more(place: Place) -> None:
+    first = await place().begin(TOKEN, OWNER)
     await first.commit(SOME)
-    taken = await SqliteJournal(tmp_path).take(TOKEN, OWNER)
+    taken = await place().take(TOKEN, OWNER)
     assert taken is not None
     second, _ = taken
     with pytest.raises(JournalTaken):
         await first.commit([Frame(2, "of the dead")])
     await first.aclose(remove=True)
-    assert file_of(tmp_path).exists(), "it is the other's"
     await second.commit([Frame(2, "of the living")])
     await second.aclose(remove=True)
-    assert not files(tmp_path)
+    assert await place().take(TOKEN, OWNER) is None, "it was over"
 
 
-async def test_a_session_is_of_its_owner_and_of_whoever_knows_its_token(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path)
+async def test_a_session_is_of_its_owner_and_of_whoever_knows_its_token(place: Place) -> None:
+    journal = place()
     log = await journal.begin(TOKEN, OWNER)
     await log.commit(SOME)
     assert await journal.take("another token", OWNER) is None
     assert await journal.take(TOKEN, "somebody else") is None
     await log.commit([Frame(2, "still its own")])
-    assert TOKEN not in file_of(tmp_path).name
-    assert TOKEN.encode() not in file_of(tmp_path).read_bytes()
+
+
+async def test_old_sessions_are_dropped(place: Place) -> None:
+    log = await place().begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    young, old = place(max_age_s=100.0), place(max_age_s=-1.0)
+    await young.sweep()
+    assert await old.take(TOKEN, OWNER) is None
+    assert await young.take(TOKEN, OWNER) is not None
+    await old.sweep()
+    assert await young.take(TOKEN, OWNER) is None
+
+
+async def test_letters_of_all_kinds_come_back(place: Place) -> None:
+    log = await place().begin(TOKEN, OWNER)
+    text = json.dumps({"text": "ä \x00 \ud83d\ude00 ' \" \\ \u2028"})
+    await log.commit([Frame(0, text), Put("item:ä", text)])
+    taken = await place().take(TOKEN, OWNER)
+    assert taken is not None
+    assert taken[1].frames[0].text == taken[1].records["item:ä"] == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://test@127.0.0.1:1/none", "postgresql://[", "postgresql://h:port/x"],
+)
+async def test_a_database_that_cannot_be_reached_is_a_typed_error(url: str) -> None:
+    pytest.importorskip("asyncpg")
+    with pytest.raises(JournalFailed, match="can't be begun"):
+        await PostgresJournal(url).begin(TOKEN, OWNER)
 
 
 async def test_nobody_else_on_the_machine_can_read_it(tmp_path: Path) -> None:
