@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.option.markexpr:
         return
-    left_out = {"nightly", "gpu"}
+    left_out = {"nightly", "gpu", "ray"}
     if not config.option.slow and config.args_source != config.ArgsSource.ARGS:
         left_out.add("slow")
     skipped = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]

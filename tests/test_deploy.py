@@ -19,7 +19,7 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def parsed(argv: list[str]) -> Namespace:
-    return cli._arguments(argv)
+    return cli.read_arguments(argv)
 
 
 def drained(argv: list[str]) -> float:

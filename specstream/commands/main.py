@@ -17,14 +17,15 @@ from specstream.errors import SpecstreamError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["main"]
+__all__ = ["main", "read_arguments"]
 
 _ENGINE = {"torch", "transformers"}  # what specstream-client comes without
 
 # Slow imports are made inside functions, so that Ctrl-C during an import is handled by `main`.
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read a command line; ends the process with 2 and the usage where it is wrong."""
     from specstream.commands.bench.plan import add_bench_options
     from specstream.commands.common import (
         add_learning_options,
@@ -192,7 +193,7 @@ def _run(argv: Sequence[str] | None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     with ends_at_once():
         _mend_streams()
-        args = _arguments(argv)
+        args = read_arguments(argv)
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         module, function = args.run.split(":")

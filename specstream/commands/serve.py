@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,7 @@ from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.server import RealtimeServer
 from specstream.stages.adapters import default_turns, load_adapter
 
-__all__ = ["load_ears", "run_adapter", "run_server"]
+__all__ = ["load_ears", "opened_server", "run_adapter", "run_server"]
 
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
 
@@ -44,35 +45,50 @@ async def run_server(args: argparse.Namespace) -> int:
     """Serve the Realtime protocol and the demo page until SIGINT or SIGTERM."""
     config = server_config(args, table=True)
     tls, keys = config.tls(), keys_of(args, config)
-    config.open_journal()  # so that a folder that can't be used is reported before the models are loaded
     port = PORT if config.port is None else config.port
     check_key(config.host, bool(keys))
     if config.log_json:
         log_json(sys.stdout)
     front = Front()
     options: dict[str, Any] = {"max_frame": config.max_frame, "reuse_port": config.reuse_port}
-    async with listen_app(front, config.host, port, tls=tls, **options) as bound:
-        described, delivery = text_engine_of(args), delivery_of(args)
-        params_of(args)  # so that a wrong value is reported before the models are loaded
-        parts = (args.voice, args.avatar, args.prompts)
-        async with open_pipeline(described, *parts, mark=args.mark, **delivery):
-            pass  # opened once, so that a wrong adapter is reported before the models are loaded
-        ears = await to_thread.run_sync(load_ears, args.ears)
-        async with loaded(described) as engine:
-            server = _server(args, config, keys, engine, ears)
+    async with (
+        listen_app(front, config.host, port, tls=tls, **options) as bound,
+        opened_server(args, config) as (server, engine),
+    ):
 
-            def renew() -> None:
-                read = keys_of(args, config)
-                if tls is not None:
-                    config.load_certificate(tls)
-                check_key(config.host, bool(read))
-                server.keys.replace(read)
+        def renew() -> None:
+            read = keys_of(args, config)
+            if tls is not None:
+                config.load_certificate(tls)
+            check_key(config.host, bool(read))
+            server.keys.replace(read)
 
-            async with server.open():
-                front.app = server.app
-                lines = _ready(config, bound, engine)
-                told = partial(_note_all, *lines)
-                return await until_stopped(server.drain, config.drain, told, renew)
+        front.app = server.app
+        told = partial(_note_all, *_ready(config, bound, engine))
+        return await until_stopped(server.drain, config.drain, told, renew)
+
+
+@asynccontextmanager
+async def opened_server(
+    args: argparse.Namespace, config: ServerConfig
+) -> AsyncGenerator[tuple[RealtimeServer, Engine | OpenAIEngine], None]:
+    """The server that the options describe, with its engine, open while the block runs.
+
+    Raises:
+        ConfigError, ModelError, AdapterError: it can't be.
+    """
+    keys = keys_of(args, config)
+    described, delivery = text_engine_of(args), delivery_of(args)
+    params_of(args)  # so that a wrong value is reported before the models are loaded
+    config.open_journal()
+    parts = (args.voice, args.avatar, args.prompts)
+    async with open_pipeline(described, *parts, mark=args.mark, **delivery):
+        pass  # opened once, so that a wrong adapter is reported before the models are loaded
+    ears = await to_thread.run_sync(load_ears, args.ears)
+    async with loaded(described) as engine:
+        server = _server(args, config, keys, engine, ears)
+        async with server.open():
+            yield server, engine
 
 
 def _ready(config: ServerConfig, port: int, engine: Engine | OpenAIEngine) -> list[str]:

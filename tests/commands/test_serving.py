@@ -26,7 +26,7 @@ from tests.server.doubles import Gate, settle, wait_for
 
 
 def parsed(*argv: str) -> Namespace:
-    return cli._arguments(argv)
+    return cli.read_arguments(argv)
 
 
 def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def words(root: Path) -> list[str]:
 def test_an_interrupt_saves_and_the_same_command_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = cli._arguments(words(tmp_path))
+    args = cli.read_arguments(words(tmp_path))
 
     async def interrupted() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

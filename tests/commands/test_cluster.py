@@ -1,0 +1,202 @@
+"""The server on Ray Serve: two replicas, cut sockets, killed replicas, updates under open sockets.
+
+Needs Ray: ``pytest -m ray tests/commands/test_cluster.py``. With
+``RAY_SERVE_ENABLE_HA_PROXY=1`` all of it goes through HAProxy; ``RAY_KILLS=50`` kills more often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+import anyio
+import psutil
+import pytest
+from websockets.asyncio.client import connect
+
+from specstream.client import RealtimeClient
+from specstream.client.client import Done, TextDelta
+from specstream.commands.cluster import ClusterConfig, app
+from specstream.errors import ConfigError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+serve = pytest.importorskip("ray.serve")
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+
+PLACES = 4  # of each replica
+
+
+class Cluster(NamedTuple):
+    port: int
+    journal: Path
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    def run(self, **changed: Any) -> None:
+        """(Re)deploy; Ray replaces all replicas whose options have changed."""
+        config = self.journal.parent / "specstream.toml"
+        config.write_text('[engine]\nmode = "reproducible"\n')
+        options = f"--config {config} --journal {self.journal} --max-sessions {PLACES} "
+        arguments = {"replicas": 2, "cpus": 0.2, "stop_s": 60, **changed}
+        arguments["options"] = options + arguments.get("options", "")
+        serve.run(app(arguments), name="talk", route_prefix="/")
+
+    async def whole(self) -> None:
+        """Wait until both replicas run."""
+        while self.running() != 2:
+            await anyio.sleep(0.2)
+
+    def running(self) -> int:
+        deployed = serve.status().applications["talk"].deployments["specstream"]
+        return sum(n for state, n in deployed.replica_states.items() if state == "RUNNING")
+
+
+def replicas() -> list[psutil.Process]:
+    """The processes of the replicas."""
+    processes = psutil.process_iter(["cmdline"])
+    return [one for one in processes if "ServeReplica" in " ".join(one.info["cmdline"] or ())]
+
+
+def serving() -> psutil.Process:
+    """The replica that has a session's journal open."""
+    for process in replicas():
+        files = Path(f"/proc/{process.pid}/fd")
+        if any(".session" in os.readlink(fd) for fd in files.iterdir() if fd.exists()):
+            return process
+    raise AssertionError("no replica serves a session")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster, None, None]:
+    """One cluster for the run, in a folder and at ports of its own; only it is ended."""
+    folder = Path("/tmp") / f"r{os.getpid()}"  # short: names of sockets have a limit
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    here = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join((here, f"{here}/adapters"))
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        _temp_dir=str(folder),
+        object_store_memory=10**8,
+        log_to_driver=False,
+    )
+    made = Cluster(8000 + os.getpid() % 1000, tmp_path_factory.mktemp("cluster") / "journal")
+    serve.start(http_options={"host": "127.0.0.1", "port": made.port})
+    made.run()
+    try:
+        yield made
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+QUESTION = "Tell me a story."
+
+
+async def story(client: RealtimeClient) -> tuple[str, Done]:
+    text, done = "", None
+    async for event in client.respond(QUESTION, audio=False):
+        if isinstance(event, TextDelta):
+            text += event.text
+        elif isinstance(event, Done):
+            done = event
+    assert done is not None
+    return text, done
+
+
+@pytest.mark.parametrize(
+    "argument", [{"option": "--port 1"}, {"replicas": 0}, {"options": "--lead x"}]
+)
+def test_a_wrong_argument_is_refused_where_it_was_given(argument: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, SystemExit)):
+        app(argument)
+    assert ClusterConfig().replicas == 1
+
+
+def test_it_is_ready(cluster: Cluster) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.port}/ready", timeout=10) as answer:
+        assert answer.status == 200
+
+
+async def test_places_of_clients_that_are_cut_are_free_at_once(cluster: Cluster) -> None:
+    """A hundred clients go without a word, in mid-reply: far more than there are places."""
+    slowest = 0.0
+    for _ in range(100):
+        began = time.perf_counter()
+        socket = await connect(f"{cluster.url}/v1/realtime", proxy=None)
+        assert json.loads(await socket.recv())["type"] == "session.created"
+        slowest = max(slowest, time.perf_counter() - began)
+        response = {"output_modalities": ["text"]}
+        await socket.send(json.dumps({"type": "response.create", "response": response}))
+        assert json.loads(await socket.recv())["type"] == "response.created"
+        socket.transport.abort()
+    assert slowest < 5.0, "nobody waited for a place of one that was cut"
+
+
+async def test_a_killed_replicas_session_goes_on_at_the_other(cluster: Cluster) -> None:
+    """At random points of a reply: the same words as without, within five seconds."""
+    async with RealtimeClient.connect(cluster.url) as client:
+        whole, _ = await story(client)
+    chance, waits = Random(7), list[float]()
+    for _ in range(int(os.environ.get("RAY_KILLS", "5"))):
+        await cluster.whole()
+        async with RealtimeClient.connect(cluster.url) as client:
+            at, events, text, done, killed = chance.randint(1, 30), 0, "", None, 0.0
+            async for event in client.respond(QUESTION, audio=False):
+                events += 1
+                if killed:
+                    waits.append(time.perf_counter() - killed)
+                    killed = 0.0
+                if events == at:
+                    serving().kill()
+                    killed = time.perf_counter()
+                if isinstance(event, TextDelta):
+                    text += event.text
+                elif isinstance(event, Done):
+                    done = event
+            assert done is not None and done.status == "completed"
+            assert text == whole
+    assert max(waits) < 5.0, waits
+
+
+async def test_an_update_and_a_scaling_down_cut_no_socket(cluster: Cluster) -> None:
+    """The session's replica waits for its end; meanwhile the others are replaced."""
+    before = {process.pid for process in replicas()}
+    update = partial(cluster.run, options="--drain 1", replicas=1)
+    async with anyio.create_task_group() as group:
+        async with RealtimeClient.connect(cluster.url, resume_s=0) as client:  # won't come back
+            group.start_soon(anyio.to_thread.run_sync, update)
+            stories = 0
+            while stories < 5 or {process.pid for process in replicas()} <= before:
+                text, done = await story(client)
+                assert text and done.status == "completed"
+                stories += 1
+    cluster.run()
+
+
+async def test_a_small_message_is_hardly_later_than_without_ray(cluster: Cluster) -> None:
+    times = list[float]()
+    async with connect(f"{cluster.url}/v1/realtime", proxy=None) as socket:
+        await socket.recv()
+        for _ in range(200):
+            began = time.perf_counter()
+            await socket.send('{"type": "conversation.item.retrieve", "item_id": "none"}')
+            assert json.loads(await socket.recv())["type"] == "error"
+            times.append(time.perf_counter() - began)
+    assert quantiles(times, n=100)[98] < 0.1, "seconds; the figure itself is in the documents"
