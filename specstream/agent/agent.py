@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from specstream.agent.echo import Echo
-from specstream.agent.hearing import Hearing
+from specstream.agent.hearing import Echo, Hearing
 from specstream.agent.parts import check_options, make_parts, playout_of
 from specstream.agent.preempt import Ledger, Preempt, PreemptReport
 from specstream.agent.questions import Question

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specstream.agent import ReplyEnded, ReplyPaused
-from specstream.agent.echo import Echo
+from specstream.agent.hearing import Echo
 from specstream.errors import AdapterUnavailable
 from specstream.listening.resampler import Resampler
 from specstream_adapters.ears import speexdsp
