@@ -20,7 +20,7 @@ from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
 from specstream.playback.playout import Playout
 from specstream.playback.turn import FixedReply, Interruption, Turn, speaking
-from specstream.stages.hold import Hold
+from specstream.stages.pipeline import Hold
 from specstream.stages.spans import turn_span
 from specstream.tools import ToolCall, ToolCallDelta
 from specstream.types import Chunk, Message, SamplingParams, Speech

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specstream.errors import AdapterFailed
-from specstream.stages.output_checks import cues_of, prompts_of
+from specstream.stages.limits import cues_of, prompts_of
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing import chunks_of
