@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specstream.types import PAUSE, Mark, Span
-from specstream_adapters.voice.hibari_marks import FRAME, Spoken, Wave, timed
+from specstream_adapters.voice.by_sentence import FRAME, Spoken, Wave, timed
 from specstream_adapters.voice.hibari_text import NO_WORD, Script
 
 EARLY = 2 * FRAME
