@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.bench.arms.engine import run_of
+from specstream.bench.arms.open import run_of
 from specstream.metrics import Report
 from specstream.types import Chunk, Span
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from specstream.bench.arms.engine import CoreArm
-from specstream.bench.arms.open import Wanted, open_arms
+from specstream.bench.arms.open import CoreArm, Wanted, open_arms
 from specstream.config import DEFAULT_DRAFT, EngineConfig
 from specstream.errors import ModelNotFound
 from specstream.methods import AutoProposerConfig, DraftProposerConfig
