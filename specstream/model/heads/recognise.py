@@ -13,8 +13,8 @@ from specstream.model.heads.block import BlockShape
 from specstream.model.heads.eagle import is_eagle
 from specstream.model.heads.research.medusa import is_medusa
 from specstream.model.heads.research.streaming import StreamingShape
-from specstream.model.places import gguf_file, hub_options, not_found
 from specstream.models.kept import located
+from specstream.models.sources import gguf_file, hub_options, not_found
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
