@@ -33,7 +33,7 @@ from specstream.model.forward import (
     entered_states,
 )
 from specstream.model.fused.layers import FusedLayers
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.layers import Product, can_pack, layer_of, product, rms_norm, select
 from specstream.model.native.layers import MOST_BYTES, NativeChain, NativeLayers
 from specstream.model.native.library import Library

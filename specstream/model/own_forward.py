@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from specstream.errors import ModelUnsupported
 from specstream.model.forward import ForwardInput
-from specstream.model.kv.base import FIRST_CAPACITY, KVCache
+from specstream.model.kv import FIRST_CAPACITY, KVCache
 from specstream.model.numerics import to_device
 from specstream.model.tree import Tree, positions_of
 

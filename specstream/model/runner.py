@@ -15,7 +15,7 @@ from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.graphs import CapturePlan, DraftedChain, Draws, Graphs, compile_passes
-from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
+from specstream.model.kv import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.native.library import library, native_library
 from specstream.model.own_forward import (
     TransformersCache,

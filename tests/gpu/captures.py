@@ -21,7 +21,7 @@ from specstream.model.graphs import (
     drop_what_differs,
 )
 from specstream.model.graphs.capture import batches_up_to
-from specstream.model.kv.base import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.numerics import rounding
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree

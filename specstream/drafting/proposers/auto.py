@@ -46,7 +46,7 @@ from specstream.methods import (
     ProposerConfig,
     SuffixProposerConfig,
 )
-from specstream.model.kv.base import common_prefix
+from specstream.model.kv import common_prefix
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_trees
 from specstream.model.tree import Tree

@@ -21,7 +21,7 @@ from specstream.model.graphs.capture import (
 )
 from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.numerics import off_by, rounding
 from specstream.model.tree import Tree
 

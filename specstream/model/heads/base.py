@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.attention.base import Batch
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.native.sampling import native_spread
 
 __all__ = [

@@ -34,7 +34,7 @@ from specstream.model.heads.layer import (
     rotary_of,
 )
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.layers import Norm, layer_of, rms_norm, rotated
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner

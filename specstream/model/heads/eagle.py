@@ -35,7 +35,7 @@ from specstream.model.heads.base import (
 )
 from specstream.model.heads.layer import FeatureLayer, head_weights, layer_weights, rotary_of
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.layers import Norm, rms_norm
 from specstream.model.native.layers import NativeLevel
 from specstream.model.native.matrix import NativeMatrix

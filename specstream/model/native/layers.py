@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specstream.model.attention.base import Batch, kept_rows
 from specstream.model.forward import Taps
-from specstream.model.kv.base import ContiguousCache, RowCache
+from specstream.model.kv import ContiguousCache, RowCache
 from specstream.model.layers import Layer
 from specstream.model.native import structs
 from specstream.model.native.library import Library

@@ -16,8 +16,7 @@ from specstream.model.attention.kernels import Kernels, Ragged, padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
-from specstream.model.kv import pooled as pooled_kv
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache, pooled as pooled_kv
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable

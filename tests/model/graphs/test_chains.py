@@ -12,7 +12,7 @@ from specstream.model.forward import ForwardInput
 from specstream.model.graphs import CapturePlan, drop_what_differs
 from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.tokens.noise import gumbel, noise_key
 from specstream.model.tokens.sampling import draw_at, probabilities
 from specstream.types import SamplingParams

@@ -18,7 +18,7 @@ from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.graphs import CapturePlan, drop_what_differs, passes
 from specstream.model.graphs.capture import batches_up_to, capture_all
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.tree import Tree
 from tests.model.families import build, decoder_of, text, whole, whole_inputs
 from tests.support.recorder import Recorder, addresses_only

@@ -24,7 +24,7 @@ from specstream.model.attention.contiguous import Heads
 from specstream.model.heads.base import check_made_for, read_head_config, reading
 from specstream.model.heads.layer import FleetingPlan, folded_mask
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.layers import Layer, Product, rms_norm
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
