@@ -12,8 +12,7 @@ import anyio
 
 from specstream.agent.hearing import Echo, Hearing
 from specstream.agent.parts import check_options, make_parts, playout_of
-from specstream.agent.preempt import Ledger, Preempt, PreemptReport
-from specstream.agent.questions import Question
+from specstream.agent.questions import Ledger, Preempt, PreemptReport, Question
 from specstream.agent.talking import Talking
 from specstream.agent.tools import AgentTool
 from specstream.engine.engine import Engine

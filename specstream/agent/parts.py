@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from specstream.agent.preempt import Preempt
+from specstream.agent.questions import Preempt
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import EchoCanceller

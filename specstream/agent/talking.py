@@ -13,8 +13,7 @@ import anyio
 
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import AgentParts
-from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess, Question, Questions, ToolResults
+from specstream.agent.questions import Guess, Ledger, Question, Questions, ToolResults
 from specstream.agent.tools import AgentTool, ToolCalls
 from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError

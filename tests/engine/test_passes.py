@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from specstream.drafting.proposal import Proposal
-from specstream.engine.core.passes import plan_step
+from specstream.engine.core.proposing import plan_step
 
 
 class Fake:

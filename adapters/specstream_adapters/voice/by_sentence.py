@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specstream.errors import AdapterFailed
 from specstream.types import PAUSE, Mark, Span, SpeechBuffer
-from specstream_adapters.voice.hibari_text import PUNCTUATION, Script
+from specstream_adapters.voice.phonemes import PUNCTUATION, Script
 from specstream_adapters.voice.shared import LibraryThread, take_marks
 
 __all__ = [

@@ -23,7 +23,7 @@ from specstream_adapters.voice.by_sentence import (
     by_sentence,
     timed,
 )
-from specstream_adapters.voice.hibari_text import Reader
+from specstream_adapters.voice.phonemes import Reader
 from specstream_adapters.voice.shared import once, plain, speakable, thread_of
 
 __all__ = ["DEFAULT_SPEAKER", "HibariModel", "HibariVoice", "shared_model"]

@@ -27,8 +27,7 @@ from specstream_adapters.voice.by_sentence import (
     timed,
 )
 from specstream_adapters.voice.espeak import on_library
-from specstream_adapters.voice.hibari_text import Script
-from specstream_adapters.voice.piper_text import PiperReader
+from specstream_adapters.voice.phonemes import PiperReader, Script
 from specstream_adapters.voice.shared import once, plain, speakable, thread_of
 
 __all__ = ["JOE", "PiperModel", "PiperVoice", "shared_voice"]
