@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         ToolEnded as ToolEnded,
         ToolStarted as ToolStarted,
     )
-    from specstream.agent.preempt import Preempt as Preempt, PreemptReport as PreemptReport
+    from specstream.agent.questions import Preempt as Preempt, PreemptReport as PreemptReport
     from specstream.agent.tools import AgentTool as AgentTool
 
 __all__, __getattr__, __dir__ = offers(
@@ -27,7 +27,7 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.agent.events": (
             "ReplyEnded ReplyFailed ReplyPaused ReplyResumed ReplyStarted ToolEnded ToolStarted"
         ),
-        "specstream.agent.preempt": "Preempt PreemptReport",
+        "specstream.agent.questions": "Preempt PreemptReport",
         "specstream.agent.tools": "AgentTool",
     },
 )

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from specstream.agent.echo import Echo
-from specstream.agent.hearing import Hearing
+from specstream.agent.hearing import Echo, Hearing
 from specstream.agent.parts import check_options, make_parts, playout_of
-from specstream.agent.preempt import Ledger, Preempt, PreemptReport
-from specstream.agent.questions import Question
+from specstream.agent.questions import Ledger, Preempt, PreemptReport, Question
 from specstream.agent.talking import Talking
 from specstream.agent.tools import AgentTool
 from specstream.engine.engine import Engine

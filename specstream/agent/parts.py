@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from specstream.agent.preempt import Preempt
+from specstream.agent.questions import Preempt
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import EchoCanceller
@@ -25,10 +25,9 @@ from specstream.stages.adapters import (
     load_adapter,
     stage_of,
 )
-from specstream.stages.hold import Hold
 from specstream.stages.interfaces import SpeechSynthesizer, VoiceCapabilities
 from specstream.stages.marking import marked
-from specstream.stages.pipeline import Pipeline, Stage
+from specstream.stages.pipeline import Hold, Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Phrase, SamplingParams, Span, SpeechBuffer
 

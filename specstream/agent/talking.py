@@ -13,14 +13,13 @@ import anyio
 
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import AgentParts
-from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess, Question, Questions, ToolResults
+from specstream.agent.questions import Guess, Ledger, Question, Questions, ToolResults
 from specstream.agent.tools import AgentTool, ToolCalls
 from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
 from specstream.playback.playout import Playout
 from specstream.playback.turn import FixedReply, Interruption, Turn, speaking
-from specstream.stages.hold import Hold
+from specstream.stages.pipeline import Hold
 from specstream.stages.spans import turn_span
 from specstream.tools import ToolCall, ToolCallDelta
 from specstream.types import Chunk, Message, SamplingParams, Speech

@@ -16,7 +16,7 @@ from specstream.engine.core.prompt import check_messages
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import ConfigError, PromptError
-from specstream.model.places import check_models
+from specstream.models.sources import check_models
 from specstream.params import template_kwargs
 from specstream.types import Grammar, Message, SamplingParams
 

@@ -22,9 +22,8 @@ from specstream.commands.serving import KEY_VARIABLE
 from specstream.listening.resampler import Resampler
 from specstream.realtime.wire import SAMPLE_RATE
 from specstream.stages.interfaces import SpeechSynthesizer
-from specstream.testing.conversation import run_scenario
+from specstream.testing.conversation import run_live, run_scenario
 from specstream.testing.latency import LatencyReport, TurnLatency
-from specstream.testing.live import run_live
 from specstream.testing.loop import run_virtual
 from specstream.testing.scenario import Scenario, read_scenario
 

@@ -23,7 +23,7 @@ from specstream.checks import cache_folder
 from specstream.config import EngineConfig
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.model.forward import ForwardInput
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.native.library import machine_facts
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import located

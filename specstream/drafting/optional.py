@@ -16,7 +16,7 @@ from torch import Tensor
 from specstream.drafting.checking import Explanation
 from specstream.drafting.proposal import Proposal, Proposer, SpecRequest
 from specstream.model.forward import Rider
-from specstream.model.kv.base import KVCache
+from specstream.model.kv import KVCache
 
 __all__ = [
     "AdaptiveProposer",

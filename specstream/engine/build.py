@@ -31,13 +31,8 @@ from specstream.methods import AutoProposerConfig, DraftProposerConfig, MtpPropo
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
 from specstream.model.heads import mtp
-from specstream.model.heads.base import Head
-from specstream.model.heads.recognise import (
-    head_folder,
-    load_head,
-    read_head_config,
-    told_acceptance,
-)
+from specstream.model.heads.base import Head, read_head_config
+from specstream.model.heads.recognise import head_folder, load_head, told_acceptance
 from specstream.model.load import load_model, load_tokenizer, target_dtype
 from specstream.model.own_forward import declared_positions, steady_positions
 from specstream.model.quantised import loaded_scheme

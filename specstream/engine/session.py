@@ -13,8 +13,7 @@ from specstream.errors import PromptError, RequestError, SpecstreamError
 from specstream.metrics import Report
 from specstream.playback.playout import Playout
 from specstream.playback.turn import Interruption, ReplySource, Turn, speaking
-from specstream.stages.hold import Hold
-from specstream.stages.pipeline import Pipeline
+from specstream.stages.pipeline import Hold, Pipeline
 from specstream.types import Message, SamplingParams, Tool, ToolCall, Tools, Truncation
 
 __all__ = ["BaseSession", "ReplyOptions", "Session"]

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from specstream.errors import AdapterFailed, ConfigError, RequestError
-from specstream.listening.ears import Ears
+from specstream.listening.ears import Ears, Recognition
 from specstream.listening.endings import silence_factor
 from specstream.listening.events import (
     ListenerEvent,
@@ -29,7 +29,6 @@ from specstream.listening.events import (
     TurnStarted,
 )
 from specstream.listening.interfaces import EndOfTurnDetector
-from specstream.listening.recognition import Recognition
 from specstream.listening.resampler import Resampler
 from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
 from specstream.signals import Signal

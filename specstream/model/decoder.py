@@ -33,10 +33,9 @@ from specstream.model.forward import (
     entered_states,
 )
 from specstream.model.fused.layers import FusedLayers
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.layers import Product, can_pack, layer_of, product, rms_norm, select
-from specstream.model.native.chain import MOST_BYTES, NativeChain
-from specstream.model.native.layers import NativeLayers
+from specstream.model.native.layers import MOST_BYTES, NativeChain, NativeLayers
 from specstream.model.native.library import Library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 from specstream.model.numerics import off_by, rounding, trial_tokens

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.attention.base import Batch
-from specstream.model.kv.base import KVCache, RowCache
+from specstream.model.kv import KVCache, RowCache
 from specstream.model.tree import Tree
 
 __all__ = [

@@ -32,12 +32,11 @@ from specstream.errors import (
     ModelUnsupported,
     SpecstreamError,
 )
-from specstream.model.kv.transformers import check_supported
 from specstream.model.native.library import library
-from specstream.model.own_forward import declared_positions
-from specstream.model.places import WEIGHTS, check_folder, gguf_file, hub_options, not_found
+from specstream.model.own_forward import check_supported, declared_positions
 from specstream.model.weights import FAMILY
 from specstream.models.kept import located
+from specstream.models.sources import WEIGHTS, check_folder, gguf_file, hub_options, not_found
 
 __all__ = [
     "check_config",

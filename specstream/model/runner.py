@@ -15,10 +15,15 @@ from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.graphs import CapturePlan, DraftedChain, Draws, Graphs, compile_passes
-from specstream.model.kv.base import FIRST_CAPACITY, KVCache, RowCache
-from specstream.model.kv.transformers import TransformersCache, check_supported
+from specstream.model.kv import FIRST_CAPACITY, KVCache, RowCache
 from specstream.model.native.library import library, native_library
-from specstream.model.own_forward import declared_positions, own_forward, steady_positions
+from specstream.model.own_forward import (
+    TransformersCache,
+    check_supported,
+    declared_positions,
+    own_forward,
+    steady_positions,
+)
 from specstream.model.quantised import check_scheme, named
 from specstream.model.tokens.spelling import NEVER, StopRule
 

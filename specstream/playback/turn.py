@@ -17,8 +17,7 @@ from specstream.errors import RequestError, SpecstreamError
 from specstream.playback.cue_order import cues_first
 from specstream.playback.played import AfterStop, PlayedTrack
 from specstream.playback.playout import Playout
-from specstream.stages.hold import HeldChunks, Hold
-from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
+from specstream.stages.pipeline import Event, HeldChunks, Hold, Pipeline, Run, StageFailed
 from specstream.types import Chunk, Interruption, Phrase, Span, Speech
 
 __all__ = ["GRACE_S", "Interruption", "Output", "Turn", "speaking"]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from specstream.remote.frames import EndFrame, Violation
 from specstream.remote.order import Extent, Given, Order
-from specstream.stages.limits import MAX_RATE
-from specstream.stages.output_checks import ROUNDING_MS, MarkCheck
+from specstream.stages.limits import MAX_RATE, ROUNDING_MS, MarkCheck
 from specstream.types import AvatarCue, Phrase, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["CueOrder", "PromptOrder", "SpokenOrder"]

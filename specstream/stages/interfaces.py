@@ -95,7 +95,7 @@ class SpeechSynthesizer(Protocol):
         Sample positions of marks count from the phrase's first sample. Where the voice gives
         phonemes, their spans tile the phrase's audio: no gap, no overlap, pauses included. Marks
         that lie out of the phrase's text or audio, or run backwards, end the turn's speech (see
-        `specstream.stages.output_checks`). A phrase with nothing to say may yield nothing.
+        `specstream.stages.limits`). A phrase with nothing to say may yield nothing.
 
         Closing the generator early stops the voice within one buffer and leaves it ready for the
         next phrase. Raises AdapterFailed when the engine behind it breaks.

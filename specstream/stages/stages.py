@@ -21,8 +21,7 @@ from specstream.stages.interfaces import (
     SpeechSynthesizer,
     Storyboard,
 )
-from specstream.stages.limits import check_rate
-from specstream.stages.output_checks import MarkCheck, cues_of, marks_of, prompts_of
+from specstream.stages.limits import MarkCheck, check_rate, cues_of, marks_of, prompts_of
 from specstream.stages.segment_stage import SegmentStage
 from specstream.text.spoken import LINE_START, Reading, ReadingState, Readout
 from specstream.types import (

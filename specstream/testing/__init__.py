@@ -38,8 +38,7 @@ from specstream.testing.engine import (
 )
 from specstream.testing.latency import STAGES, LatencyReport, TurnLatency, assert_latency
 from specstream.testing.loop import VirtualTimeLoop, run_virtual
-from specstream.testing.network import ScriptedNetwork
-from specstream.testing.scenario import Scenario, TurnScript, read_scenario
+from specstream.testing.scenario import Scenario, ScriptedNetwork, TurnScript, read_scenario
 from specstream.testing.talk import Ear
 
 if TYPE_CHECKING:

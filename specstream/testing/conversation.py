@@ -1,16 +1,20 @@
-"""Run a scenario's conversation with an agent, in virtual time or on the wall clock."""
+"""Runs a scenario's conversation: with an agent, in virtual time or not, or with a Realtime server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import base64
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
+import specstream.realtime.events as ev
 from specstream.agent import Agent, ReplyEnded, ReplyFailed, ReplyStarted
-from specstream.errors import ConfigError
+from specstream.client.client import Exchange, RealtimeClient
+from specstream.errors import ConfigError, EngineError, RequestError
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerSettings,
@@ -20,6 +24,8 @@ from specstream.listening.events import (
     TurnLost,
 )
 from specstream.playback.playout import Playout
+from specstream.realtime.wire import SAMPLE_RATE
+from specstream.server.sessions.timings import audible
 from specstream.stages.pipeline import StageFailed
 from specstream.testing.doubles import (
     ScriptedModel,
@@ -29,12 +35,11 @@ from specstream.testing.doubles import (
 )
 from specstream.testing.latency import LatencyReport, TurnLatency
 from specstream.testing.loop import VirtualTimeLoop
-from specstream.testing.network import ScriptedNetwork
-from specstream.testing.scenario import Scenario, TurnScript
+from specstream.testing.scenario import Scenario, ScriptedNetwork, TurnScript
 from specstream.testing.talk import Ear, Talk, Utterance, counted_on
 from specstream.types import Chunk, Phrase, Speech
 
-__all__ = ["Parts", "run_scenario"]
+__all__ = ["Parts", "run_live", "run_scenario"]
 
 _RATE = 16_000
 
@@ -172,3 +177,134 @@ class _AgentTalk(Talk):
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(self._uplink.arrival(due))
         await self._agent.hear(pcm)
+
+
+_HARMLESS = {"response_cancel_not_active", "conversation_already_has_active_response"}
+
+
+async def run_live(
+    scenario: Scenario,
+    url: str,
+    *,
+    speak: Callable[[str], Awaitable[bytes]],
+    api_key: str | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> LatencyReport:
+    """Run the conversation with the server at ``url``, one connection for each repetition.
+
+    The scenario says what the user says and when. Model, voice, recogniser and network are real: the
+    scenario's tables for them have no effect. Cancelling closes the connection.
+
+    Args:
+        scenario: The conversation.
+        url: ``ws://host:port/v1/realtime``.
+        speak: Returns a text as the user's voice says it: signed 16-bit little-endian mono at 24 kHz.
+        api_key: Sent as a bearer token.
+        progress: Called once the server answers and after each turn, with the number of turns that were
+            answered and of all.
+
+    Raises:
+        ConnectionFailed: nobody answers, or the connection broke.
+        RequestError: the server refused something, such as audio input without ears.
+        EngineError: a response failed, never ended, or had nothing audible.
+    """
+    turns: list[TurnLatency] = []
+    each, total = len(scenario.turns), len(scenario.turns) * scenario.repeat
+    for repeat in range(scenario.repeat):
+        tell = counted_on(progress, repeat * each, total)
+        async with RealtimeClient.connect(url, api_key=api_key, events=()) as client:
+            tell(0)
+            await client.update(output_modalities=["audio"], **_hearing(scenario))
+            turns += await _ServerTalk(scenario, client.exchange, speak, tell).hold()
+    return LatencyReport(scenario.name, "wall", tuple(turns))
+
+
+def _hearing(scenario: Scenario) -> dict[str, Any]:
+    """Settings that ask for turn detection and transcripts; none if no turn is spoken."""
+    if all(turn.typed for turn in scenario.turns):
+        return {}
+    turns: dict[str, Any] = {"type": "semantic_vad"}
+    if not scenario.listening.by_words:
+        silence = round(scenario.listening.silence_ms)
+        turns = {"type": "server_vad", "silence_duration_ms": silence}
+    return {"audio": {"input": {"turn_detection": turns, "transcription": {}}}}
+
+
+class _ServerTalk(Talk):
+    def __init__(
+        self,
+        scenario: Scenario,
+        exchange: Exchange,
+        speak: Callable[[str], Awaitable[bytes]],
+        progress: Callable[[int], object],
+    ) -> None:
+        super().__init__(scenario, Ear(), progress)
+        self._exchange = exchange
+        self._voice = speak
+        self._item: str | None = None  # the id of the item whose audio is being played
+        self._cut = False  # whether the user interrupted the reply: its further audio is ignored
+
+    async def read(self) -> None:
+        while True:
+            await self._take(await self._exchange.receive())
+
+    async def _take(self, event: ev.ServerEvent) -> None:
+        now = anyio.current_time()
+        match event:
+            case ev.ErrorEvent(error=error) if error.code not in _HARMLESS:
+                raise RequestError(f"the server refused: {error.message} ({error.code})")
+            case ev.InputSpeechStarted():
+                await self._interrupt(now)
+            case ev.InputSpeechStopped():
+                self.heard("turn_end")
+            case ev.TranscriptionCompleted():
+                self.heard("transcript")
+            case ev.TranscriptionFailed(error=error):
+                raise EngineError(f"what was said was not recognised: {error.message}")
+            case ev.ResponseEvent(type="response.created"):
+                self._cut = False
+                self.reply_begins()
+            case ev.TextDeltaEvent(delta=text):
+                self.step("first_token")
+                self.turns[self.answering].measured.reply += text
+            case ev.AudioDeltaEvent(delta=data, item_id=item):
+                self._item = item
+                if not self._cut:
+                    self.ear.take(base64.b64decode(data), SAMPLE_RATE, now)
+            case ev.ResponseEvent(type="response.done", response=response):
+                details = response.status_details
+                if response.status == "failed":
+                    failure = details.error if details is not None else None
+                    raise EngineError(failure.message if failure is not None else "it failed")
+                if not self._cut:
+                    self.reply_over(complete=response.status != "cancelled")
+
+    async def _interrupt(self, now: float) -> None:
+        """Stop playing because the user speaks, and tell the server how much was heard."""
+        if self._item is None or now >= self.ear.end or self._cut:
+            return
+        heard_ms = self.ear.cut(now)
+        self._cut = True
+        where = {"item_id": self._item, "content_index": 0, "audio_end_ms": int(heard_ms)}
+        self._item = None
+        self.reply_over(complete=False)
+        await self._exchange.send("conversation.item.truncate", **where)
+
+    async def type(self, text: str) -> None:
+        content = [{"type": "input_text", "text": text}]
+        item = {"type": "message", "role": "user", "content": content}
+        await self._exchange.send("conversation.item.create", item=item)
+        await self._exchange.send("response.create")
+
+    async def utterance(self, script: TurnScript) -> Utterance:
+        pcm = await self._voice(script.user)
+        size = 2 * (SAMPLE_RATE * self.scenario.listening.frame_ms // 1000)
+        frames = [pcm[at : at + size].ljust(size, b"\0") for at in range(0, len(pcm), size)]
+        loud = [at for at, frame in enumerate(frames) if audible(frame).size]
+        if not loud:
+            raise EngineError(f"the voice says nothing audible for {script.user!r}")
+        return Utterance(frames, loud[0], loud[-1])
+
+    async def send(self, pcm: bytes, due: float) -> None:
+        await anyio.sleep_until(due)
+        await self._exchange.send("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())

@@ -18,8 +18,7 @@ from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.core import request as sequence
-from specstream.engine.core.passes import TargetPass
-from specstream.engine.core.proposing import Proposing
+from specstream.engine.core.proposing import Proposing, TargetPass
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore
 from specstream.methods import OffProposerConfig, ProposerConfig

@@ -14,8 +14,7 @@ from specstream.errors import EngineError, SpecstreamError
 from specstream.server.sessions.timings import FirstAudible
 from specstream.signals import Signal
 from specstream.testing.latency import TurnLatency
-from specstream.testing.network import ScriptedNetwork
-from specstream.testing.scenario import Scenario, TurnScript
+from specstream.testing.scenario import Scenario, ScriptedNetwork, TurnScript
 
 __all__ = ["Ear", "Said", "Talk", "Utterance", "counted_on"]
 

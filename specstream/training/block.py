@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specstream.engine.build import end_ids
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.base import LayerShape
-from specstream.model.heads.block_format import MOST_BLOCK, BlockShape
+from specstream.model.heads.block import MOST_BLOCK, BlockShape
 from specstream.model.heads.layer import rotary_of
 from specstream.model.layers import rotated
 from specstream.model.runner import ModelRunner

@@ -18,7 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.heads.recognise import kind_of, read_head_config
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.recognise import kind_of
 from specstream.model.load import load_model, load_tokenizer, quietly
 from specstream.model.runner import ModelRunner
 from specstream.training.files import write_card

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.errors import ModelUnsupported
 from specstream.model.heads.base import LayerShape
-from specstream.model.heads.eagle_format import EagleShape, default_depths, read_shape
+from specstream.model.heads.eagle import EagleShape, default_depths, read_shape
 from specstream.model.layers import rotated
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import RotaryTable

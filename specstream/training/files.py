@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from specstream.checks import first_line
 from specstream.errors import ConfigError, ModelUnsupported, OutputError
-from specstream.model.heads.recognise import kind_of, load_head, read_head_config
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.heads.tensors import Tensors
 from specstream.model.runner import ModelRunner
 from specstream.training.options import TrainOptions

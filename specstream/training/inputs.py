@@ -11,7 +11,7 @@ from specstream.bench.prompts import json_lines, text_of
 from specstream.config import parse_config
 from specstream.engine.core.prompt import check_messages
 from specstream.errors import ConfigError
-from specstream.model.places import check_models
+from specstream.models.sources import check_models
 from specstream.training.options import TrainOptions, check_settings, size_of
 from specstream.types import Message
 

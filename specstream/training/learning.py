@@ -12,8 +12,9 @@ from transformers import LlamaForCausalLM
 from specstream.config import EngineConfig
 from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
+from specstream.model.heads.base import read_head_config
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.heads.recognise import head_folder, kind_of, read_head_config
+from specstream.model.heads.recognise import head_folder, kind_of
 from specstream.training.draft import DraftTrainee
 from specstream.training.learner import Learner, Served
 from specstream.training.options import TrainOptions, trainee_of

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.engine.core.prompt import PromptEncoder
 from specstream.errors import ConfigError, PromptError
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.kv.base import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
 from specstream.training.inputs import LEAST_PROMPTS, TEXT_TOKENS, Line, check_count, read_file
 from specstream.training.store import ReplyFolder, StoredReply

@@ -20,8 +20,7 @@ from specstream.listening.interfaces import HeardWord, Transcript
 from specstream.listening.listener import Listener
 from specstream.stages.adapters import load_adapter
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
-from specstream_adapters.ears.languages import language_code
-from specstream_adapters.ears.openai import OpenAIRecognizer, OpenAITranscription
+from specstream_adapters.ears.openai import OpenAIRecognizer, OpenAITranscription, language_code
 from tests.server.doubles import Stand, wait_for
 from tests.support.speech_servers import AudioServer, Reply
 

@@ -18,7 +18,7 @@ from specstream import Agent
 from specstream.errors import AdapterFailed, AdapterUnavailable
 from specstream.stages.adapters import load_adapter
 from specstream.stages.contract import StageFailed
-from specstream.stages.output_checks import MarkCheck
+from specstream.stages.limits import MarkCheck
 from specstream.testing import ScriptedEngine
 from specstream.types import Mark, Phrase, Span, Speech
 from specstream_adapters.voice.elevenlabs import ElevenLabsVoice

@@ -17,8 +17,8 @@ import pytest
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.types import PAUSE, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import HibariVoice, hibari, hibari as hibari_model
+from specstream_adapters.voice.by_sentence import Wave
 from specstream_adapters.voice.hibari import HibariModel, shared_model
-from specstream_adapters.voice.hibari_marks import Wave
 from specstream_adapters.voice.shared import once
 
 pytest.importorskip("hibari")

@@ -21,8 +21,7 @@ from specstream.stages.interfaces import SpeechSynthesizer
 from specstream.testing import ScriptedEngine
 from specstream.types import Phrase, Span
 from specstream_adapters.voice import ReferenceVoice
-from specstream_adapters.voice.openai import OpenAIVoice
-from specstream_adapters.voice.wave_stream import SampleReader
+from specstream_adapters.voice.openai import OpenAIVoice, SampleReader
 from tests.server.doubles import Stand, wait_for
 from tests.support.speech_servers import AudioServer, Reply, in_thread, spoken
 

@@ -15,10 +15,9 @@ import pytest
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import piper
-from specstream_adapters.voice.hibari_marks import Wave
-from specstream_adapters.voice.hibari_text import NO_WORD
+from specstream_adapters.voice.by_sentence import Wave
+from specstream_adapters.voice.phonemes import NO_WORD, PiperReader
 from specstream_adapters.voice.piper import PiperModel, PiperVoice
-from specstream_adapters.voice.piper_text import PiperReader
 from tests.support.onnx_voice import write_voice
 
 pytest.importorskip("onnxruntime")

@@ -11,8 +11,7 @@ import pytest
 
 from specstream import Agent
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
-from specstream.agent.preempt import Ledger
-from specstream.agent.questions import Guess, Question
+from specstream.agent.questions import Guess, Ledger, Question
 from specstream.engine.protocol import EngineCapabilities
 from specstream.errors import AdapterFailed, ConfigError, PromptError
 from specstream.listening.events import TurnHeard, TurnPaused

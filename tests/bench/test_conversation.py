@@ -12,12 +12,13 @@ import pytest
 from specstream import Agent
 from specstream.bench.load.conversation import (
     ConversationFigures,
+    HeardAt,
     ask_aloud,
     ask_in_writing,
+    converse,
     heard_as,
     interrupted,
 )
-from specstream.bench.load.soak import HeardAt, converse
 from specstream.commands import main as cli
 from specstream.errors import AdapterFailed, EngineError
 from specstream.listening.ears import Ears

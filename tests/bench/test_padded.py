@@ -20,8 +20,8 @@ from specstream.bench.load.padded import (
 from specstream.bench.prompts import Padding, parse_padding
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.heads.block_format import BlockShape
-from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.block import BlockShape
 from specstream.models.kept import bundled_heads, located
 from tests.support.tiny import byte_tokenizer, tiny_model
 

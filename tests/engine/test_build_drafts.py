@@ -8,7 +8,7 @@ import pytest
 from transformers import LlamaForCausalLM
 
 from specstream.config import parse_config
-from specstream.drafting.proposers import auto_build
+from specstream.drafting.proposers import auto
 from specstream.drafting.proposers.auto import AutoProposer
 from specstream.engine import build
 from specstream.errors import ModelUnsupported
@@ -79,7 +79,7 @@ def test_a_target_that_can_not_verify_trees_after_all_loses_them_only(
     def differs(runner: ModelRunner) -> None:
         raise ModelUnsupported("its masks work in another way")
 
-    monkeypatch.setattr(auto_build, "check_trees", differs)
+    monkeypatch.setattr(auto, "check_trees", differs)
     core = build.build_engine(parse_config({"draft": "bundled-eagle", "threads": 1}))
     assert not core.proposer.capabilities.trees
     assert "auto drafts without eagle, which fails here: its masks" in caplog.text

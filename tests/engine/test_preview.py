@@ -11,7 +11,7 @@ import torch
 
 from specstream.drafting.proposal import Proposal
 from specstream.engine.core.output import ReplyOutput
-from specstream.engine.core.passes import preview, previews
+from specstream.engine.core.proposing import preview, previews
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.core.request import Request
 from specstream.engine.tools.calls import Calls

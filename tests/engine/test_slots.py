@@ -9,7 +9,7 @@ import torch
 
 from specstream.drafting.proposers.off import OffProposer
 from specstream.engine.core.slots import Slot, Slots
-from specstream.model.kv.base import common_prefix
+from specstream.model.kv import common_prefix
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy

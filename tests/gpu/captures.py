@@ -12,10 +12,16 @@ from torch import Tensor
 
 from specstream.checks import first_line
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.graphs import DRAFT, TARGET, CapturePlan, Graphs, compile_passes
-from specstream.model.graphs.agreement import drop_what_differs
+from specstream.model.graphs import (
+    DRAFT,
+    TARGET,
+    CapturePlan,
+    Graphs,
+    compile_passes,
+    drop_what_differs,
+)
 from specstream.model.graphs.capture import batches_up_to
-from specstream.model.kv.base import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.numerics import rounding
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree

@@ -13,7 +13,7 @@ from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
 from specstream.model.graphs import CapturePlan
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import KVCache, RowCache
+from specstream.model.kv import KVCache, RowCache
 from specstream.model.numerics import rounding
 from tests.gpu.context import Context
 from tests.gpu.models import (

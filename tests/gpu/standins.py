@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from transformers import PreTrainedModel
 
 from specstream.model import graphs
-from specstream.model.graphs import agreement
 from specstream.model.heads.tensors import Tensors
 from tests.gpu.context import Mode
 from tests.support.fake_cuda import fake_cuda, on_card
@@ -100,7 +99,7 @@ def _unequal_numbers() -> list[tuple[Any, str, Any]]:
 
     really, moved = Tensors.read, PreTrainedModel.to
     return [
-        (agreement, "off_by", lambda found, wanted: 0.0),
+        (graphs, "off_by", lambda found, wanted: 0.0),
         (Tensors, "read", read),
         (PreTrainedModel, "to", to),
         (FakeTensor, "contiguous", contiguous),

@@ -12,7 +12,7 @@ import pytest
 
 from specstream.errors import AdapterFailed, ConfigError, RequestError
 from specstream.listening import listener as module
-from specstream.listening.ears import Ears
+from specstream.listening.ears import Ears, Recognition
 from specstream.listening.events import (
     ListenerEvent,
     ListenerSettings,
@@ -25,7 +25,6 @@ from specstream.listening.events import (
 )
 from specstream.listening.interfaces import TurnCapabilities
 from specstream.listening.listener import Listener
-from specstream.listening.recognition import Recognition
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
 
 pytestmark = pytest.mark.virtual_time

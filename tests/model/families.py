@@ -22,8 +22,7 @@ from transformers import (
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
-from specstream.model.kv import KVCache
-from specstream.model.kv.pooled import PooledCache
+from specstream.model.kv import KVCache, PooledCache
 from specstream.model.weights import DecoderWeights, RotaryTable
 
 VOCAB = 40

@@ -8,7 +8,7 @@ import torch
 from specstream.errors import ModelUnsupported
 from specstream.model.decoder import Decoder
 from specstream.model.forward import Entered, Extras, ForwardInput, common_depth
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.native.layers import NativeLayers
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree

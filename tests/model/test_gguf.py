@@ -28,7 +28,7 @@ from specstream.errors import (
 from specstream.methods import OffProposerConfig
 from specstream.model.gguf import convert, read_gguf_model, read_gguf_tokenizer
 from specstream.model.load import load_config, load_model, load_tokenizer
-from specstream.model.places import check_models
+from specstream.models.sources import check_models
 from specstream.types import SamplingParams
 from tests.support.gguf_files import SPECIAL, TEMPLATE, TOKENS, source_model, write_gguf
 from tests.support.missing import uninstall

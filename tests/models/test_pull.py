@@ -15,10 +15,10 @@ from filelock import FileLock
 
 from specstream.config import EngineConfig
 from specstream.errors import ModelBroken, ModelNotFound, OutputError, SpecstreamError
-from specstream.model.places import check_models
 from specstream.models.catalogue import KNOWN
 from specstream.models.kept import located, read_record
 from specstream.models.pull import Source, pull
+from specstream.models.sources import check_models
 from tests.models.made import GGUF, NO_HUB, NO_INDEX, WHEEL, World, pinned, write_wheel
 from tests.support.missing import install, uninstall
 

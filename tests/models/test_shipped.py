@@ -12,7 +12,8 @@ import torch
 from specstream.config import DEFAULT_TARGET, parse_config
 from specstream.engine import build
 from specstream.errors import ConfigError
-from specstream.model.heads.recognise import kind_of, read_head_config, told_acceptance
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.recognise import kind_of, told_acceptance
 from specstream.model.runner import ModelRunner
 from specstream.models.kept import bundled_heads, head_names, located, parameters_of, shipped_heads
 from specstream.types import SamplingParams

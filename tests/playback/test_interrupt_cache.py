@@ -10,8 +10,7 @@ from specstream import Engine, SamplingParams, Session
 from specstream.engine.core.step import EngineCore
 from specstream.playback.playout import Playout
 from specstream.playback.turn import Interruption
-from specstream.stages.hold import Hold
-from specstream.stages.pipeline import Pipeline
+from specstream.stages.pipeline import Hold, Pipeline
 from specstream.stages.stages import SegmentStage, VoiceStage
 from specstream.types import Speech
 from tests.server.doubles import WordVoice, wait_for

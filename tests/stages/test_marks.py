@@ -9,8 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from specstream.errors import AdapterFailed
-from specstream.stages.limits import most_audio_s
-from specstream.stages.output_checks import ROUNDING_MS, MarkCheck
+from specstream.stages.limits import ROUNDING_MS, MarkCheck, most_audio_s
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, VoiceStage
 from specstream.types import Mark, Phrase, Span, SpeechBuffer

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
-from specstream.model.kv.base import KVCache
+from specstream.model.kv import KVCache
 from specstream.model.runner import ModelRunner
 
 

@@ -22,7 +22,8 @@ from specstream.errors import (
     OutputError,
     TrainingStopped,
 )
-from specstream.model.heads.recognise import read_head_config, told_acceptance
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.recognise import told_acceptance
 from specstream.training import files
 from specstream.training.output import as_json, table_of
 from specstream.training.run import train

@@ -15,9 +15,15 @@ from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, one_of, without_telemetry
-from specstream_adapters.voice.by_sentence import Made, WaveSound, by_sentence
-from specstream_adapters.voice.hibari_marks import SAMPLE_RATE, Wave, timed
-from specstream_adapters.voice.hibari_text import Reader
+from specstream_adapters.voice.by_sentence import (
+    SAMPLE_RATE,
+    Made,
+    Wave,
+    WaveSound,
+    by_sentence,
+    timed,
+)
+from specstream_adapters.voice.phonemes import Reader
 from specstream_adapters.voice.shared import once, plain, speakable, thread_of
 
 __all__ = ["DEFAULT_SPEAKER", "HibariModel", "HibariVoice", "shared_model"]

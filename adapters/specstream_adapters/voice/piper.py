@@ -17,11 +17,17 @@ from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, in_range, one_of, without_telemetry
-from specstream_adapters.voice.by_sentence import Made, WaveSound, by_sentence
+from specstream_adapters.voice.by_sentence import (
+    FrameClock,
+    Made,
+    Spoken,
+    Wave,
+    WaveSound,
+    by_sentence,
+    timed,
+)
 from specstream_adapters.voice.espeak import on_library
-from specstream_adapters.voice.hibari_marks import FrameClock, Spoken, Wave, timed
-from specstream_adapters.voice.hibari_text import Script
-from specstream_adapters.voice.piper_text import PiperReader
+from specstream_adapters.voice.phonemes import PiperReader, Script
 from specstream_adapters.voice.shared import once, plain, speakable, thread_of
 
 __all__ = ["JOE", "PiperModel", "PiperVoice", "shared_voice"]

@@ -11,7 +11,7 @@ from itertools import cycle, islice, zip_longest
 from typing import Any, Literal
 
 from specstream.bench.arms.base import Arm
-from specstream.bench.arms.engine import EngineArm
+from specstream.bench.arms.open import EngineArm
 from specstream.bench.document import LOSS, WORTH
 from specstream.bench.prompts import GRAMMAR_DOMAIN, Prompt
 from specstream.bench.records import BenchRun, grouped, percentile, rounded

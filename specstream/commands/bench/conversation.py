@@ -11,7 +11,7 @@ from typing import Any
 
 from specstream.agent.agent import Agent
 from specstream.bench.load import conversation as talk
-from specstream.bench.load.soak import HeardAt, SoakFigures, converse
+from specstream.bench.load.conversation import HeardAt, SoakFigures, converse
 from specstream.bench.machine import resident_mb
 from specstream.bench.questions import ALOUD, FIRST, WRITTEN
 from specstream.commands.bench.plan import bench_config

@@ -10,13 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specstream.checks import writing
 from specstream.commands.bench.plan import Plan, plan_of
-from specstream.commands.output import note
+from specstream.commands.output import note, print_json
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
 
 if TYPE_CHECKING:
     from specstream.bench.document import Files
+    from specstream.bench.run import Outcome
 
 __all__ = ["run"]
 
@@ -73,13 +75,11 @@ async def _measure(
     notes: list[str],
     files: Files,
 ) -> None:
-    from specstream.bench.arms.engine import CoreArm, EngineArm
-    from specstream.bench.arms.open import Wanted, open_arms
+    from specstream.bench.arms.open import CoreArm, EngineArm, Wanted, open_arms
     from specstream.bench.load.concurrency import measure_crowd
     from specstream.bench.load.padded import heads_for
     from specstream.bench.machine import load_average, provenance_of
     from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, warm_up
-    from specstream.commands.bench.results import publish
     from specstream.commands.progress import Progress
 
     budget, params = Budget(plan.budget, time.perf_counter), plan.params
@@ -119,4 +119,33 @@ async def _measure(
         notes += faults.end()
         if outcome.records:
             origin["load_average_after"] = load_average()
-            publish(outcome, origin, files, as_json=args.json)
+            _publish(outcome, origin, files, as_json=args.json)
+
+
+def _publish(outcome: Outcome, origin: dict[str, Any], files: Files, *, as_json: bool) -> None:
+    """Print the table and the verdict, and write them, the JSON document and the plots to ``files``.
+
+    Raises:
+        OutputError: a file can't be written.
+    """
+    from specstream.bench import plots
+    from specstream.bench.document import document_of
+    from specstream.bench.results import Results
+    from specstream.bench.table import crowd_lines, heading_of, methods_table, table_of
+
+    results = Results(outcome.records, sampled=origin["options"]["temperature"] > 0)
+    document = document_of(results, outcome, origin)
+    heading = heading_of(origin, outcome)
+    lines = [*heading, *table_of(results), "", *methods_table(results, origin["draft_weights"])]
+    lines += [*document["verdict"], *crowd_lines(outcome.crowd), ""]
+    lines += [f"note: {said}" for said in document["notes"]]
+    files.write(document, lines)
+    if plots.can_plot():
+        with writing(files.folder / "bench.png"):
+            plots.draw_plots(results, files.folder / "bench.png", heading[0])
+    else:
+        note("no plots: matplotlib isn't installed (pip install matplotlib)")
+    print("\n".join(lines), flush=True)
+    note(f"written to {files.folder}/: {', '.join(sorted(p.name for p in files.folder.iterdir()))}")
+    if as_json:
+        print_json(document)

@@ -8,8 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from specstream.bench.load.http import measure_http
-from specstream.bench.load.serving import PER_S, measure_serving
+from specstream.bench.load.serving import PER_S, measure_http, measure_serving
 from specstream.commands.bench.plan import plan_of
 from specstream.commands.output import note, print_json, write_json
 from specstream.engine.engine import Engine

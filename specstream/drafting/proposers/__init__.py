@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "build_proposer"]
 
 KINDS = {
-    "auto": "specstream.drafting.proposers.auto_build",
+    "auto": "specstream.drafting.proposers.auto",
     "block": "specstream.drafting.proposers.block",
     "draft": "specstream.drafting.proposers.draft_build",
     "suffix": "specstream.drafting.proposers.suffix",

@@ -21,7 +21,7 @@ from specstream.drafting.proposers.drafting import (
 from specstream.drafting.proposers.vocabularies import IntersectionRunner
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput
-from specstream.model.kv.base import common_prefix
+from specstream.model.kv import common_prefix
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.spelling import StopRule

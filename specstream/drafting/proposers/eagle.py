@@ -20,7 +20,7 @@ from specstream.methods import EagleProposerConfig
 from specstream.model.attention.base import Batch
 from specstream.model.heads.base import FeatureHead, Level, spread
 from specstream.model.heads.eagle import EagleHead
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.numerics import to_device
 from specstream.model.tokens.sampling import free_to_look
 

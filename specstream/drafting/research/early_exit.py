@@ -19,7 +19,7 @@ from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
 from specstream.model.forward import Entered, Extras, ForwardInput
 from specstream.model.heads.research.early_exit import EarlyExit
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner
 

@@ -1,17 +1,22 @@
-"""Applies a verdict: commits tokens, rolls the KV cache back to them and makes one text chunk."""
+"""Applies a verdict: commits tokens, rolls the KV cache back, makes one text chunk and its logprobs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
 
 from specstream.drafting.proposal import Proposal, Verdict
 from specstream.engine.core.request import Request
-from specstream.errors import RequestError, SpecstreamError
+from specstream.errors import RequestError, SpecstreamError, VocabularyMismatch
+from specstream.model.tokens.spelling import Spelling
 from specstream.types import Chunk, FinishReason, Span, TokenLogprob
 
-__all__ = ["closing_chunk", "commit"]
+__all__ = ["Logprobs", "closing_chunk", "commit"]
 
 
 def commit(
@@ -173,3 +178,46 @@ def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
     text = output.finish()
     output.text += text
     return _chunk(request, text, before, thought, round=request.stats.rounds)
+
+
+class Logprobs:
+    """Reads log probabilities off the logits of a pass, with the bytes of each token."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def of(self, logits: torch.Tensor, verdict: Verdict, top: int) -> tuple[TokenLogprob, ...]:
+        """Return one entry for each token that a round emits.
+
+        Args:
+            logits: ``[K + 1, V]``, the target's, before anything was done to them.
+            verdict: Which of the K proposed tokens are accepted, and the token after them.
+            top: How many of the likeliest tokens to tell with each.
+        """
+        rows = torch.tensor([0, *(node + 1 for node in verdict.path)], device=logits.device)
+        logprobs = logits[rows].float().log_softmax(-1)
+        written = torch.tensor(verdict.tokens, device=logits.device)[:, None]
+        best = logprobs.topk(min(top, logprobs.shape[-1]))
+        own: list[float] = logprobs.gather(-1, written)[:, 0].tolist()
+        each = zip(verdict.tokens, own, best.indices.tolist(), best.values.tolist(), strict=True)
+        return tuple(
+            TokenLogprob(token, self._piece(token), value, self._likeliest(ids, values))
+            for token, value, ids, values in each
+        )
+
+    def _likeliest(self, ids: list[int], values: list[float]) -> tuple[TokenLogprob, ...]:
+        pairs = zip(ids, values, strict=True)
+        return tuple(TokenLogprob(token, self._piece(token), value) for token, value in pairs)
+
+    def _piece(self, token: int) -> bytes:
+        if self._spelling is not None:
+            return self._spelling.piece(token) or b""
+        return str(self._tokenizer.decode([token])).encode()
+
+    @cached_property
+    def _spelling(self) -> Spelling | None:
+        """The bytes of all tokens; None where the tokenizer doesn't tell them, and text must do."""
+        try:
+            return Spelling("the target", self._tokenizer)
+        except VocabularyMismatch:
+            return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specstream.model.kv.base import KVCache, common_prefix
+from specstream.model.kv import KVCache, common_prefix
 from specstream.model.runner import ModelRunner
 
 __all__ = ["Slot", "Slots", "free_memory"]

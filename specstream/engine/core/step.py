@@ -16,11 +16,9 @@ from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.drafting.proposers.candidate import DraftWeights
 from specstream.drafting.verify import Case, verify_batch
 from specstream.engine.core.admission import Admission
-from specstream.engine.core.commit import commit
+from specstream.engine.core.commit import Logprobs, commit
 from specstream.engine.core.lifecycle import Lifecycle, PrefillBudget
-from specstream.engine.core.logprobs import Logprobs
-from specstream.engine.core.passes import PassPart, TargetPass, plan_step, previews
-from specstream.engine.core.proposing import Proposing
+from specstream.engine.core.proposing import PassPart, Proposing, TargetPass, plan_step, previews
 from specstream.engine.core.request import Request
 from specstream.engine.core.scheduler import Scheduler
 from specstream.engine.core.slots import Slots, free_memory

@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.tree import Tree, positions_of
 
 __all__ = ["AttentionBackend", "AttentionPlan", "Batch", "Ragged", "kept_rows"]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.model.attention.base import AttentionBackend, AttentionPlan, Batch, kept_rows
 from specstream.model.attention.kernels import Kernels, Ragged, choose_kernels, padded
-from specstream.model.kv.pooled import KVPool, PooledCache, rows_in_free_memory
+from specstream.model.kv import KVPool, PooledCache, rows_in_free_memory
 from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.checks import first_line
 from specstream.model.attention.pooled import Layout, PlacedTokens, PooledAttention
-from specstream.model.kv.pooled import PooledCache
+from specstream.model.kv import PooledCache
 from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 

@@ -14,8 +14,7 @@ from specstream.model.attention.kernels import Ragged
 from specstream.model.attention.pooled import PlacedTokens, PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
 from specstream.model.graphs.capture import Capture, CapturePlan, FixedInputs, capture_all
-from specstream.model.kv.base import RowCache
-from specstream.model.kv.pooled import PooledCache
+from specstream.model.kv import PooledCache, RowCache
 from specstream.model.numerics import to_device
 from specstream.model.tokens.noise import gumbel_max_of_rows
 from specstream.model.tokens.sampling import draw_at, nucleus

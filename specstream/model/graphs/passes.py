@@ -14,7 +14,7 @@ from specstream.model.attention.pooled import PooledAttention, PooledPlan
 from specstream.model.decoder import Decoder
 from specstream.model.forward import Extras, ForwardInput, ForwardOutput, Taps
 from specstream.model.graphs.capture import Capture, CapturePlan, FixedInputs, capture_all
-from specstream.model.kv.pooled import PooledCache
+from specstream.model.kv import PooledCache
 
 __all__ = ["GraphedPasses"]
 

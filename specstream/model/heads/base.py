@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.attention.base import Batch
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.native.sampling import native_spread
 
 __all__ = [
@@ -24,9 +26,30 @@ __all__ = [
     "check_made_for",
     "likeliest",
     "number",
+    "read_head_config",
     "reading",
     "spread",
 ]
+
+
+def read_head_config(folder: str | Path) -> dict[str, Any]:
+    """Read the ``config.json`` of a folder; empty if there is none.
+
+    Raises:
+        ModelBroken: it can't be read, or isn't a JSON object.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelBroken(f"{path} can't be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelBroken(f"{path} is no JSON object")
+    if not isinstance(found.get("architectures") or [], list | str):
+        raise ModelBroken(f"{path}: architectures should be a list of names")
+    return found
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from specstream.model.attention.base import AttentionPlan, Batch
 from specstream.model.attention.contiguous import ContiguousAttention, Heads
 from specstream.model.decoder import Decoder
 from specstream.model.heads.base import LayerShape, reading
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.layers import Norm, layer_of
 from specstream.model.native.layers import NativeLayers
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable

@@ -29,10 +29,10 @@ from specstream.model.attention.base import Batch
 from specstream.model.heads.base import Level, likeliest
 from specstream.model.heads.layer import FeatureLayer, layer_weights
 from specstream.model.heads.tensors import Placed, Tensors
-from specstream.model.kv.base import ContiguousCache
+from specstream.model.kv import ContiguousCache
 from specstream.model.layers import Product, rms_norm
-from specstream.model.places import gguf_file
 from specstream.model.runner import ModelRunner
+from specstream.models.sources import gguf_file
 
 __all__ = ["MtpHead", "MtpTensors", "find", "foreign", "load", "read_modules"]
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from specstream.errors import ModelBroken, ModelUnsupported, SpecstreamError
-from specstream.model.heads.block_format import BlockShape
-from specstream.model.heads.eagle_format import is_eagle
-from specstream.model.heads.research.medusa_format import is_medusa
-from specstream.model.heads.research.streaming_format import StreamingShape
-from specstream.model.places import gguf_file, hub_options, not_found
+from specstream.errors import ModelUnsupported, SpecstreamError
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.block import BlockShape
+from specstream.model.heads.eagle import is_eagle
+from specstream.model.heads.research.medusa import is_medusa
+from specstream.model.heads.research.streaming import StreamingShape
 from specstream.models.kept import located
+from specstream.models.sources import gguf_file, hub_options, not_found
 
 if TYPE_CHECKING:
     from specstream.model.heads.base import Head
     from specstream.model.runner import ModelRunner
 
-__all__ = ["HEADS", "head_folder", "kind_of", "load_head", "read_head_config", "told_acceptance"]
+__all__ = ["HEADS", "head_folder", "kind_of", "load_head", "told_acceptance"]
 
 _FILES = ["*.json", "*.safetensors", "*.bin", "*.pt"]
 
@@ -39,26 +39,6 @@ _RESEARCH = ("early-exit", "medusa", "streaming")
 def kind_of(config: Mapping[str, Any]) -> str | None:
     """The method whose head ``config`` describes; None: it describes an ordinary model."""
     return next((kind for kind, fits in HEADS.items() if fits(config)), None)
-
-
-def read_head_config(folder: str | Path) -> dict[str, Any]:
-    """Read the ``config.json`` of a folder; empty if there is none.
-
-    Raises:
-        ModelBroken: it can't be read, or isn't a JSON object.
-    """
-    path = Path(folder) / "config.json"
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelBroken(f"{path} can't be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ModelBroken(f"{path} is no JSON object")
-    if not isinstance(found.get("architectures") or [], list | str):
-        raise ModelBroken(f"{path}: architectures should be a list of names")
-    return found
 
 
 def head_folder(name: str) -> Path | None:

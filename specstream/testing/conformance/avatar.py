@@ -11,15 +11,16 @@ from typing import Any
 
 from specstream.errors import SpecstreamError
 from specstream.stages.contract import Link
-from specstream.stages.output_checks import cues_of
+from specstream.stages.limits import cues_of
 from specstream.testing.conformance.checks import (
     UnderTest,
     apply_if,
+    at_rate,
+    babble,
     collected,
     left_behind,
     require,
 )
-from specstream.testing.conformance.sound import at_rate, babble
 from specstream.types import AvatarCue, Cancel, Mark, Span, Speech
 
 __all__ = ["AVATAR_CHECKS", "speech_of"]

@@ -1,4 +1,4 @@
-"""The machinery of all conformance checks: a check, its result, the report, and watching a loop."""
+"""The machinery of all conformance checks: a check, its result, the report, a loop watched, sound."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import numpy as np
 
 from specstream.checks import meant
 from specstream.errors import ConfigError, SpecstreamError
-from specstream.testing.conformance.sound import babble
+from specstream.listening.resampler import Resampler
 
 __all__ = [
+    "RATE",
     "CheckResult",
     "ConformanceCheck",
     "ConformanceReport",
@@ -25,8 +29,11 @@ __all__ = [
     "Pulse",
     "UnderTest",
     "apply_if",
+    "at_rate",
+    "babble",
     "collected",
     "expected_error",
+    "in_pieces",
     "left_behind",
     "require",
 ]
@@ -286,3 +293,36 @@ async def left_behind(work: Callable[[], Awaitable[object]]) -> None:
             return
         require(time.monotonic() < until, f"left running after aclose(): {', '.join(late[:5])}")
         await asyncio.sleep(0.01)
+
+
+RATE = 16_000
+_SYLLABLES = 8
+_FORMANTS = ((700, 110), (1200, 120), (2500, 160))  # Hz: centre and width
+
+
+@lru_cache(maxsize=1)
+def babble() -> bytes:
+    """Two seconds of vowels, four a second, at 16 kHz (s16 little-endian mono)."""
+    time = np.arange(RATE * _SYLLABLES // 4) / RATE
+    phase = 2 * np.pi * np.cumsum(120 + 12 * np.sin(2 * np.pi * 1.5 * time)) / RATE
+    wave = np.zeros_like(time)
+    for harmonic in range(1, 30):
+        level = sum(np.exp(-(((120 * harmonic - f) / (2 * w)) ** 2)) for f, w in _FORMANTS)
+        wave += (level + 0.02) * np.sin(harmonic * phase)
+    wave *= 0.2 + 0.8 * np.sin(np.pi * 4 * time) ** 2
+    pcm: bytes = (wave / np.abs(wave).max() * 14_000).astype("<i2").tobytes()
+    return pcm
+
+
+def at_rate(pcm: bytes, rate: int) -> bytes:
+    """Convert sound of 16 kHz to another sample rate."""
+    if rate == RATE:
+        return pcm
+    resampler = Resampler(RATE, rate)
+    return resampler.push(pcm) + resampler.flush()
+
+
+def in_pieces(pcm: bytes, samples: int) -> list[bytes]:
+    """Cut sound into pieces of so many samples."""
+    size = 2 * samples
+    return [pcm[at : at + size] for at in range(0, len(pcm), size)]

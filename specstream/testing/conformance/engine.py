@@ -15,8 +15,16 @@ from specstream.testing.conformance.checks import (
     loop_stays_free,
     require,
 )
-from specstream.testing.conformance.engine_claims import CLAIM_CHECKS
-from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Tested, opened, reply, tiled
+from specstream.testing.conformance.engine_claims import (
+    ASK,
+    CLAIM_CHECKS,
+    OTHER,
+    PARAMS,
+    Tested,
+    opened,
+    reply,
+    tiled,
+)
 from specstream.types import Chunk, Manner
 
 __all__ = ["ENGINE_CHECKS"]

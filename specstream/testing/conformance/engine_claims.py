@@ -1,17 +1,47 @@
-"""What a text engine promises of its claims and of requests that it can't serve, one check a promise."""
+"""An engine under test, and what it promises of its claims and of requests that it can't serve."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
 
 from specstream.errors import PromptError, SpecstreamError
-from specstream.testing.conformance.checks import apply_if, expected_error, require
-from specstream.testing.conformance.replies import ASK, OTHER, PARAMS, Tested, opened, reply, tiled
+from specstream.testing.conformance.checks import UnderTest, apply_if, expected_error, require
 from specstream.types import Chunk, RawPrompt, SamplingParams
 
-__all__ = ["CLAIM_CHECKS"]
+__all__ = ["ASK", "CLAIM_CHECKS", "OTHER", "PARAMS", "Tested", "opened", "reply", "tiled"]
+
+ASK = "I need a taxi to the station."
+OTHER = "Tell me a story about a fox."
+PARAMS = SamplingParams(max_tokens=40, seed=7)
+
+Tested: TypeAlias = UnderTest[Any]
+
+
+@asynccontextmanager
+async def opened(subject: Tested) -> AsyncGenerator[Any, None]:
+    """Make an engine and enter it."""
+    async with await subject.new() as engine:
+        yield engine
+
+
+async def reply(engine: Any, ask: Any = ASK, **options: Any) -> tuple[list[Chunk], Any]:
+    """Read a reply to its end; return its chunks and the generation. Cancelling stops it."""
+    async with engine.generate(ask, options.pop("params", PARAMS), **options) as generation:
+        return [chunk async for chunk in generation], generation
+
+
+def tiled(chunks: list[Chunk]) -> None:
+    """Require that the characters of chunks tile the text."""
+    at = 0
+    for chunk in chunks:
+        start, end = chunk.chars
+        require(start == at, f"a chunk begins at character {start}, not at {at}")
+        length = len(chunk.text)
+        require(end - start == length, f"a text of {length} covers characters {start} to {end}")
+        at = end
 
 
 async def rounds(subject: Tested) -> None:

@@ -16,12 +16,13 @@ from specstream.stages.marking import MAX_DELAY_MS
 from specstream.testing.conformance.checks import (
     UnderTest,
     apply_if,
+    at_rate,
     collected,
+    in_pieces,
     left_behind,
     loop_stays_free,
     require,
 )
-from specstream.testing.conformance.sound import at_rate, in_pieces
 
 __all__ = ["MARK_CHECKS"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from specstream.errors import SpecstreamError
 from specstream.stages.contract import Link
 from specstream.stages.interfaces import RevocableStoryboard
-from specstream.stages.output_checks import prompts_of
+from specstream.stages.limits import prompts_of
 from specstream.testing.conformance.checks import (
     UnderTest,
     apply_if,

@@ -17,12 +17,13 @@ from specstream.testing.conformance.checks import (
     Pulse,
     UnderTest,
     apply_if,
+    at_rate,
     collected,
+    in_pieces,
     left_behind,
     loop_stays_free,
     require,
 )
-from specstream.testing.conformance.sound import at_rate, in_pieces
 
 __all__ = ["RECOGNIZER_CHECKS"]
 

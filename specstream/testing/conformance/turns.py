@@ -19,12 +19,13 @@ from specstream.listening.interfaces import (
 from specstream.testing.conformance.checks import (
     UnderTest,
     apply_if,
+    at_rate,
     collected,
     expected_error,
+    in_pieces,
     left_behind,
     require,
 )
-from specstream.testing.conformance.sound import at_rate, in_pieces
 
 __all__ = ["TURN_CHECKS"]
 

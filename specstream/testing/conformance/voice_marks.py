@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from specstream.stages.output_checks import ROUNDING_MS
+from specstream.stages.limits import ROUNDING_MS
 from specstream.testing.conformance.checks import UnderTest, apply_if, require
 from specstream.testing.conformance.speaking import (
     NEXT,

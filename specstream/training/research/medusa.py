@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specstream.errors import ModelUnsupported
-from specstream.model.heads.research.medusa_format import MedusaShape
+from specstream.model.heads.research.medusa import MedusaShape
 from specstream.model.runner import ModelRunner
 from specstream.training.batches import DraftVocabulary, pruned_size
 from specstream.training.files import read_written, write_head

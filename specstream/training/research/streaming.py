@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from specstream.model.heads.research.streaming_format import (
+from specstream.model.heads.research.streaming import (
     MOST_RANK,
     MOST_STREAMS,
     PRODUCTS,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.auto_build import build as build_auto
+from specstream.drafting.proposers.auto import build as build_auto
 from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.early_exit import EarlyExitProposer
 from specstream.engine.core.step import EngineCore

@@ -9,7 +9,7 @@ import torch
 
 from specstream.config import parse_config
 from specstream.drafting.proposal import MAX_NODES, Proposal, Verdict
-from specstream.drafting.proposers.auto_build import build as build_auto
+from specstream.drafting.proposers.auto import build as build_auto
 from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.lookahead import LookaheadProposer, NgramPool
 from specstream.errors import ConfigError

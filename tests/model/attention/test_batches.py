@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from specstream.model import kv
 from specstream.model.attention import contiguous, pooled
 from specstream.model.attention.kernels import Kernels, Ragged, padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import ForwardInput
-from specstream.model.kv import pooled as pooled_kv
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import PooledCache, RowCache
 from specstream.model.runner import ModelRunner
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights, RotaryTable
@@ -143,7 +143,7 @@ def test_another_sequences_broken_numbers_stay_its_own(backend: str) -> None:
 
 def _overwrite(cache: RowCache, value: float) -> None:
     """All valid rows."""
-    if isinstance(cache, pooled_kv.PooledCache):
+    if isinstance(cache, PooledCache):
         valid_rows(cache).fill_(value)
     else:
         length = cache.length
@@ -161,7 +161,7 @@ def test_whatever_happens_to_them_they_stay_themselves(
 ) -> None:
     """Growing, rolled back, dropped, interrupted, in any company."""
     rng = random.Random(seed)
-    monkeypatch.setattr(pooled_kv, "_FIRST_ROWS", rng.choice((1, 16, 256)))
+    monkeypatch.setattr(kv, "_FIRST_ROWS", rng.choice((1, 16, 256)))
     crowd = Crowd(build(rng.choice(sorted(FAMILY))), backend, [90] * rng.choice((3, 9, 19)))
     everybody = range(len(crowd.caches))
     for _ in range(40):

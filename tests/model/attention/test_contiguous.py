@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 from specstream.model.attention.base import Batch
 from specstream.model.attention.contiguous import ContiguousAttention
 from specstream.model.decoder import Decoder
-from specstream.model.kv.base import ContiguousCache, RowCache
+from specstream.model.kv import ContiguousCache, RowCache
 from tests.model.families import build
 
 _LAYERS, _HEADS, _DIM = 2, 6, 8

@@ -11,8 +11,7 @@ from specstream.model.attention.kernels import Kernels, padded
 from specstream.model.attention.pooled import PooledAttention
 from specstream.model.decoder import Decoder
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.graphs import CapturePlan
-from specstream.model.graphs.agreement import drop_what_differs
+from specstream.model.graphs import CapturePlan, drop_what_differs
 from specstream.model.graphs.chains import GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.tree import Tree

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from specstream.model.forward import ForwardInput
-from specstream.model.graphs import CapturePlan, agreement
+from specstream.model.graphs import CapturePlan, drop_what_differs
 from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.tokens.noise import gumbel, noise_key
 from specstream.model.tokens.sampling import draw_at, probabilities
 from specstream.types import SamplingParams
@@ -144,7 +144,7 @@ def test_chains_that_differ_are_dropped(
 ) -> None:
     both = Both()
     passes = GraphedPasses(both.decoder, PLAN, both.recorder, 128, (1,))
-    agreement.drop_what_differs(both.decoder, passes, both.chains)
+    drop_what_differs(both.decoder, passes, both.chains)
     assert len(both.chains.captured) == 3 * len(WAYS)
     real = GraphedChains.__call__
 
@@ -156,6 +156,6 @@ def test_chains_that_differ_are_dropped(
         return found._replace(tokens=found.tokens.roll(1, 1))
 
     monkeypatch.setattr(GraphedChains, "__call__", exchanged)
-    agreement.drop_what_differs(both.decoder, passes, both.chains)
+    drop_what_differs(both.decoder, passes, both.chains)
     assert {batch for batch, _ in both.chains.captured} == {1, 2}
     assert "chain of 4 (greedy) by" in caplog.text

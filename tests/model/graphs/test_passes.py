@@ -15,10 +15,10 @@ from torch import Tensor
 from specstream.model import graphs
 from specstream.model.decoder import Decoder
 from specstream.model.forward import Extras, ForwardInput, ForwardOutput
-from specstream.model.graphs import CapturePlan, agreement, passes
+from specstream.model.graphs import CapturePlan, drop_what_differs, passes
 from specstream.model.graphs.capture import batches_up_to, capture_all
 from specstream.model.graphs.passes import GraphedPasses
-from specstream.model.kv.base import RowCache
+from specstream.model.kv import RowCache
 from specstream.model.tree import Tree
 from tests.model.families import build, decoder_of, text, whole, whole_inputs
 from tests.support.recorder import Recorder, addresses_only
@@ -296,7 +296,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(GraphedPasses, "__call__", spoiled)
     everything = both.graphed.captured
-    agreement.drop_what_differs(both.decoder, both.graphed, None)
+    drop_what_differs(both.decoder, both.graphed, None)
     return [key for key in everything if key not in both.graphed.captured]
 
 

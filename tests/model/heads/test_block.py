@@ -12,7 +12,7 @@ from torch import Tensor
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput
 from specstream.model.heads.base import Context
-from specstream.model.heads.block_format import BlockShape
+from specstream.model.heads.block import BlockShape
 from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.runner import ModelRunner
 from specstream.training.block import BlockModule

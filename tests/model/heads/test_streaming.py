@@ -14,8 +14,7 @@ from torch import Tensor
 from specstream.errors import ModelBroken, ModelUnsupported
 from specstream.model.forward import Extras, ForwardInput, ForwardOutput
 from specstream.model.heads.recognise import kind_of, load_head
-from specstream.model.heads.research.streaming import StreamingHead, Streams
-from specstream.model.heads.research.streaming_format import StreamingShape
+from specstream.model.heads.research.streaming import StreamingHead, StreamingShape, Streams
 from specstream.model.runner import ModelRunner
 from tests.model.families import FAMILY, build
 from tests.support.streams import STREAMS, streaming_head, trainee_of

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from specstream.errors import ModelBroken
-from specstream.model.heads.recognise import kind_of, load_head, read_head_config
+from specstream.model.heads.base import read_head_config
+from specstream.model.heads.recognise import kind_of, load_head
 from specstream.model.heads.tensors import Tensors
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specstream.model.forward import Entered, Extras, ForwardInput
-from specstream.model.kv.base import RowCache
-from specstream.model.native.chain import NativeChain
+from specstream.model.kv import RowCache
+from specstream.model.native.layers import NativeChain
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.spelling import StopRule
 from specstream.model.tree import Tree

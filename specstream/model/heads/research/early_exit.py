@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specstream.errors import ModelUnsupported
-from specstream.model.heads.base import check_made_for, number
-from specstream.model.heads.recognise import read_head_config
+from specstream.model.heads.base import check_made_for, number, read_head_config
 from specstream.model.heads.tensors import Placed, Tensors
 from specstream.model.layers import rms_norm
 from specstream.model.runner import ModelRunner

@@ -24,7 +24,7 @@ from specstream.testing import (
     VirtualTimeLoop,
     read_scenario,
 )
-from specstream.testing.live import run_live
+from specstream.testing.conversation import run_live
 from specstream_adapters.voice import ReferenceVoice
 from tests.server.doubles import Stand
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from specstream.model.kv.pooled import KVPool, PooledCache
+from specstream.model.kv import KVPool, PooledCache
 from specstream.model.weights import DecoderWeights
 from tests.model.families import build, valid_rows
 

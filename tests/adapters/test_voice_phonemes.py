@@ -6,7 +6,7 @@ import pytest
 
 from specstream.types import Span
 from specstream_adapters.voice.hibari import shared_model
-from specstream_adapters.voice.hibari_text import NO_WORD, Reader, Script
+from specstream_adapters.voice.phonemes import NO_WORD, Reader, Script
 
 pytest.importorskip("hibari")
 

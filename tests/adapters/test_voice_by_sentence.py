@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from specstream.types import PAUSE, Mark, Span
-from specstream_adapters.voice.hibari_marks import FRAME, Spoken, Wave, timed
-from specstream_adapters.voice.hibari_text import NO_WORD, Script
+from specstream_adapters.voice.by_sentence import FRAME, Spoken, Wave, timed
+from specstream_adapters.voice.phonemes import NO_WORD, Script
 
 EARLY = 2 * FRAME
 STEP = 120
