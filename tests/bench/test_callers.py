@@ -60,3 +60,24 @@ def test_by_play_out_more_callers_are_kept_without_a_gap() -> None:
 def test_a_machine_that_is_too_slow_keeps_nobody() -> None:
     slow = ServingCosts(pass_s=1.0, row_s=0.1, prompt_s=1.0, phrase_s=0.1, sound_s=0.1)
     assert capacity(slow, "play-out").replies_per_minute == 0.0
+
+
+def test_a_conversation_costs_what_its_parts_cost() -> None:
+    costs = ServingCosts(
+        pass_s=0.016,
+        row_s=0.001,
+        prompt_s=0.12,
+        phrase_s=0.0,
+        sound_s=0.1,
+        places=16,
+        token_sound_s=0.25,
+        hearing_s=0.2,
+        hearers=2,
+    )
+    parts = costs.conversation(cores=2, threads=1, speaks=0.5, listens=0.25)
+    assert parts["engine"] == pytest.approx(0.7 / (2 * 0.002 + 0.12 / 12))
+    assert parts["voice"] == pytest.approx(0.7 / 0.05)
+    assert parts["recogniser"] == pytest.approx(0.7 / (0.05 / 2))
+    assert parts["cores"] == pytest.approx(0.7 * 2 / (0.014 + 0.05 + 0.05))
+    alone = replace(costs, hearing_s=0.0).conversation(cores=2, threads=1)
+    assert "recogniser" not in alone, "nobody listens"

@@ -24,11 +24,24 @@ from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.scheduler import Scheduler
 from specstream.engine.engine import Engine
 from specstream.errors import AdapterFailed
+from specstream.listening.ears import Ears
+from specstream.listening.resampler import Resampler
 from specstream.stages.deadline import MOMENT_S, START_S
 from specstream.stages.interfaces import SpeechSynthesizer
 from specstream.types import Message, Phrase, SamplingParams, Span
 
-__all__ = ["Capacity", "Order", "ServingCosts", "capacity", "measured_costs", "simulate"]
+__all__ = [
+    "BUSY",
+    "LISTENS",
+    "SPEAKS",
+    "Capacity",
+    "Order",
+    "ServingCosts",
+    "capacity",
+    "measured_costs",
+    "measured_hearing",
+    "simulate",
+]
 
 Order = Literal["play-out", "arrival"]
 
@@ -43,6 +56,9 @@ _PHRASES = (
     "Bees make honey.",
     "In the morning the bees fly out to the meadow, and they come home when the sun is going down.",
 )
+SPEAKS, LISTENS = 0.45, 0.3  # shares of a conversation's time; the rest is silence
+BUSY = 0.7  # more, and those who wait for a part wait longer and longer
+_TURN_S = 12.0  # from one question to the next
 _STEP = 1.05  # how near the rate is found
 _SLOWEST = 1 / 600  # replies a second
 
@@ -59,6 +75,8 @@ class ServingCosts:
         sound_s: Its work on a second of sound.
         places: Requests that share a pass.
         token_sound_s: Sound of a token.
+        hearing_s: The recogniser's work on a second of speech; 0: nobody listens.
+        hearers: Turns that it works on at once.
     """
 
     pass_s: float
@@ -68,6 +86,32 @@ class ServingCosts:
     sound_s: float
     places: int = 16
     token_sound_s: float = 0.27
+    hearing_s: float = 0.0
+    hearers: int = 1
+
+    def conversation(
+        self, *, cores: int, threads: int, speaks: float = SPEAKS, listens: float = LISTENS
+    ) -> dict[str, float]:
+        """How many conversations each part of the machine can carry, if it is busy `BUSY` of the time.
+
+        A second of conversation costs the engine ``speaks / token_sound_s`` tokens in full passes and a
+        prompt for each phrase of `_TURN_S`, the voice ``speaks`` seconds of sound, and the recogniser
+        ``listens`` seconds of speech. The engine, the voice and each of the recogniser's workers are
+        one thread each (the engine's passes run on ``threads``), and all of them share the cores.
+
+        Args:
+            cores: Of the machine.
+            threads: Of the engine's passes.
+            speaks: Share of the time in which the agent speaks.
+            listens: Share of the time in which the user does.
+        """
+        token_s = self.pass_s / self.places + self.row_s
+        text = speaks / self.token_sound_s * token_s + self.prompt_s / _TURN_S
+        voice = speaks * (self.sound_s + self.phrase_s / (_TOKENS * self.token_sound_s))
+        ears = listens * self.hearing_s
+        parts = {"engine": text, "voice": voice, "recogniser": ears / self.hearers}
+        parts["cores"] = (text * threads + voice + ears) / cores
+        return {name: BUSY / share for name, share in parts.items() if share > 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +290,31 @@ async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> ServingCos
         sound_s=sound_s,
         places=engine.places,
     )
+
+
+async def measured_hearing(ears: Ears, voice: SpeechSynthesizer) -> float:
+    """Measure the recogniser's seconds of work on a second of the voice's speech.
+
+    Raises:
+        AdapterFailed: the recogniser broke.
+    """
+    text, rate = _PHRASES[-1], ears.sample_rate
+    phrase, resampler = Phrase(text, Span(0, len(text)), Span(0, 1), index=0), None
+    pcm = bytearray()
+    async for buffer in voice.synthesize(phrase):
+        resampler = resampler or Resampler(voice.capabilities.sample_rate, rate)
+        pcm += resampler.push(buffer.pcm)
+    took = list[float]()
+    for _ in range(3):
+        stream = ears.recognizer.open(rate)
+        try:
+            stream.add(bytes(pcm))
+            began = time.perf_counter()
+            await stream.finish()
+            took.append(time.perf_counter() - began)
+        finally:
+            await stream.aclose()
+    return statistics.median(took) / (len(pcm) / 2 / rate)
 
 
 def simulate(

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from specstream.bench.load.callers import ORDERS, figures, measure_callers
-from specstream.bench.load.capacity import capacity
+from specstream.bench.load.capacity import (
+    BUSY,
+    LISTENS,
+    SPEAKS,
+    capacity,
+    measured_costs,
+    measured_hearing,
+)
 from specstream.bench.load.concurrency import load_verdict, measure_load
 from specstream.bench.machine import cpu_name, load_average
 from specstream.bench.plots import can_plot, draw_callers, draw_load
@@ -16,10 +23,11 @@ from specstream.commands.bench.plan import plan_of
 from specstream.commands.common import engine_of
 from specstream.commands.output import note, print_json, write_json
 from specstream.config import EngineConfig, parse_config
+from specstream.engine.cores import cores_here
 from specstream.engine.engine import Engine
 from specstream.errors import ConfigError, OutputError
 
-__all__ = ["run_callers", "run_load"]
+__all__ = ["run_callers", "run_capacity", "run_load"]
 
 _MOST = 256  # requests, or callers, at once
 _LOAD_TOKENS = 96  # longest reply, without --max-tokens
@@ -124,6 +132,69 @@ async def run_callers(args: argparse.Namespace) -> None:
             f"capacity, {order} order (virtual time, no gap, 99 % hear the first sound within 1 s): "
             f"{one.replies_per_minute:g} questions a minute, {one.listeners:g} listeners at once"
         )
+
+
+async def run_capacity(args: argparse.Namespace) -> None:
+    """Measure what text, speech and recognition cost, and print how many conversations that makes.
+
+    Raises:
+        ModelError, AdapterError: a part can't be loaded.
+        OutputError: the results can't be written.
+    """
+    import torch
+
+    from specstream.commands.chain import load_voice
+    from specstream.commands.serve import load_ears
+
+    config, voice, ears = engine_of(args).config, load_voice("auto"), load_ears("auto")
+    try:
+        async with Engine(config) as engine:
+            note("measuring passes, prompts and phrases")
+            costs, threads = await measured_costs(engine, voice), torch.get_num_threads()
+        if ears is not None:
+            heard = {"hearers": ears.recognizer.capabilities.workers}
+            costs = replace(costs, hearing_s=await measured_hearing(ears, voice), **heard)
+    finally:
+        await voice.aclose()
+        if ears is not None:
+            await ears.aclose()
+    note("simulating the capacity in virtual time")
+    kept, cores = capacity(costs, "play-out"), cores_here()
+    parts = costs.conversation(cores=cores, threads=threads)
+    parts["first sound within 1 s"] = kept.listeners / SPEAKS
+    scarce = min(parts, key=parts.__getitem__)
+    document: dict[str, Any] = {
+        **_origin(args, config),
+        "cores": cores,
+        "threads": threads,
+        "costs_s": {name: round(value, 5) for name, value in asdict(costs).items()},
+        "conversations": {name: round(value, 1) for name, value in parts.items()},
+        "limit": scarce,
+    }
+    _written(args, "capacity", document)
+    if args.json:
+        print_json(document)
+        return
+    _print_head(["cost", "ms"])
+    for cost, seconds in (
+        (
+            f"a token, {costs.places} replies side by side",
+            costs.pass_s / costs.places + costs.row_s,
+        ),
+        ("reading a question", costs.prompt_s),
+        ("a phrase of the voice, before its sound", costs.phrase_s),
+        ("a second of sound", costs.sound_s),
+        ("a second of the user's speech", costs.hearing_s),
+    ):
+        print(f"| {cost} | {1e3 * seconds:.1f} |")
+    _print_head(["limit", "conversations at once"])
+    for name, value in parts.items():
+        print(f"| {name} | {value:.0f} |")
+    print(
+        f"at most about {int(parts[scarce])} conversations at once on these {cores} cores, by the limit "
+        f"of {scarce!r}: the agent speaks {SPEAKS:.0%} of the time, the user {LISTENS:.0%}, and no part "
+        f"is busy more than {BUSY:.0%}"
+    )
 
 
 def _print_head(names: list[str]) -> None:

@@ -88,6 +88,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
         "hears the first sound, and gaps, beside first-come order; --repeats N rounds",
     )
     add(
+        "--capacity",
+        "measure what a token, a second of speech and of listening cost here instead, and print how "
+        "many conversations at once that makes",
+        action="store_true",
+    )
+    add(
         "--minutes N",
         "with --conversation: talk for N minutes instead, and report memory, waits and delays of "
         "avatar cues",

@@ -48,10 +48,11 @@ async def run(args: argparse.Namespace) -> None:
 
         await run_http(args)
         return
-    if args.load is not None or args.callers is not None:
-        from specstream.commands.bench.many import run_callers, run_load
+    if args.load is not None or args.callers is not None or args.capacity:
+        from specstream.commands.bench.many import run_callers, run_capacity, run_load
 
-        await (run_load(args) if args.load is not None else run_callers(args))
+        many = run_callers if args.callers is not None else run_capacity
+        await (run_load(args) if args.load is not None else many(args))
         return
     from specstream.bench.document import Files
 
