@@ -81,6 +81,7 @@ BEFORE_S = 0.6  # of silence before a question
 SILENCE_S = 0.5  # that ends a turn in the arms with equal silences
 VAD_STOP_S = 0.2  # of which Pipecat's voice detection takes so much
 WAIT_S = 20.0  # for an answer, or for silence
+GAP_S = 3.0  # a longer silence is a reply's end
 REST_S = 1.2  # of silence between two questions
 LONG = (  # asked to be interrupted
     "Tell me a short story about a lighthouse.",
@@ -189,6 +190,10 @@ class Arm(Protocol):
     def begins(self) -> str:
         """The first piece of text that was spoken."""
 
+    @property
+    def written(self) -> str:
+        """The first reply so far."""
+
     async def hear(self, pcm: bytes) -> None:
         """Take 20 ms of the microphone's audio."""
 
@@ -238,6 +243,11 @@ class AgentArm:
                     self.pcm += speech.pcm
                 case ReplyEnded(outcome=outcome) if self.replies == 1 and not outcome.complete:
                     self.stopped = now
+
+    @property
+    def written(self) -> str:
+        """See `Arm`."""
+        return self.text
 
     async def hear(self, pcm: bytes) -> None:
         """See `Arm`."""
@@ -406,6 +416,11 @@ class PipecatArm:
         """See `Arm`."""
         return self.tts.said[0] if self.tts.said else ""
 
+    @property
+    def written(self) -> str:
+        """See `Arm`."""
+        return " ".join(self.tts.said)
+
     async def hear(self, pcm: bytes) -> None:
         """See `Arm`."""
         await self.microphone.push_audio_frame(InputAudioRawFrame(pcm, MIC, 1))
@@ -493,6 +508,7 @@ class Turn:
     lost: int = 0
     heard_words: int = 0
     judged: bool = False
+    missed: str = ""  # why an interruption wasn't measured
 
 
 class Mouth:
@@ -548,15 +564,17 @@ async def ask(arm: Arm, asked: str, pcm: bytes, breaks: Breaks) -> Turn:
 
 
 async def interrupt(arm: Arm, mouth: Mouth, turn: Turn, due: float, pcm: bytes) -> None:
-    """Speak into a reply at a time, and measure until it is silent."""
-    while mouth.at < due:
+    """Speak into a reply at a time, or behind a gap there, and measure until it is silent."""
+    while mouth.at < due or (arm.speaker.until < mouth.at and mouth.at < due + GAP_S):
         await mouth.step()
     if arm.speaker.until < mouth.at:
-        return  # the reply was over
+        turn.missed = f"the reply was over: {arm.written}"
+        return
     begun, ended = mouth.say(pcm)
     while arm.stopped is None and anyio.current_time() < begun + WAIT_S:
         await mouth.step()
     if arm.stopped is None:
+        turn.missed = "it went on"
         return
     stopped = arm.stopped
     while mouth.at < max(ended, stopped) + 0.3:  # what is late is still counted
@@ -577,6 +595,8 @@ async def interrupt(arm: Arm, mouth: Mouth, turn: Turn, due: float, pcm: bytes) 
     turn.lost = max(0, over - len(kept))
     together = min(len(kept), len(said))
     turn.judged = followed and kept[:together] == said[:together]
+    while arm.speaker.first(ended) is None and anyio.current_time() < ended + WAIT_S:
+        await mouth.step()  # the interruption is answered, too, before all is forgotten
 
 
 async def say(voice: Any, text: str) -> bytes:
@@ -745,8 +765,8 @@ def tell(text: str, stream: TextIO) -> None:
 def main() -> None:
     """Measure, print the tables, and write the JSON."""
     parser = argparse.ArgumentParser(description="One voice turn, beside Pipecat's own services.")
-    parser.add_argument("--questions", type=int, default=20, help="default: 20, at least 8")
-    parser.add_argument("--interruptions", type=int, default=12, help="default: 12, at least 6")
+    parser.add_argument("--questions", type=int, default=16, help="default: 16")
+    parser.add_argument("--interruptions", type=int, default=10, help="default: 10")
     parser.add_argument("--out", type=Path, default=Path("bench-out"))
     args = parser.parse_args()
     logger.remove()
