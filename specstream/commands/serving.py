@@ -19,10 +19,11 @@ from specstream.commands.common import tables_of
 from specstream.commands.output import note
 from specstream.commands.terminal import adding_to
 from specstream.errors import ConfigError
-from specstream.server.journal import Journal, SqliteJournal
+from specstream.server.journal.base import Journal
+from specstream.server.journal.postgres import PostgresJournal
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.keys import Key, read_keys
 from specstream.server.options import ServerAccess, ServerLimits
-from specstream.server.postgres import PostgresJournal
 
 __all__ = [
     "PORT",

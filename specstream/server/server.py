@@ -22,7 +22,7 @@ from specstream.server.asgi import listen_app
 from specstream.server.auth import Authentication, check_key
 from specstream.server.counters import Counters
 from specstream.server.http import make_app
-from specstream.server.journal import Journal
+from specstream.server.journal.base import Journal
 from specstream.server.keys import ClientSecrets, Key, KeyRing
 from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, UnderWay
 from specstream.server.options import ServerAccess, ServerLimits

@@ -19,7 +19,7 @@ from specstream.commands import main as cli, serve
 from specstream.commands.serving import ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ConnectionFailed
-from specstream.server.journal import SqliteJournal
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from tests.server.certificate import CERTIFICATE, LOCKED_KEY
 from tests.server.doubles import Gate, settle, wait_for

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from specstream.realtime import protocol as pr
 from specstream.realtime.events import AudioDeltaEvent, ServerEvent
 from specstream.realtime.wire import Refused
-from specstream.server.sessions.record import SessionRecord
+from specstream.server.journal.record import SessionRecord
 from specstream.signals import Signal
 
 __all__ = ["Inbox", "Outbox"]

@@ -15,14 +15,14 @@ from specstream.playback.turn import GRACE_S
 from specstream.realtime import protocol as pr
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
+from specstream.server.journal.record import SessionRecord
+from specstream.server.journal.restored import RestoredSession
 from specstream.server.limits import Meter, cost, drop_slow_reader
 from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.server.sessions.boxes import Inbox, Outbox
 from specstream.server.sessions.microphone import Microphone
-from specstream.server.sessions.record import SessionRecord
 from specstream.server.sessions.request import Service
 from specstream.server.sessions.responses import SessionResponses
-from specstream.server.sessions.restored import RestoredSession
 from specstream.server.sessions.session import RealtimeSession
 from specstream.server.socket import Socket, SocketClosed
 

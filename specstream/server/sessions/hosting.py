@@ -16,14 +16,14 @@ from specstream.errors import JournalFailed, SpecstreamError
 from specstream.realtime.events import ErrorEvent
 from specstream.realtime.resources import ErrorDetail
 from specstream.realtime.wire import Refused
-from specstream.server.journal import Journal
+from specstream.server.journal.base import Journal
+from specstream.server.journal.record import SessionRecord
+from specstream.server.journal.restored import RestoredSession, restored
 from specstream.server.keys import ApiCaller, KeyAccount
 from specstream.server.limits import Allowances, ConnectionLimit, Meter, UnderWay
 from specstream.server.logs import labelled
 from specstream.server.sessions.connection import RealtimeConnection
-from specstream.server.sessions.record import SessionRecord
 from specstream.server.sessions.request import Service
-from specstream.server.sessions.restored import RestoredSession, restored
 from specstream.server.sessions.resume import ResumableSocket, new_token
 from specstream.server.socket import AsgiSocket, Socket
 

@@ -11,6 +11,7 @@ from specstream.errors import SpecstreamError
 from specstream.realtime import events as ev
 from specstream.realtime.resources import EndStatus, ErrorDetail, Extra, Part, Word
 from specstream.realtime.wire import SAMPLE_RATE, new_id
+from specstream.server.journal.restored import RestoredReply
 from specstream.server.sessions.audio import Piece, of_cue
 from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.entries import (
@@ -20,7 +21,6 @@ from specstream.server.sessions.entries import (
     SpokenTrack,
 )
 from specstream.server.sessions.request import ResponseRequest
-from specstream.server.sessions.restored import RestoredReply
 from specstream.server.sessions.timings import Timings
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 

@@ -21,11 +21,11 @@ from specstream.realtime.resources import (
     Usage,
 )
 from specstream.realtime.wire import SAMPLE_RATE, new_id
+from specstream.server.journal.restored import RestoredReply
 from specstream.server.sessions.audio import AudioPacer, Encoder, Piece
 from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.output import ItemWriter
 from specstream.server.sessions.request import ResponseRequest, ServedSession, Service
-from specstream.server.sessions.restored import RestoredReply
 from specstream.server.sessions.timings import Timings
 from specstream.stages.pipeline import Event, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech

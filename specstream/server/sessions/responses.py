@@ -15,12 +15,12 @@ from specstream.realtime import events as ev
 from specstream.realtime.resources import ErrorDetail, Failure
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
+from specstream.server.journal.restored import RestoredReply, RestoredSession
 from specstream.server.limits import Meter
 from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, ResponseRequest, Service
 from specstream.server.sessions.response import ResponseTurn
-from specstream.server.sessions.restored import RestoredReply, RestoredSession
 from specstream.server.sessions.session import RealtimeSession
 
 __all__ = ["SessionResponses"]

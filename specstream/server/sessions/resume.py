@@ -14,10 +14,10 @@ import anyio.lowlevel
 from specstream.errors import JournalFailed, JournalTaken
 from specstream.realtime.events import ErrorEvent, ResumedEvent
 from specstream.realtime.resources import ErrorDetail
+from specstream.server.journal.record import SessionRecord
+from specstream.server.journal.restored import RestoredSession
 from specstream.server.keys import KeyAccount
 from specstream.server.limits import drop_slow_reader
-from specstream.server.sessions.record import SessionRecord
-from specstream.server.sessions.restored import RestoredSession
 from specstream.server.socket import Socket, SocketClosed
 from specstream.signals import Clock, Signal
 

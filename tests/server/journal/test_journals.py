@@ -13,17 +13,9 @@ from typing import Any, Protocol, cast
 import pytest
 
 from specstream.errors import ConfigError, JournalFailed, JournalTaken
-from specstream.server.journal import (
-    Change,
-    Drop,
-    Forget,
-    Frame,
-    Journal,
-    Put,
-    SqliteJournal,
-    session_name,
-)
-from specstream.server.postgres import PostgresJournal
+from specstream.server.journal.base import Change, Drop, Forget, Frame, Journal, Put, session_name
+from specstream.server.journal.postgres import PostgresJournal
+from specstream.server.journal.sqlite import SqliteJournal
 from tests.support.databases import postgres
 
 TOKEN, OWNER = "a token", "somebody"

@@ -11,7 +11,7 @@ import anyio
 from specstream.realtime import events as ev
 from specstream.realtime.resources import ResponseEnd
 from specstream.realtime.settings import ResponseSettings
-from specstream.server.journal import Change, Drop, Forget, Frame, Put, SessionLog
+from specstream.server.journal.base import Change, Drop, Forget, Frame, Put, SessionLog
 from specstream.server.sessions.entries import ItemEntry
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.session import RealtimeSession

@@ -10,9 +10,9 @@ from typing import Any
 from specstream.errors import JournalFailed
 from specstream.realtime.resources import ResponseEnd
 from specstream.realtime.settings import ResponseSettings, SessionSettings
-from specstream.server.journal import Frame, SavedSession
+from specstream.server.journal.base import Frame, SavedSession
+from specstream.server.journal.record import PLAIN
 from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenTrack
-from specstream.server.sessions.record import PLAIN
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.session import RealtimeSession
 from specstream.types import Message, Span

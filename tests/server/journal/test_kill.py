@@ -15,7 +15,7 @@ import pytest
 
 from specstream.client import RealtimeClient
 from specstream.client.client import AudioDelta, Done, TextDelta
-from specstream.server.journal import SqliteJournal
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Stand
 

@@ -15,7 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from specstream.errors import JournalFailed
-from specstream.server.journal import Change, Drop, Frame, SessionLog, SqliteJournal
+from specstream.server.journal.base import Change, Drop, Frame, SessionLog
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall

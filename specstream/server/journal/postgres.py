@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from specstream.errors import ConfigError, JournalFailed, JournalTaken
-from specstream.server.journal import (
+from specstream.server.journal.base import (
     FORMAT,
     LAST,
     Change,
