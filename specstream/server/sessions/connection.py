@@ -88,12 +88,14 @@ class RealtimeConnection:
         self._outbox = Outbox(service.clock.now, record)
         self._inbox = Inbox()
         self._applied = 0  # of the client's frames
+        self._age_s = 0.0
         if record is not None:
             began = time.time() if restored is None else restored.began
             record.begin(self._session, began)
             if restored is not None:
                 self._applied = restored.applied
-                self._outbox.go_on(restored.next, max(0.0, time.time() - began))
+                self._age_s = max(0.0, time.time() - began)
+                self._outbox.go_on(restored.next, self._age_s)
         self._responses = SessionResponses(service, self._session, self._outbox, meter)
         self._written = 0
         self._meter = meter
@@ -153,7 +155,7 @@ class RealtimeConnection:
 
     async def _expire(self) -> None:
         """Close the session once it is old enough and no response runs."""
-        await anyio.sleep(self._service.limits.longest_s)
+        await anyio.sleep(max(0.0, self._service.limits.longest_s - self._age_s))
         if self._responses.ending is None:
             ending = self._responses.ending = _expired(self._service.limits.longest_s)
             await self._responses.over()
