@@ -106,7 +106,12 @@ def test_a_folder_that_lacks_a_file_says_which(folder: Path, tmp_path: Path, mis
 
 
 def test_options_that_it_has_not_are_refused(folder: Path, tmp_path: Path) -> None:
-    for options in ({}, {"folder": str(tmp_path / "none")}, {"folder": str(tmp_path)}):
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"folder": str(tmp_path / "none")},
+        {"folder": str(tmp_path)},
+    ]
+    for options in wrong:
         with pytest.raises(ConfigError):
             PocketVoice(**options)
     with pytest.raises(ConfigError, match="anna"):
