@@ -11,6 +11,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Generator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -58,7 +59,7 @@ class Cluster(NamedTuple):
 
     async def whole(self) -> None:
         """Wait until both replicas run."""
-        while self.running() != 2:  # noqa: ASYNC110  # Ray tells nobody
+        while len(replicas()) != 2 or self.running() != 2:  # noqa: ASYNC110  # Ray tells nobody
             await anyio.sleep(0.2)
 
     def running(self) -> int:
@@ -147,6 +148,13 @@ async def test_places_of_clients_that_are_cut_are_free_at_once(cluster: Cluster)
         assert json.loads(await socket.recv())["type"] == "response.created"
         socket.transport.abort()
     assert slowest < 5.0, "nobody waited for a place of one that was cut"
+    await anyio.sleep(1.0)
+    async with AsyncExitStack() as stack:  # every place is free again
+        for _ in range(2 * PLACES):
+            socket = await stack.enter_async_context(
+                connect(f"{cluster.url}/v1/realtime", proxy=None)
+            )
+            assert json.loads(await socket.recv())["type"] == "session.created"
 
 
 async def test_a_killed_replicas_session_goes_on_at_the_other(cluster: Cluster) -> None:
