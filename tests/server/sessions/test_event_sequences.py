@@ -447,7 +447,7 @@ class Direct:
 
 @pytest.mark.parametrize(
     "count",
-    [400, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])],
+    [200, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])],
 )
 def test_what_a_session_answers_is_what_its_model_says(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -20,7 +20,6 @@ import anyio
 import psutil
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
 
 from specstream.listening.ears import Ears
 from specstream.server.journal import SqliteJournal
@@ -31,7 +30,7 @@ from specstream.testing import (
     ScriptedSession,
     ScriptedTurnDetector,
 )
-from tests.server.doubles import FreeClock, Stand, WordVoice
+from tests.server.doubles import FreeClock, Stand, wait_for
 from tests.server.sessions.test_microphone import silence, voice
 from tests.server.sessions.test_restart import words
 
@@ -162,9 +161,7 @@ class Mortal:
             sent = resumed["received"]
             self.fates["came back"] += 1
 
-    async def _live_on(
-        self, socket: ClientConnection, sent: int, frames: int, events: int
-    ) -> bool:
+    async def _live_on(self, socket: ClientConnection, sent: int, frames: int, events: int) -> bool:
         """Send and read so much; returns whether the reply came to its end before that."""
         for frame in self.frames[sent:frames]:
             await socket.send(frame)
@@ -201,8 +198,7 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
         for _ in range(AT_ONCE):
             group.start_soon(lives)
     with anyio.fail_after(20):
-        while hall.sessions or hall.stand.server._sessions._tasks:
-            await asyncio.sleep(0.01)
+        await wait_for(lambda: not hall.sessions and not hall.stand.server._sessions._tasks)
     for _ in range(20):  # closing handshakes, and the files that threads close
         await asyncio.sleep(0.01)
     return fates
@@ -222,11 +218,12 @@ async def test_nothing_is_left_of_sessions_whose_sockets_died(
         before = hall.left()
         fates = await kill(hall, 1, count)
         assert hall.left() == before
-    print(f"{dict(fates)}, {dict(hall.stand.server.counters.responses)}")  # noqa: T201
     assert all(before[what] == 0 for what in ("sessions", "places", "resumable", "connections"))
     assert before["generations and conversations"] == (0, 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     ended = sum(fates[fate] for fate in ("lived", "died", "stayed away", "too late"))
     assert ended == count
     assert min(fates[fate] for fate in ("lived", "died", "stayed away", "came back")) > count / 20
-    assert hall.stand.server.counters.responses["abandoned"] > count / 50, "in the middle of replies"
+    assert hall.stand.server.counters.responses["abandoned"] > count / 50, (
+        "in the middle of replies"
+    )
