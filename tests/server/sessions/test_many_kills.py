@@ -207,7 +207,11 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 @pytest.mark.parametrize(
     "count",
-    [100, pytest.param(2500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])],
+    [
+        30,
+        pytest.param(100, marks=pytest.mark.slow),
+        pytest.param(2500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    ],
 )
 async def test_nothing_is_left_of_sessions_whose_sockets_died(
     tmp_path: Path, count: int, journal: bool, caplog: pytest.LogCaptureFixture
