@@ -1,7 +1,9 @@
-"""Client events of a Realtime session, right and wrong ones, with the codes of their refusals."""
+"""Client events, right and wrong, with the codes of their refusals, and a loop to play them on."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 NAMES = ["a", "b", "c", "d"]  # few, so that they meet
@@ -72,3 +74,22 @@ WRONG_FRAMES = [
     ('{"type": "conversation.item.delete"}', "missing_required_parameter"),
     ('{"type": "response.create", "event_id": 5}', "invalid_type"),
 ]
+
+
+class InlineLoop(asyncio.SelectorEventLoop):
+    """Does at once what is given to threads, so that it can be seen when nothing moves any more."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: None, work: Callable[..., object], *of: Any
+    ) -> asyncio.Future[object]:
+        done = self.create_future()
+        done.set_result(work(*of))
+        return done
+
+
+class Direct:
+    """The same for `anyio.to_thread`."""
+
+    @staticmethod
+    async def run_sync(make: Callable[[], object]) -> object:
+        return make()

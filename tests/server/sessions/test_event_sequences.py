@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -38,6 +37,8 @@ from tests.support.client_events import (
     WRONG_FRAMES,
     WRONG_ITEMS,
     WRONG_SETTINGS,
+    Direct,
+    InlineLoop,
 )
 
 Answers = list[dict[str, Any]]
@@ -365,25 +366,6 @@ class Bench:
         assert all(made.report.finish_reason is not None for made in self.engine.generations)
         self.engine.generations.clear()
         self.engine.requests.clear()
-
-
-class InlineLoop(asyncio.SelectorEventLoop):
-    """Does at once what is given to threads, so that it can be seen when nothing moves any more."""
-
-    def run_in_executor(  # type: ignore[override]
-        self, executor: None, work: Callable[..., object], *of: Any
-    ) -> asyncio.Future[object]:
-        done = self.create_future()
-        done.set_result(work(*of))
-        return done
-
-
-class Direct:
-    """The same for `anyio.to_thread`."""
-
-    @staticmethod
-    async def run_sync(make: Callable[[], object]) -> object:
-        return make()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
@@ -44,7 +45,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides ask for a sign of life every moment."""
     monkeypatch.setattr(asgi, "_PING_S", 0.1)
     monkeypatch.setattr(asgi, "_PONG_S", 0.4)
-    soon = {"ping_interval": 0.1, "ping_timeout": 0.4, "close_timeout": 0.2}
+    soon: dict[str, Any] = {"ping_interval": 0.1, "ping_timeout": 0.4, "close_timeout": 0.2}
     monkeypatch.setattr(dial, "connect", partial(connect, **soon))
 
 
