@@ -124,6 +124,8 @@ class AsgiSocket:
         hangup = getattr(select, "POLLRDHUP", 0)  # where the platform tells
         if not plain or not hangup or sys.platform == "win32":
             return False
+        if plain.fileno() < 0:  # closed, which the session has yet to see
+            return True
         poll = select.poll()
         poll.register(plain.fileno(), hangup)
         return bool(poll.poll(0))

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -18,7 +19,7 @@ from specstream import Engine
 from specstream.server import server
 from specstream.server.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
 from specstream.server.sessions import responses
-from specstream.server.socket import Socket
+from specstream.server.socket import TRANSPORT, AsgiSocket, Socket
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
 from tests.support.tiny import save_pair
@@ -56,6 +57,24 @@ async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: in
                 return second
         group.cancel_scope.cancel()
     return None
+
+
+def test_a_socket_that_was_closed_under_its_session_is_gone() -> None:
+    """Its transport has closed it, and the session reads that only at its next turn of the loop."""
+    here, peer = sockets.socketpair()
+
+    class Transport:
+        def get_extra_info(self, name: str) -> sockets.socket:
+            return here
+
+    scope: dict[str, Any] = {"type": "websocket", "extensions": {TRANSPORT: {}}}
+    scope["extensions"][TRANSPORT]["transport"] = Transport()
+    socket = AsgiSocket(WebSocket(scope, cast(Any, None), cast(Any, None)))
+    assert not socket.gone()
+    peer.close()
+    assert socket.gone()
+    here.close()
+    assert socket.gone()
 
 
 async def test_how_long_a_reader_is_waited_for() -> None:

@@ -317,7 +317,9 @@ class ResponseTurn:
 
     async def _put_response(self, type: Any, end: ResponseEnd) -> None:
         request = self._request
-        output = {"format": request.format.model_dump(), "voice": request.voice}
+        voice = request.voice  # in a response it is a text, whichever way a client names it
+        named = voice if isinstance(voice, str) else voice.get("id", "default")
+        output = {"format": request.format.model_dump(), "voice": named}
         response = Response(
             id=self.id,
             status=end.status,

@@ -85,6 +85,7 @@ class ResumableSocket:
         self._writing = anyio.Lock()
         self._changed = Signal()
         self._closed = False
+        self._returning = 0  # connections that are being told that the session goes on
 
     @property
     def made(self) -> int:
@@ -104,7 +105,7 @@ class ResumableSocket:
                 with anyio.move_on_after(self.resume_s) as waited:
                     while self._socket is None and not self._closed:
                         await self._changed.wait()
-                if waited.cancelled_caught:
+                if waited.cancelled_caught and self._socket is None and not self._returning:
                     self._closed = True
                 continue
             try:
@@ -197,17 +198,20 @@ class ResumableSocket:
         if old is not None:
             old.abort()
             self._changed.notify()
-        async with self._writing:  # whoever wrote to the old one has ended
-            self._forget(seen)
-            self._next, self._written = self._first, 0
-            resumed = ResumedEvent(received=self.received)
-            resumed.specstream.seq = seen
-            try:
+        self._returning += 1  # from here on the time in which it may come back has not passed
+        try:
+            async with self._writing:  # whoever wrote to the old one has ended
+                self._forget(seen)
+                self._next, self._written = self._first, 0
+                resumed = ResumedEvent(received=self.received)
+                resumed.specstream.seq = seen
                 await socket.send(resumed.model_dump_json())
-            except SocketClosed:
-                return
-            self._socket = socket
-            self._changed.notify()
+                self._socket = socket
+                self._changed.notify()
+        except SocketClosed:
+            return
+        finally:
+            self._returning -= 1
         async with anyio.create_task_group() as group:
             group.start_soon(drop_slow_reader, socket, lambda: self._written, timer)
             group.start_soon(self._write)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.realtime import RealtimeResponse
 
 from specstream.listening.ears import Ears
 from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector
@@ -107,6 +108,18 @@ async def test_refusals_have_the_words_that_clients_match() -> None:
         )
         gate.open()
         await wire.until("response.done")
+
+
+async def test_a_voice_that_is_named_by_an_object_is_a_text_in_responses() -> None:
+    """openai-python's types have ``{"id": …}`` in sessions only."""
+    async with Stand(ScriptedEngine(["fine."])).alone() as wire:
+        output = {"voice": {"id": "voice_1"}}
+        session = (await wire.configure(audio={"output": output}))["session"]
+        assert session["audio"]["output"]["voice"] == output["voice"]
+        await wire.reply("Hi")
+        for event in wire.of("response.created", "response.done"):
+            assert event["response"]["audio"]["output"]["voice"] == "voice_1"
+            RealtimeResponse.model_validate(event["response"], strict=True)
 
 
 async def test_a_response_that_never_began_has_its_counts() -> None:

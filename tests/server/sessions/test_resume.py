@@ -316,3 +316,35 @@ async def test_of_five_hundred_frames_each_comes_once_wherever_and_however_often
             await held.close(1000, "")
             group.cancel_scope.cancel()
         assert seen == frames, f"cut after {cut}"
+
+
+class LateLine(Line):
+    """A connection on which each frame takes a second."""
+
+    async def send(self, text: str) -> None:
+        await anyio.sleep(1.0)
+        await super().send(text)
+
+
+@pytest.mark.virtual_time
+async def test_who_is_told_that_the_session_goes_on_has_come_in_time() -> None:
+    """Its time passes while it is told."""
+    first, late = Line(1), LateLine(10)
+    held = ResumableSocket(first, KeyAccount(), 5.0)
+    async with anyio.create_task_group() as group:
+
+        async def listen() -> None:
+            with suppress(SocketClosed):
+                await held.receive()
+
+        group.start_soon(listen)
+        await held.send("event 0")
+        await anyio.sleep(4.5)
+        group.start_soon(held.serve, late, 0, LoopClock())
+        await anyio.sleep(20.0)
+        assert [json.loads(frame)["type"] for frame in late.seen] == ["specstream.resumed"]
+        assert not held.closed, "the session goes on, as it was told"
+        late.abort()
+        await anyio.sleep(6.0)
+        assert held.closed, "and ends if nobody comes again"
+        group.cancel_scope.cancel()
