@@ -22,7 +22,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from specstream.listening.ears import Ears
-from specstream.server.journal import SqliteJournal
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.testing import (
     ScriptedEngine,
@@ -31,8 +31,8 @@ from specstream.testing import (
     ScriptedTurnDetector,
 )
 from tests.server.doubles import FreeClock, Stand, wait_for
+from tests.server.journal.test_restart import words
 from tests.server.sessions.test_microphone import silence, voice
-from tests.server.sessions.test_restart import words
 
 REPLY = "One two three, four five six. Seven eight nine, ten eleven twelve. The end."
 AT_ONCE = 20
@@ -89,7 +89,7 @@ class Hall:
             "sessions": self.sessions,
             "places": server._limit._taken.total(),
             "resumable": len(server._sessions._resumables) + len(server._sessions._tasks),
-            "connections": sum(isinstance(one, RealtimeConnection) for one in gc.get_objects()),
+            "connections": sum(type(one) is RealtimeConnection for one in gc.get_objects()),
             "generations and conversations": self.engine.open(),
             "voices": sum(made.speaking + (not made.closed) for made in self.stand.voices),
             "recognisers": self.recognizer.open_streams,
