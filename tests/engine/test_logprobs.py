@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -91,6 +91,13 @@ async def test_raw_prompts_that_cannot_be() -> None:
             with pytest.raises(PromptError, match="role"):
                 async with own.generate(wrong):
                     pass
+            for bad in (RawPrompt("x", (1,)), RawPrompt(), RawPrompt(tokens=cast(Any, ("x",)))):
+                with pytest.raises(PromptError, match="not both|empty|whole numbers"):
+                    async with own.generate(bad):
+                        pass
+            async with own.generate(RawPrompt(tokens=(3, -1))) as generation:
+                with pytest.raises(PromptError, match="no token -1"):
+                    await anext(aiter(generation))
             asked = own.generate(RawPrompt("x"), chat_template_kwargs={"a": 1})
             async with asked as generation:
                 with pytest.raises(PromptError, match="no chat template"):
