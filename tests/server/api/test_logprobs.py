@@ -125,3 +125,43 @@ async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
         for one in c.logprobs.content
     ]
     assert told == pytest.approx([one.logprob for one in content])
+
+
+async def test_a_response_tells_the_same_likelihoods_as_a_chat() -> None:
+    ask: dict[str, Any] = {"model": "specstream", "temperature": 0.8}
+    ask |= {"top_logprobs": 2, "extra_body": {"seed": 3, "speculative": False}}
+    include: Any = ["message.output_text.logprobs"]
+    async with Engine.load() as engine, served_by(engine) as client:
+        create = client.responses.create
+        chat = await client.chat.completions.create(
+            **ask, messages=HI, max_tokens=30, logprobs=True
+        )
+        ask |= {"input": "Hi", "max_output_tokens": 30}
+        whole = await create(**ask, include=include)
+        async with await create(**ask, include=include, stream=True) as stream:
+            events = await collect(stream)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(**ask)
+    assert caught.value.param == "top_logprobs" and whole.top_logprobs == 2
+    expected = [one.to_dict() for one in chat.choices[0].logprobs.content]
+    assert whole.output_text == chat.choices[0].message.content and expected
+    checked = type(whole.output[0].content[0]).model_validate(whole.output[0].content[0].to_dict())
+    assert [one.to_dict() for one in checked.logprobs] == expected
+    assert {len(one.top_logprobs) for one in checked.logprobs} == {2}
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    told = [one.to_dict() for event in deltas for one in event.logprobs]
+    assert told == [one.to_dict() for one in done.logprobs]
+    assert [one["logprob"] for one in told] == [one["logprob"] for one in expected]
+    for event in (*deltas, done):
+        type(event).model_validate(event.to_dict())
+    assert events[-1].response.output[0].content[0].logprobs == checked.logprobs
+
+
+async def test_likelihoods_of_a_response_need_an_engine_that_has_them() -> None:
+    async with served("fine.") as (client, engine, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(
+                model="scripted", input="Hi", include=["message.output_text.logprobs"]
+            )
+    assert caught.value.param == "include" and engine.requests == []
