@@ -133,6 +133,9 @@ class Admission:
     def _shortened(self, request: Request, prompts: PromptEncoder) -> EncodedPrompt:
         """Encode the prompt, without the oldest turns if the request allows that and it must be."""
         context, messages = self._target.context_length, request.messages
+        known = range(self._target.vocab_size)
+        if unknown := [one for one in raw_tokens(messages) if one not in known]:
+            raise PromptError(f"the model has no token {unknown[0]}: they are 0 to {known[-1]}")
         options = {**self._template_kwargs, **request.template_kwargs}
         tools = self._told(request.tools)
         if request.truncation is not None:
@@ -153,9 +156,6 @@ class Admission:
                 f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
                 f" the {context} tokens of the model's context; shorten it"
             )
-        known = range(self._target.vocab_size)
-        if unknown := [one for one in raw_tokens(messages) if one not in known]:
-            raise PromptError(f"the model has no token {unknown[0]}: they are 0 to {known[-1]}")
         return prompts.encode(messages, context, options, tools)
 
     def _told(self, tools: Tools | None) -> Tools | None:

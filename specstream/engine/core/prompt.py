@@ -253,11 +253,13 @@ class PromptEncoder:
             variables = {**options, "tools": [tool.schema() for tool in tools.tools]}
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         try:
-            if tokens := raw_tokens(messages):
-                return self._of_tokens(tokens, context_length)
             if messages[0]["role"] == RAW:
+                if variables:
+                    raise PromptError(f"a raw prompt has no chat template for {sorted(variables)}")
+                if tokens := raw_tokens(messages):
+                    return self._of_tokens(tokens, context_length)
                 text = messages[0]["content"]
-                ids = self._as_it_is(text, variables)
+                ids = list(self._tokenizer.encode(text))
             elif templated:
                 self._check(variables)
                 text, ids = _render_turns(
@@ -315,11 +317,6 @@ class PromptEncoder:
             return self._controls.render(given, template)
         text = template(given)
         return text, self._tokenizer.encode(text, add_special_tokens=False)
-
-    def _as_it_is(self, text: str, variables: Mapping[str, Any]) -> list[int]:
-        if variables:
-            raise PromptError(f"a raw prompt has no chat template for {sorted(variables)}")
-        return list(self._tokenizer.encode(text))
 
     def _join(self, messages: list[Message], options: Mapping[str, Any]) -> list[int]:
         if options:
