@@ -63,7 +63,7 @@ class Report:
     included), ``tool_calls`` the calls that have ended. ``truncated_messages`` of the conversation were
     left out of the prompt (see `Truncation`). ``looping``: the sentence that was written ``max_repeats``
     times and so ended the reply (as ``length``). ``counted_tokens``: what a server says that it wrote;
-    it needn't give their ids.
+    it needn't give their ids. ``prompt``: the text of a prompt of tokens (``RawPrompt.tokens``).
     """
 
     text: str
@@ -93,6 +93,7 @@ class Report:
     truncated_messages: int = 0
     looping: str = ""
     counted_tokens: int = 0
+    prompt: str = ""
 
     @property
     def acceptance_rate(self) -> float:

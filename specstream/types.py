@@ -58,14 +58,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RawPrompt:
-    """A prompt that the model goes on with as it is, without the chat template.
+    """A prompt that the model goes on with as it is, without the chat template: a text, or tokens.
 
     Attributes:
         text: What the model reads. Control tokens that it spells are control tokens; the tokenizer's own
             first token is put before it.
+        tokens: In place of a text, the ids of what the model reads; nothing is put before them.
     """
 
-    text: str
+    text: str = ""
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Engine:
     def capabilities(self) -> EngineCapabilities:
         """What this engine can, for parts that take any engine."""
         exact = self.config.mode == "reproducible"
-        return EngineCapabilities(True, True, True, True, True, exact, True, True)
+        return EngineCapabilities(True, True, True, True, True, exact, True, True, True)
 
     def __init__(self, config: EngineConfig) -> None:
         if not isinstance(config, EngineConfig):

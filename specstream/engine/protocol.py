@@ -40,6 +40,7 @@ class EngineCapabilities:
         reproducible: A seed repeats a reply, whoever else is served.
         raw_prompts: ``generate(RawPrompt(…))`` goes on with a text, without a chat template.
         logprobs: `SamplingParams.logprobs` is honoured.
+        token_prompts: ``generate(RawPrompt(tokens=…))`` is taken, and the report has their text.
     """
 
     previews: bool = False
@@ -50,6 +51,7 @@ class EngineCapabilities:
     reproducible: bool = False
     raw_prompts: bool = False
     logprobs: bool = False
+    token_prompts: bool = False
 
 
 class TextGeneration(Protocol):

@@ -240,6 +240,8 @@ class ScriptedEngine:
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         """Give the next scripted reply."""
         params = checked_params(params, wrong)
+        if isinstance(messages, RawPrompt) and messages.tokens:
+            raise PromptError("a scripted engine has no tokenizer: give the prompt as a text")
         offered = Tools.of(tools)
         if offered is not None and self.no_tools is not None:
             raise PromptError(self.no_tools)

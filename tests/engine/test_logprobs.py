@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specstream import Engine, RawPrompt, SamplingParams, TokenLogprob
 from specstream.errors import PromptError, SamplingError
 from specstream.testing import ScriptedEngine
+from specstream.types import Truncation
 from tests.support.tiny import save_pair
 
 PROMPT = "the cat sat on the mat, the cat"
@@ -91,7 +92,16 @@ async def test_raw_prompts_that_cannot_be() -> None:
             with pytest.raises(PromptError, match="role"):
                 async with own.generate(wrong):
                     pass
-            asked = own.generate(RawPrompt("x"), chat_template_kwargs={"a": 1})
-            async with asked as generation:
-                with pytest.raises(PromptError, match="no chat template"):
+            for bad in (RawPrompt("x", (1,)), RawPrompt(), RawPrompt(tokens=cast(Any, ("x",)))):
+                with pytest.raises(PromptError, match="not both|empty|whole numbers"):
+                    async with own.generate(bad):
+                        pass
+            wanted = own.generate(RawPrompt(tokens=(3, -1)), truncation=Truncation())
+            async with wanted as generation:
+                with pytest.raises(PromptError, match="no token -1"):
                     await anext(aiter(generation))
+            for raw in (RawPrompt("x"), RawPrompt(tokens=(3,))):
+                asked = own.generate(raw, chat_template_kwargs={"a": 1})
+                async with asked as generation:
+                    with pytest.raises(PromptError, match="no chat template"):
+                        await anext(aiter(generation))

@@ -15,7 +15,7 @@ from specstream.config import EngineConfig
 from specstream.drafting.noise import Noise
 from specstream.engine.core.detokenizer import Repeats, decoder_of
 from specstream.engine.core.output import ReplyOutput
-from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder, texts_of
+from specstream.engine.core.prompt import EncodedPrompt, PromptEncoder, raw_tokens, texts_of
 from specstream.engine.core.reasoning import Reasoning, markers_of
 from specstream.engine.core.request import Request, TokenSequence
 from specstream.engine.core.slots import Slots
@@ -133,6 +133,9 @@ class Admission:
     def _shortened(self, request: Request, prompts: PromptEncoder) -> EncodedPrompt:
         """Encode the prompt, without the oldest turns if the request allows that and it must be."""
         context, messages = self._target.context_length, request.messages
+        known = range(self._target.vocab_size)
+        if unknown := [one for one in raw_tokens(messages) if one not in known]:
+            raise PromptError(f"the model has no token {unknown[0]}: they are 0 to {known[-1]}")
         options = {**self._template_kwargs, **request.template_kwargs}
         tools = self._told(request.tools)
         if request.truncation is not None:
@@ -185,7 +188,8 @@ class Admission:
         if request.prompt is None:
             self.tokenize(request)
         assert request.prompt is not None
-        (prompt, opened), target = request.prompt, self._target
+        prompt, opened, _ = request.prompt
+        target = self._target
         params, calls = request.params, None
         if request.tools is not None and isinstance(self._calls, CallFormat):
             params = with_choice(params, request.tools, self._calls, opened)
@@ -267,6 +271,5 @@ class Admission:
 
 def _chars(request: Request) -> int:
     tools = request.tools.tools if request.tools is not None else ()
-    return sum(len(str(tool.schema())) for tool in tools) + sum(
-        len(text) for message in request.messages for text in texts_of(message)
-    )
+    told = sum(len(text) for message in request.messages for text in texts_of(message))
+    return sum(len(str(t.schema())) for t in tools) + told + len(raw_tokens(request.messages))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from specstream.checks import meant
 from specstream.engine.core.controls import ControlTokens
@@ -25,6 +25,7 @@ __all__ = [
     "checked_calls",
     "checked_text",
     "for_template",
+    "raw_tokens",
     "template_variables",
     "texts_of",
 ]
@@ -147,10 +148,7 @@ def check_messages(messages: Sequence[Message] | RawPrompt | str) -> list[Messag
             calls are malformed.
     """
     if isinstance(messages, RawPrompt):
-        text = checked_text(messages.text, "a raw prompt")
-        if not text:
-            raise PromptError("the prompt is empty: give the model something to go on with")
-        return [{"role": RAW, "content": text}]  # type: ignore[typeddict-item]  # no caller's
+        return [_raw(messages)]
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, Sequence) or isinstance(messages, bytes):
@@ -169,6 +167,23 @@ def check_messages(messages: Sequence[Message] | RawPrompt | str) -> list[Messag
     if not any(message["content"].strip() for message in checked):
         raise PromptError("the prompt is empty: say something, or give a system message")
     return checked
+
+
+def _raw(prompt: RawPrompt) -> Message:
+    """A raw prompt as a message that no caller can write; its tokens, if any, are in it as well."""
+    text, tokens = checked_text(prompt.text, "a raw prompt"), prompt.tokens
+    if not isinstance(tokens, Sequence) or not all(type(one) is int for one in tokens):
+        raise PromptError("the tokens of a raw prompt are whole numbers")
+    if not text and not tokens:
+        raise PromptError("the prompt is empty: give the model something to go on with")
+    if text and tokens:
+        raise PromptError("a raw prompt has a text or tokens, not both")
+    return cast(Message, {"role": RAW, "content": text, "tokens": list(tokens)})
+
+
+def raw_tokens(messages: Sequence[Message]) -> list[int]:
+    """The tokens of a raw prompt that was given as tokens; else none."""
+    return list(cast("dict[str, Any]", messages[0]).get("tokens", ()))
 
 
 def check_template(name: str, tokenizer: Any) -> None:
@@ -199,10 +214,12 @@ class EncodedPrompt(NamedTuple):
         ids: Its token ids.
         opened: Tag of the reasoning span that the chat template opens at the end of the prompt; None if
             it opens none.
+        text: The text of a raw prompt that was given as tokens.
     """
 
     ids: list[int]
     opened: ReasoningTag | None = None
+    text: str = ""
 
 
 class PromptEncoder:
@@ -237,8 +254,12 @@ class PromptEncoder:
         templated = bool(getattr(self._tokenizer, "chat_template", None))
         try:
             if messages[0]["role"] == RAW:
+                if variables:
+                    raise PromptError(f"a raw prompt has no chat template for {sorted(variables)}")
+                if tokens := raw_tokens(messages):
+                    return self._of_tokens(tokens, context_length)
                 text = messages[0]["content"]
-                ids = self._as_it_is(text, variables)
+                ids = list(self._tokenizer.encode(text))
             elif templated:
                 self._check(variables)
                 text, ids = _render_turns(
@@ -256,12 +277,13 @@ class PromptEncoder:
             ) from error
         if not ids:
             raise PromptError("the prompt is empty: say something")
-        if len(ids) >= context_length:
-            raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens and the model's context {context_length}; "
-                "shorten it"
-            )
+        _check_length(ids, context_length)
         return EncodedPrompt([int(i) for i in ids], opened_by(text))
+
+    def _of_tokens(self, ids: list[int], context_length: int) -> EncodedPrompt:
+        _check_length(ids, context_length)
+        text = str(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        return EncodedPrompt(ids, opened_by(text), text)
 
     def count(self, text: str) -> int:
         """The number of tokens of a text on its own."""
@@ -296,11 +318,6 @@ class PromptEncoder:
         text = template(given)
         return text, self._tokenizer.encode(text, add_special_tokens=False)
 
-    def _as_it_is(self, text: str, variables: Mapping[str, Any]) -> list[int]:
-        if variables:
-            raise PromptError(f"a raw prompt has no chat template for {sorted(variables)}")
-        return list(self._tokenizer.encode(text))
-
     def _join(self, messages: list[Message], options: Mapping[str, Any]) -> list[int]:
         if options:
             raise PromptError(f"the model has no chat template, so no use for {sorted(options)}")
@@ -319,6 +336,13 @@ class PromptEncoder:
     def _controls(self) -> ControlTokens:
         template = getattr(self._tokenizer, "chat_template", None) or ""
         return ControlTokens(self._tokenizer, str(template))
+
+
+def _check_length(ids: Sequence[int], context_length: int) -> None:
+    if len(ids) >= context_length:
+        raise PromptTooLong(
+            f"the prompt has {len(ids)} tokens and the model's context {context_length}; shorten it"
+        )
 
 
 def _render_turns(render: Callable[[list[Message]], R], messages: list[Message]) -> R:

@@ -236,4 +236,5 @@ class Request:
                 reasoning=output.reasoning.text if output is not None else "",
                 reasoning_tokens=output.reasoning.tokens if output is not None else 0,
                 tool_calls=calls.log.calls if calls is not None else (),
+                prompt=self.prompt.text if self.prompt is not None else "",
             )

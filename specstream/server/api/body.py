@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,7 @@ _SAMPLING = (
 )
 
 T = TypeVar("T", bound="Body")
+_Capability: TypeAlias = Literal["raw_prompts", "token_prompts", "logprobs"]
 
 
 class Body(BaseModel):
@@ -160,7 +161,7 @@ class ChatBody(SamplingBody):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
-def able(service: Service, what: Literal["raw_prompts", "logprobs"], param: str) -> None:
+def able(service: Service, what: _Capability, param: str) -> None:
     """Refuse a field that this server's engine can't honour.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import anyio
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from specstream.realtime.wire import new_id
 from specstream.server.api.body import SamplingBody, StreamOptions, able
@@ -32,32 +32,50 @@ _MOST = 4  # replies to one request
 _MOST_TOKENS = 16  # of a reply whose request names no limit, as at OpenAI
 
 
-class CompletionBody(SamplingBody):
-    """The body: one prompt or several; each gets ``n`` replies."""
+def _prompts(given: Any) -> tuple[RawPrompt, ...]:
+    """A text, a list of token ids, or a list of several such prompts."""
+    several = isinstance(given, list) and given and isinstance(given[0], str | list)
+    return tuple(_prompt(one) for one in given) if several else (_prompt(given),)
 
-    prompt: str | tuple[str, ...]
+
+def _prompt(given: Any) -> RawPrompt:
+    if isinstance(given, str):
+        return RawPrompt(given)
+    if isinstance(given, list) and given and all(type(one) is int for one in given):
+        return RawPrompt(tokens=tuple(given))
+    raise ValueError("a prompt is a text or a list of token ids, or a list of such prompts")
+
+
+class CompletionBody(SamplingBody):
+    """The body: one prompt or several, texts or lists of tokens; each gets ``n`` replies."""
+
+    prompt: Annotated[tuple[RawPrompt, ...], PlainValidator(_prompts)]
     max_tokens: Annotated[int, Field(ge=1)] = _MOST_TOKENS
     n: Annotated[int, Field(ge=1, le=_MOST)] = 1
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stream_options: StreamOptions | None = None
-    echo: Literal[False] = False
+    echo: bool = False
     best_of: Literal[1] = 1
 
 
 @asynccontextmanager
 async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[ApiReply], None]:
     able(service, "raw_prompts", "prompt")
+    if any(prompt.tokens for prompt in body.prompt):
+        able(service, "token_prompts", "prompt")
     if body.logprobs is not None:
         able(service, "logprobs", "logprobs")
-    prompts = (body.prompt,) if isinstance(body.prompt, str) else body.prompt
-    if not 1 <= len(prompts) * body.n <= _MOST:
+    if body.echo and body.logprobs is not None:
+        why = "echo can't be had with logprobs: the prompt's own tokens have none here"
+        raise ApiError(400, why, param="echo", code="unsupported_parameter")
+    if not 1 <= len(body.prompt) * body.n <= _MOST:
         why = f"a request gets 1 to {_MOST} replies, for all prompts together"
         raise ApiError(400, why, param="prompt", code="invalid_value")
     params = replace(body.params(service.params, body.max_tokens), logprobs=body.logprobs)
     async with AsyncExitStack() as stack:
         replies = list[ApiReply]()
-        for prompt in prompts:
-            ask = ReplyRequest(RawPrompt(prompt), params, speculate=body.speculate)
+        for prompt in body.prompt:
+            ask = ReplyRequest(prompt, params, speculate=body.speculate)
             replies += await stack.enter_async_context(ApiReply.begin_all(service, ask, body.n))
         yield replies
 
@@ -69,10 +87,17 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
             for reply in replies:
                 group.start_soon(reply.whole)
         choices = [
-            _choice(index, reply.generation.report.text, reply.entries, 0, body, reply.finish)
+            _choice(
+                index,
+                _given(body, index, reply) + reply.generation.report.text,
+                reply.entries,
+                0,
+                body,
+                reply.finish,
+            )
             for index, reply in enumerate(replies)
         ]
-        usage = usage_of(replies)
+        usage = usage_of(replies, body.n)
         return {**_head(model), "choices": choices, "usage": usage, **speculation_of(replies)}
 
 
@@ -84,9 +109,11 @@ async def completion_events(
     async with _begun(body, service) as replies, aclosing(merged(replies)) as chunks:
         told = [0] * len(replies)
         async for index, chunk in chunks:
-            if chunk is None:
-                continue
             reply = replies[index]
+            if chunk is None:
+                if given := _given(body, index, reply):
+                    yield {**head, "choices": [_choice(index, given, [], 0, body, None)]}
+                continue
             new = reply.entries[told[index] :]
             told[index] = len(reply.entries)
             at = sum(len(text_of(entry)) for entry in reply.entries[: told[index] - len(new)])
@@ -94,7 +121,14 @@ async def completion_events(
             yield {**head, "choices": [choice], "specstream": round_of(chunk)}
         last = {**head, "choices": [], **speculation_of(replies)}
         if options is not None and options.include_usage:
-            yield {**last, "usage": usage_of(replies)}
+            yield {**last, "usage": usage_of(replies, body.n)}
+
+
+def _given(body: CompletionBody, index: int, reply: ApiReply) -> str:
+    """The prompt of a reply that is under way, if the request wants it before the reply."""
+    if not body.echo:
+        return ""
+    return body.prompt[index // body.n].text or reply.generation.report.prompt
 
 
 def _head(model: str) -> dict[str, Any]:

@@ -109,17 +109,18 @@ class ApiReply:
         return self.generation.report
 
 
-def usage_of(replies: list[ApiReply]) -> dict[str, Any]:
-    """Tokens of a request, of all its replies."""
+def usage_of(replies: list[ApiReply], each: int = 0) -> dict[str, Any]:
+    """Tokens of a request, of all its replies; ``each``: so many to each of several prompts."""
     reports = [reply.generation.report for reply in replies]
-    prompt = reports[0].prompt_tokens
+    read = reports[:: each or len(reports)]
+    prompt = sum(report.prompt_tokens for report in read)
     written = sum(report.completion_tokens for report in reports)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "prompt_tokens_details": {
-            "cached_tokens": reports[0].reused_tokens,
+            "cached_tokens": sum(report.reused_tokens for report in read),
             "cache_write_tokens": 0,
             "audio_tokens": 0,
         },

@@ -6,14 +6,16 @@ import itertools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from specstream.metrics import Report
 from specstream.realtime.wire import new_id
-from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody
+from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody, able
 from specstream.server.api.errors import ApiError
+from specstream.server.api.logprobs import Entry, entries_of, told_of
 from specstream.server.api.messages import messages_of, tools_of
 from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
 from specstream.server.sessions.request import Service
@@ -33,6 +35,7 @@ class ResponsesBody(SamplingBody):
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: str | None = None
     background: bool | None = None
     previous_response_id: str | None = None
@@ -51,7 +54,15 @@ def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
     given = [_message(item, number) for number, item in enumerate(items)]
     if body.instructions:
         given.insert(0, {"role": "system", "content": body.instructions})
+    likely = None
+    if "message.output_text.logprobs" in (body.include or ()):
+        able(service, "logprobs", "include")
+        likely = body.top_logprobs or 0
+    elif body.top_logprobs:
+        why = "top_logprobs needs message.output_text.logprobs in include"
+        raise ApiError(400, why, param="top_logprobs", code="invalid_value")
     params = body.params(service.params, body.max_output_tokens, _format(body))
+    params = replace(params, logprobs=likely)
     return ReplyRequest(
         messages_of(given),
         params,
@@ -115,6 +126,7 @@ def _shell(body: ResponsesBody, model: str) -> dict[str, Any]:
         "text": body.text or {"format": {"type": "text"}},
         "tool_choice": body.tool_choice,
         "tools": body.tools,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -122,13 +134,17 @@ def _shell(body: ResponsesBody, model: str) -> dict[str, Any]:
     }
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, likely: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": likely}
 
 
-def _text_item(id: str, text: str | None, status: str) -> dict[str, Any]:
-    content = [] if text is None else [_part(text)]
+def _text_item(id: str, content: list[dict[str, Any]], status: str) -> dict[str, Any]:
     return {"id": id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def _likely(entries: list[Entry]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = told_of(entries)["content"]
+    return found
 
 
 def _call_item(call: ToolCall) -> dict[str, Any]:
@@ -191,26 +207,32 @@ async def response_events(
     ):
         output = list[dict[str, Any]]()
         place: dict[str, Any] = {"item_id": new_id("msg"), "output_index": 0}
-        begun = False
+        begun, untold = False, list[Entry]()  # a token without text of its own waits for the next
         async for chunk in chunks:
             if not begun:
                 begun = True
                 yield event("created", response=shell)
                 yield event("in_progress", response=shell)
+            untold += entries_of(chunk)
             if chunk.text:
                 if not output:
-                    item = _text_item(place["item_id"], None, "in_progress")
+                    item = _text_item(place["item_id"], [], "in_progress")
                     output.append(item)
                     yield event("output_item.added", output_index=0, item=item)
-                    yield event("content_part.added", **place, content_index=0, part=_part(""))
-                told = {"content_index": 0, "delta": chunk.text, "logprobs": []}
+                    yield event("content_part.added", **place, content_index=0, part=_part("", []))
+                told = {"content_index": 0, "delta": chunk.text, "logprobs": _likely(untold)}
                 yield event("output_text.delta", **place, **told)
+                untold.clear()
         if output:
-            text = reply.generation.text
-            output[0] = _text_item(place["item_id"], text, "completed")
-            told = {"content_index": 0, "text": text, "logprobs": []}
+            if untold:
+                told = {"content_index": 0, "delta": "", "logprobs": _likely(untold)}
+                yield event("output_text.delta", **place, **told)
+            text, likely = reply.generation.text, _likely(reply.entries)
+            output[0] = _text_item(place["item_id"], [_part(text, likely)], "completed")
+            told = {"content_index": 0, "text": text, "logprobs": likely}
             yield event("output_text.done", **place, **told)
-            yield event("content_part.done", **place, content_index=0, part=_part(text))
+            part = _part(text, likely)
+            yield event("content_part.done", **place, content_index=0, part=part)
             yield event("output_item.done", output_index=0, item=output[0])
         for call in reply.generation.tool_calls:
             item, index = _call_item(call), len(output)

@@ -33,7 +33,7 @@ _IDLE_TURNS = 30  # of a reader that doesn't read
 _UNDER_WAY = 4  # chunks: what an engine may have written when it is cancelled
 _FLAGS = (
     "previews", "rounds", "token_ids", "reference", "truncation", "reproducible", "raw_prompts",
-    "logprobs",
+    "logprobs", "token_prompts",
 )  # fmt: skip
 
 

@@ -66,8 +66,10 @@ async def reference(subject: Tested) -> None:
 async def raw_prompts(subject: Tested) -> None:
     """A raw prompt is taken, or refused by a SpecstreamError, as the capabilities say."""
     async with opened(subject) as engine:
-        raw = RawPrompt("Once upon a time")
-        await _honest(engine.capabilities.raw_prompts, lambda: reply(engine, raw), "a raw prompt")
+        able = engine.capabilities
+        raw, ids = RawPrompt("Once upon a time"), RawPrompt(tokens=(1, 2, 3))
+        await _honest(able.raw_prompts, lambda: reply(engine, raw), "a raw prompt")
+        await _honest(able.token_prompts, lambda: reply(engine, ids), "a prompt of tokens")
 
 
 async def _honest(claimed: bool, work: Callable[[], Any], what: str) -> None:

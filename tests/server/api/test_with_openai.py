@@ -8,14 +8,13 @@ import wave
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 openai = pytest.importorskip("openai")
 
-from specstream import Engine  # noqa: E402
 from specstream.listening.ears import Ears  # noqa: E402
 from specstream.testing import (  # noqa: E402
     ScriptedEngine,
@@ -24,7 +23,7 @@ from specstream.testing import (  # noqa: E402
     chunks_of,
 )
 from specstream.tools import ToolCallDelta  # noqa: E402
-from specstream.types import Chunk, RawPrompt, SamplingParams, Span  # noqa: E402
+from specstream.types import Chunk, Span  # noqa: E402
 from tests.server.doubles import Stand, settle  # noqa: E402
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -285,69 +284,3 @@ async def test_keys_models_and_places() -> None:
                 await client.chat.completions.create(model="scripted", messages=HI)
         assert caught.value.status_code == 503
         assert caught.value.response.headers["retry-after"] == "5"
-
-
-@asynccontextmanager
-async def served_by(engine: Engine) -> AsyncGenerator[Any, None]:
-    """A client of a real engine."""
-    stand = Stand(cast(Any, engine), voice=None)
-    async with stand.running():
-        base = f"http://127.0.0.1:{stand.port}/v1"
-        async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
-            yield client
-
-
-async def test_completions_go_on_with_texts_and_tell_how_likely_tokens_were() -> None:
-    prompt = "Once upon a time"
-    async with Engine.load() as engine, served_by(engine) as client:
-        asked: dict[str, Any] = {"model": "specstream", "prompt": prompt}
-        asked |= {"max_tokens": 12, "temperature": 0}
-        whole = await client.completions.create(**asked, logprobs=2)
-        async with await client.completions.create(**asked, logprobs=2, stream=True) as stream:
-            parts = await collect(stream)
-        both = await client.completions.create(**{**asked, "prompt": [prompt, "A dog"]})
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.completions.create(**{**asked, "prompt": ["a"] * 5})
-        async with engine.generate(RawPrompt(prompt), SamplingParams(max_tokens=12)) as own:
-            expected = "".join([chunk.text async for chunk in own])
-    choice = whole.choices[0]
-    assert choice.text == expected
-    assert "".join(choice.logprobs.tokens) == choice.text
-    assert choice.logprobs.text_offset[0] == 0
-    likeliest = [max(top.values()) for top in choice.logprobs.top_logprobs]
-    assert choice.logprobs.token_logprobs == likeliest, "greedy"
-    choices = [part.choices[0] for part in parts if part.choices]
-    assert "".join(choice.text for choice in choices) == choice.text
-    offsets = [at for one in choices for at in one.logprobs.text_offset]
-    assert offsets == choice.logprobs.text_offset
-    assert len(both.choices) == 2 and both.choices[0].text == choice.text
-    assert both.choices[0].logprobs is None
-    assert caught.value.param == "prompt"
-
-
-async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
-    ask: dict[str, Any] = {
-        "model": "specstream",
-        "messages": HI,
-        "max_tokens": 40,
-        "temperature": 0,
-    }
-    async with Engine.load() as engine, served_by(engine) as client:
-        create = client.chat.completions.create
-        whole = await create(**ask, logprobs=True, top_logprobs=2)
-        async with await create(**ask, logprobs=True, stream=True) as stream:
-            parts = await collect(stream)
-        with pytest.raises(openai.BadRequestError, match="top_logprobs needs logprobs"):
-            await create(**ask, top_logprobs=2)
-    choice = whole.choices[0]
-    content = choice.logprobs.content
-    assert b"".join(bytes(one.bytes) for one in content).decode() == choice.message.content
-    assert all(one.top_logprobs[0].logprob >= one.logprob for one in content)
-    told = [
-        one.logprob
-        for part in parts
-        for c in part.choices
-        if c.logprobs
-        for one in c.logprobs.content
-    ]
-    assert told == pytest.approx([one.logprob for one in content])

@@ -1,0 +1,167 @@
+"""Raw prompts and log probabilities as OpenAI's own client sees them, over a real engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+openai = pytest.importorskip("openai")
+
+from specstream import Engine  # noqa: E402
+from specstream.engine.core.prompt import check_messages  # noqa: E402
+from specstream.types import RawPrompt, SamplingParams  # noqa: E402
+from tests.server.api.test_with_openai import HI, collect, served  # noqa: E402
+from tests.server.doubles import Stand  # noqa: E402
+
+
+@asynccontextmanager
+async def served_by(engine: Engine) -> AsyncGenerator[Any, None]:
+    """A client of a real engine."""
+    stand = Stand(cast(Any, engine), voice=None)
+    async with stand.running():
+        base = f"http://127.0.0.1:{stand.port}/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
+            yield client
+
+
+async def test_completions_go_on_with_texts_and_tell_how_likely_tokens_were() -> None:
+    prompt = "Once upon a time"
+    async with Engine.load() as engine, served_by(engine) as client:
+        asked: dict[str, Any] = {"model": "specstream", "prompt": prompt}
+        asked |= {"max_tokens": 12, "temperature": 0}
+        whole = await client.completions.create(**asked, logprobs=2)
+        async with await client.completions.create(**asked, logprobs=2, stream=True) as stream:
+            parts = await collect(stream)
+        both = await client.completions.create(**{**asked, "prompt": [prompt, "A dog"]})
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.completions.create(**{**asked, "prompt": ["a"] * 5})
+        async with engine.generate(RawPrompt(prompt), SamplingParams(max_tokens=12)) as own:
+            expected = "".join([chunk.text async for chunk in own])
+    choice = whole.choices[0]
+    assert choice.text == expected
+    assert "".join(choice.logprobs.tokens) == choice.text
+    assert choice.logprobs.text_offset[0] == 0
+    likeliest = [max(top.values()) for top in choice.logprobs.top_logprobs]
+    assert choice.logprobs.token_logprobs == likeliest, "greedy"
+    choices = [part.choices[0] for part in parts if part.choices]
+    assert "".join(choice.text for choice in choices) == choice.text
+    offsets = [at for one in choices for at in one.logprobs.text_offset]
+    assert offsets == choice.logprobs.text_offset
+    assert len(both.choices) == 2 and both.choices[0].text == choice.text
+    assert both.choices[0].logprobs is None
+    assert caught.value.param == "prompt"
+    assert both.usage.prompt_tokens > whole.usage.prompt_tokens
+
+
+async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
+    prompt = "Once upon a time"
+    async with Engine.load() as engine, served_by(engine) as client:
+        said = check_messages(RawPrompt(prompt))
+        ids = await engine.ask(lambda core: core.admission.encode(said).ids)
+        create, asked = client.completions.create, {"model": "specstream", "max_tokens": 8}
+        by_text = await create(**asked, prompt=prompt, echo=True)
+        by_ids = await create(**asked, prompt=ids, echo=True)
+        several = await create(**asked, prompt=[ids, ids], n=2, temperature=0)
+        async with await create(**asked, prompt=[ids], echo=True, stream=True) as stream:
+            parts = await collect(stream)
+        refused = [
+            ({"prompt": prompt, "echo": True, "logprobs": 0}, "echo"),
+            ({"prompt": [10**9]}, None),
+            ({"prompt": [1, "x"]}, "prompt"),
+            ({"prompt": []}, "prompt"),
+            ({"prompt": ids * 4000}, "messages"),
+        ]
+        params = list[str | None]()
+        for fields, _ in refused:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await create(**asked, **cast(Any, fields))
+            params.append(caught.value.param)
+    assert by_ids.choices[0].text == by_text.choices[0].text
+    assert by_ids.choices[0].text.startswith(prompt)
+    assert by_ids.usage.prompt_tokens == len(ids) == by_text.usage.prompt_tokens
+    reply = by_ids.choices[0].text.removeprefix(prompt)
+    assert [choice.text for choice in several.choices] == [reply] * 4
+    assert several.usage.prompt_tokens == 2 * len(ids)
+    texts = [choice.text for part in parts for choice in part.choices]
+    assert texts[0] == prompt and "".join(texts) == by_text.choices[0].text
+    assert params == [param for _, param in refused]
+
+
+async def test_an_engine_without_a_tokenizer_takes_texts_only() -> None:
+    async with served("fine.") as (client, engine, _):
+        told = await client.completions.create(model="scripted", prompt=["a ", "b "], echo=True)
+        with pytest.raises(openai.BadRequestError, match="no token prompts") as caught:
+            await client.completions.create(model="scripted", prompt=[1, 2])
+    assert [choice.text for choice in told.choices] == ["a fine.", "b fine."]
+    assert caught.value.param == "prompt" and len(engine.requests) == 2
+
+
+async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
+    ask: dict[str, Any] = {
+        "model": "specstream",
+        "messages": HI,
+        "max_tokens": 40,
+        "temperature": 0,
+    }
+    async with Engine.load() as engine, served_by(engine) as client:
+        create = client.chat.completions.create
+        whole = await create(**ask, logprobs=True, top_logprobs=2)
+        async with await create(**ask, logprobs=True, stream=True) as stream:
+            parts = await collect(stream)
+        with pytest.raises(openai.BadRequestError, match="top_logprobs needs logprobs"):
+            await create(**ask, top_logprobs=2)
+    choice = whole.choices[0]
+    content = choice.logprobs.content
+    assert b"".join(bytes(one.bytes) for one in content).decode() == choice.message.content
+    assert all(one.top_logprobs[0].logprob >= one.logprob for one in content)
+    told = [
+        one.logprob
+        for part in parts
+        for c in part.choices
+        if c.logprobs
+        for one in c.logprobs.content
+    ]
+    assert told == pytest.approx([one.logprob for one in content])
+
+
+async def test_a_response_tells_the_same_likelihoods_as_a_chat() -> None:
+    ask: dict[str, Any] = {"model": "specstream", "temperature": 0.8}
+    ask |= {"top_logprobs": 2, "extra_body": {"seed": 3, "speculative": False}}
+    include: Any = ["message.output_text.logprobs"]
+    async with Engine.load() as engine, served_by(engine) as client:
+        create = client.responses.create
+        chat = await client.chat.completions.create(
+            **ask, messages=HI, max_tokens=30, logprobs=True
+        )
+        ask |= {"input": "Hi", "max_output_tokens": 30}
+        whole = await create(**ask, include=include)
+        async with await create(**ask, include=include, stream=True) as stream:
+            events = await collect(stream)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(**ask)
+    assert caught.value.param == "top_logprobs" and whole.top_logprobs == 2
+    expected = [one.to_dict() for one in chat.choices[0].logprobs.content]
+    assert whole.output_text == chat.choices[0].message.content and expected
+    checked = type(whole.output[0].content[0]).model_validate(whole.output[0].content[0].to_dict())
+    assert [one.to_dict() for one in checked.logprobs] == expected
+    assert {len(one.top_logprobs) for one in checked.logprobs} == {2}
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    told = [one.to_dict() for event in deltas for one in event.logprobs]
+    assert told == [one.to_dict() for one in done.logprobs]
+    assert [one["logprob"] for one in told] == [one["logprob"] for one in expected]
+    for event in (*deltas, done):
+        type(event).model_validate(event.to_dict())
+    assert events[-1].response.output[0].content[0].logprobs == checked.logprobs
+
+
+async def test_likelihoods_of_a_response_need_an_engine_that_has_them() -> None:
+    async with served("fine.") as (client, engine, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(
+                model="scripted", input="Hi", include=["message.output_text.logprobs"]
+            )
+    assert caught.value.param == "include" and engine.requests == []
