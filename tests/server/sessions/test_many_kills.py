@@ -209,7 +209,6 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
     "count",
     [
         30,
-        pytest.param(100, marks=pytest.mark.slow),
         pytest.param(2500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
     ],
 )
