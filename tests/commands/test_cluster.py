@@ -10,7 +10,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -192,13 +192,17 @@ async def test_an_update_and_a_scaling_down_cut_no_socket(cluster: Cluster) -> N
             group.start_soon(anyio.to_thread.run_sync, update)
             stories = 0
             while stories < 5 or {process.pid for process in replicas()} <= before:
-                text, done = await story(client)
-                assert text and done.status == "completed"
+                _, done = await story(client)  # the last ones may fill the model's context
+                assert (
+                    done.status in ("completed", "incomplete") and done.reason != "server_restarted"
+                )
                 stories += 1
     cluster.run()
 
 
-async def test_a_small_message_is_hardly_later_than_without_ray(cluster: Cluster) -> None:
+async def test_a_small_message_is_hardly_later_than_without_ray(
+    cluster: Cluster, record_property: Callable[[str, object], None]
+) -> None:
     times = list[float]()
     async with connect(f"{cluster.url}/v1/realtime", proxy=None) as socket:
         await socket.recv()
@@ -207,4 +211,6 @@ async def test_a_small_message_is_hardly_later_than_without_ray(cluster: Cluster
             await socket.send('{"type": "conversation.item.retrieve", "item_id": "none"}')
             assert json.loads(await socket.recv())["type"] == "error"
             times.append(time.perf_counter() - began)
-    assert quantiles(times, n=100)[98] < 0.1, "seconds; the figure itself is in the documents"
+    p99 = quantiles(times, n=100)[98]
+    record_property("p99_ms", round(1e3 * p99, 2))
+    assert p99 < 0.1
