@@ -56,7 +56,7 @@ class ServerConfig(ServerLimits, ServerAccess):
     journal: str | None = Field(
         default=None, description="folder or database for sessions to outlive the server"
     )
-    journal_age_s: float = Field(default=3600.0, gt=0, description="older sessions are dropped")
+    journal_age_s: float = Field(default=3600.0, ge=120, description="older sessions are dropped")
     journal_durable: bool = Field(default=False, description="wait for the disk")
 
     def __init__(self, **values: Any) -> None:
@@ -156,7 +156,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--lead SECONDS", ahead, type=float, dest="lead_s")
     where = "write sessions down here, so that clients resume them after a restart: a folder, or postgresql://…"
     add("--journal PLACE", where)
-    kept = "drop sessions from the journal after so long (default: 3600)"
+    kept = "drop sessions from the journal after so long (default: 3600, at least 120)"
     add("--journal-age SECONDS", kept, type=float, dest="journal_age_s")
     more: dict[str, Any] = {"action": "store_true", "default": None}
     add("--journal-durable", "wait for the disk at each write: outlives a power cut, too", **more)

@@ -36,7 +36,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         "max_sessions = 5\nmax_per_address = 2\nidle_s = 60\nlead_s = 1.5\ndrain = 3\n"
         'proxies = ["10.0.0.0/8"]\nlongest_s = 900\nresume_s = 7\nmax_frame = 2048\nbuffer_s = 9\n'
         "reuse_port = true\nlog_json = true\n"
-        'journal = "sessions"\njournal_age_s = 60\njournal_durable = true\n'
+        'journal = "sessions"\njournal_age_s = 600\njournal_durable = true\n'
         'api_key_file = "key"\ntls_cert = "c.pem"\ntls_key = "k.pem"\n'
     )
     written = ServerConfig(
@@ -57,7 +57,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         reuse_port=True,
         log_json=True,
         journal="sessions",
-        journal_age_s=60,
+        journal_age_s=600,
         journal_durable=True,
         api_key_file="key",
         tls_cert="c.pem",
@@ -338,9 +338,9 @@ async def test_sighup_reads_keys_and_certificate_again(
 
 
 def test_a_journal_is_a_folder_or_a_database(tmp_path: Path) -> None:
-    folder = ServerConfig(journal=str(tmp_path / "sessions"), journal_age_s=60).open_journal()
+    folder = ServerConfig(journal=str(tmp_path / "sessions"), journal_age_s=600).open_journal()
     assert isinstance(folder, SqliteJournal)
-    assert (folder.max_age_s, folder.durable) == (60, False)
+    assert (folder.max_age_s, folder.durable) == (600, False)
     assert ServerConfig().open_journal() is None
     for place in ("", "mysql://host/name"):
         with pytest.raises(ConfigError, match="a folder, or a database"):

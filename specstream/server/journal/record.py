@@ -16,7 +16,7 @@ from specstream.server.sessions.entries import ItemEntry
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.session import RealtimeSession
 
-__all__ = ["PLAIN", "SessionRecord"]
+__all__ = ["PLAIN", "SessionRecord", "key"]
 
 _CLOSING = (ev.TextDone, ev.AudioDone, ev.TranscriptDone, ev.ArgumentsDone)
 _TEXT = ("response.output_text.delta", "response.output_audio_transcript.delta")
@@ -63,24 +63,24 @@ class SessionRecord:
             case ev.ItemEvent(item=item):
                 self._put_item(item.id)
             case ev.ItemDeleted(item_id=item_id):
-                self._pending.append(Drop(f"item:{item_id}"))
+                self._pending.append(Drop(key("item", item_id)))
                 self._put_order()
             case ev.ItemTruncated(item_id=item_id):
                 self._put_item(item_id)
             case ev.InputSpeechStarted(item_id=item_id):
-                self._put(f"turn:{item_id}", "speaking")
+                self._put(key("turn", item_id), "speaking")
             case ev.InputCleared():
                 self._pending.append(Drop("turn:"))
                 for item_id in self._unheard:
-                    self._put(f"turn:{item_id}", "waiting")
+                    self._put(key("turn", item_id), "waiting")
             case ev.InputCommitted(item_id=item_id):
                 self._unheard[item_id] = session.conversation.get(item_id)
-                self._put(f"turn:{item_id}", "waiting")
+                self._put(key("turn", item_id), "waiting")
             case (
                 ev.TranscriptionCompleted(item_id=item_id) | ev.TranscriptionFailed(item_id=item_id)
             ):
                 self._unheard.pop(item_id, None)
-                self._pending.append(Drop(f"turn:{item_id}"))
+                self._pending.append(Drop(key("turn", item_id)))
                 self._put_item(item_id)
             case ev.ResponseEvent(type="response.done", response=response):
                 self._pending += [Drop(f"response:{response.id}"), Drop(f"said:{response.id}:")]
@@ -169,7 +169,7 @@ class SessionRecord:
         entries = self._session.conversation.entries
         entry = next((entry for entry in entries if entry.id == item_id), None)
         if entry is not None and entry.status != "in_progress":
-            self._put(f"item:{item_id}", _of_entry(entry))
+            self._put(key("item", item_id), _of_entry(entry))
         self._put_order()
 
     def _put_order(self) -> None:
@@ -181,8 +181,8 @@ class SessionRecord:
         for item_id, entry in list(self._unheard.items()):
             if entry.text:
                 del self._unheard[item_id]
-                self._put(f"item:{item_id}", _of_entry(entry))
-                self._pending.append(Drop(f"turn:{item_id}"))
+                self._put(key("item", item_id), _of_entry(entry))
+                self._pending.append(Drop(key("turn", item_id)))
 
     def _say(self, response_id: str, event: ev.ServerEvent, what: Mapping[str, object]) -> None:
         self._put(f"said:{response_id}:{event.specstream.seq:012}", what)
@@ -216,6 +216,11 @@ def _of_entry(entry: ItemEntry) -> dict[str, object]:
     spoken = None if track is None else [track.tags, track.words, track.sent]
     plain = {name: getattr(entry, name) for name in PLAIN}
     return {**plain, "spoken": spoken}
+
+
+def key(kind: str, id: str) -> str:
+    """The name of an item's record: in quotes, so that none is the beginning of another."""
+    return f"{kind}:{json.dumps(id)}"
 
 
 PLAIN = ("id", "role", "text", "status", "call_id", "name", "heard", "phase")

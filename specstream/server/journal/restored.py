@@ -146,9 +146,7 @@ def restored(saved: SavedSession) -> RestoredSession:
         for name in sorted(name for name in read if name.startswith("said:")):
             replies[name.split(":")[1]].take(read[name])
         entries = {
-            name.removeprefix("item:"): _entry(told)
-            for name, told in read.items()
-            if name.startswith("item:")
+            told["id"]: _entry(told) for name, told in read.items() if name.startswith("item:")
         }
         entries |= {e.id: e for reply in replies.values() for e in reply.entries}
         deferred = read.get("deferred")
@@ -164,7 +162,7 @@ def restored(saved: SavedSession) -> RestoredSession:
             applied=read.get("applied", 0),
             deferred=None if deferred is None else ResponseSettings.model_validate(deferred),
             turns={
-                name.removeprefix("turn:"): told == "waiting"
+                json.loads(name.removeprefix("turn:")): told == "waiting"
                 for name, told in read.items()
                 if name.startswith("turn:")
             },

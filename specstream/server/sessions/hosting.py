@@ -119,16 +119,17 @@ class SessionHost:
     async def _resume(self, socket: Socket, token: str, seen: int, caller: ApiCaller) -> None:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
-        async with self._restoring:  # a client may try again while its session is restored
-            held = self._resumables.get(token)
-            if held is None and self._journal is not None:
-                if (full := self._limit.refusal(socket.address, caller.account)) is not None:
-                    await socket.close(1013, full)
-                    return
-                try:
-                    held = await self._restore(self._journal, socket, token, caller)
-                except JournalFailed as error:
-                    why = error
+        held = self._resumables.get(token)
+        if held is None and self._journal is not None:
+            if (full := self._limit.refusal(socket.address, caller.account)) is not None:
+                await socket.close(1013, full)
+                return
+            try:
+                async with self._restoring:  # a client may try again while its session is restored
+                    held = self._resumables.get(token)
+                    held = held or await self._restore(self._journal, socket, token, caller)
+            except JournalFailed as error:
+                why = error
         if held is None or held.account is not caller.account or not held.can_resume(seen):
             await _refuse(socket, why, 1008)
             return
@@ -143,7 +144,11 @@ class SessionHost:
         if taken is None:
             return None
         log, saved = taken
-        session = restored(saved)
+        try:
+            session = restored(saved)
+        except JournalFailed:
+            await log.aclose(remove=False)
+            raise
         held = ResumableSocket(
             socket,
             account,

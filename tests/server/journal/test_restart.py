@@ -253,17 +253,17 @@ async def test_settings_items_and_their_order_are_as_they_were(tmp_path: Path) -
             "specstream": {"sampling": {"temperature": 0.5}, "events": ["report"]},
         }
         await socket.send(json.dumps({"type": "session.update", "session": session}))
-        for number in (1, 2, 3):
+        for number in (1, 2, 22, 3):  # the beginning of one id is another
             await socket.send(item(f"text {number}", f"item_{number}"))
         await socket.send(json.dumps({"type": "conversation.item.delete", "item_id": "item_2"}))
-        await leave(client, socket, 9)
+        await leave(client, socket, 11)
         async with resumed(client, second) as wire:
             updated = (await wire.configure())["session"]
-            before = last(client.events[:9], "session.updated")["session"]
+            before = last(client.events[:11], "session.updated")["session"]
             assert updated == before and updated["instructions"] == "Be short."
             assert (await wire.reply("text 4"))["status"] == "completed"
         texts = [message["content"] for message in second.engine.requests[-1][0]]
-        assert texts == ["Be short.", "text 1", "text 3", "text 4"]
+        assert texts == ["Be short.", "text 1", "text 22", "text 3", "text 4"]
 
 
 async def test_a_reply_of_which_nothing_was_said_begins_anew(tmp_path: Path) -> None:
