@@ -83,7 +83,7 @@ class SessionRecord:
                 self._pending.append(Drop(key("turn", item_id)))
                 self._put_item(item_id)
             case ev.ResponseEvent(type="response.done", response=response):
-                self._pending += [Drop(f"response:{response.id}"), Drop(f"said:{response.id}:")]
+                self.over(response.id)
                 for item in response.output:
                     self._items.pop(item.id, None)
                     self._said.pop(item.id, None)
@@ -126,6 +126,10 @@ class SessionRecord:
         }
         self._pending.append(Drop("deferred"))
         self._put(f"response:{id}", told)
+
+    def over(self, id: str) -> None:
+        """Note that nothing of a response is to be done any more."""
+        self._pending += [Drop(f"response:{id}"), Drop(f"said:{id}:")]
 
     def ends(self, id: str, end: ResponseEnd) -> None:
         """Note how a response ends, before the events that close it."""

@@ -139,13 +139,15 @@ class SessionResponses:
             failure = Failure(type="server_error", code="server_restarted", message=_RESTARTED)
             await self._outbox.put(ev.TranscriptionFailed(item_id=item_id, error=failure))
         for reply in restored.replies:
-            if not reply.created:
-                await self.respond(reply.asked)
-                continue
             try:
-                await self._begin(reply.asked, reply.request(self._session), reply)
+                if reply.created:
+                    await self._begin(reply.asked, reply.request(self._session), reply)
+                    continue
+                await self.start(reply.asked)
             except SpecstreamError as error:  # this server can't do what the earlier one could
                 await self.report(error)
+            if self._outbox.record is not None:
+                self._outbox.record.over(reply.id)
         if restored.deferred is not None:
             await self.respond(restored.deferred)
 

@@ -266,19 +266,26 @@ async def test_settings_items_and_their_order_are_as_they_were(tmp_path: Path) -
         assert texts == ["Be short.", "text 1", "text 22", "text 3", "text 4"]
 
 
-async def test_a_reply_of_which_nothing_was_said_begins_anew(tmp_path: Path) -> None:
-    gate = Gate()
-    first = served(SqliteJournal(tmp_path), "Never said.", reproducible=False, gate=gate)
-    second = served(SqliteJournal(tmp_path), "Said.", reproducible=False)
-    async with first.running(), second.running():
+@pytest.mark.parametrize("steps", [4, 5])  # before the client was told of it, and after
+async def test_a_reply_of_which_nothing_was_said_begins_anew_and_once(
+    tmp_path: Path, steps: int
+) -> None:
+    third = served(SqliteJournal(tmp_path), "Not again.", reproducible=False)
+    async with two(tmp_path, "Said.", reproducible=False) as (first, dying, second):
+        dying.steps = steps
         client = Client(first)
         socket = await client.begin()
         await ask(socket, output_modalities=["text"])
-        await leave(client, socket, 4)
+        await dying.dead.wait()
+        socket.transport.abort()
         async with resumed(client, second) as wire:
             assert (await wire.done())["status"] == "completed"
+            wire.socket.transport.abort()
         assert words(client.events) == "Said."
-        gate.open()
+        async with third.running(), resumed(client, third) as wire:
+            await wire.configure()
+            assert [e["type"] for e in wire.seen].count("response.created") == 1
+        assert not third.engine.requests
 
 
 async def test_a_function_call_that_was_cut_is_told(tmp_path: Path) -> None:
