@@ -24,7 +24,7 @@ _WORD = re.compile(r"\S+")
 
 
 @dataclass(slots=True)
-class Word:
+class ReplyWord:
     """A word of a reply, and the samples of the reply that it takes."""
 
     text: str
@@ -91,7 +91,7 @@ class Sink:
         """Nothing to close."""
 
 
-class Arm(Protocol):
+class TurnArm(Protocol):
     """One way to hold the conversation."""
 
     name: str
@@ -119,7 +119,7 @@ class Arm(Protocol):
     async def kept(self) -> str:
         """What the history has of the first reply."""
 
-    async def words(self, played: bytes) -> tuple[list[Word], bool]:
+    async def words(self, played: bytes) -> tuple[list[ReplyWord], bool]:
         """The words of the first reply's speech, and whether what was played is its beginning."""
 
     async def forget(self) -> None:
@@ -178,7 +178,7 @@ class AgentArm:
         said = messages[0] if messages else {"role": "", "content": ""}
         return str(said["content"]) if said["role"] == "assistant" else ""
 
-    async def words(self, played: bytes) -> tuple[list[Word], bool]:
+    async def words(self, played: bytes) -> tuple[list[ReplyWord], bool]:
         """See `Arm`."""
         return words_of(self.text, self.marks), self.pcm.startswith(played)
 
@@ -193,10 +193,10 @@ class AgentArm:
         self.begin()
 
 
-class Mouth:
+class QuestionFeed:
     """Feeds an arm at the pace of real time: silence, and what is to be said."""
 
-    def __init__(self, arm: Arm) -> None:
+    def __init__(self, arm: TurnArm) -> None:
         self.arm, self.waiting = arm, bytearray()
         self.at = anyio.current_time()  # of the next sample
 
@@ -217,9 +217,9 @@ class Mouth:
         return begun + float(loud[0]) / MIC, begun + float(loud[-1]) / MIC
 
 
-async def rest(arm: Arm) -> None:
+async def rest(arm: TurnArm) -> None:
     """Let an arm hear silence for a while."""
-    mouth = Mouth(arm)
+    mouth = QuestionFeed(arm)
     for _ in range(int(REST_S / PIECE_S)):
         await mouth.step()
 
@@ -241,14 +241,14 @@ async def spoken(voice: Any, text: str) -> tuple[bytes, list[Any]]:
     return bytes(pcm), marks
 
 
-def words_of(text: str, marks: Sequence[Any]) -> list[Word]:
+def words_of(text: str, marks: Sequence[Any]) -> list[ReplyWord]:
     """The written words that were spoken, each with the samples of all that is said for it."""
-    found: list[Word] = []
+    found: list[ReplyWord] = []
     for match in _WORD.finditer(text):
         mine = [m.samples for m in marks if match.start() <= m.chars.start < match.end()]
         if mine:
             start, end = min(s.start for s in mine), max(s.end for s in mine)
-            found.append(Word(match[0], start, end))
+            found.append(ReplyWord(match[0], start, end))
     return found
 
 

@@ -41,10 +41,10 @@ from turn_arms import (
     MIC,
     OUT,
     AgentArm,
-    Arm,
     Loudspeaker,
-    Mouth,
+    QuestionFeed,
     Sink,
+    TurnArm,
     plain,
     rest,
     spoken,
@@ -85,7 +85,7 @@ Breaks = tuple[float, bytes] | None
 
 
 @dataclass(slots=True)
-class Turn:
+class MeasuredTurn:
     """What was measured of one question to one arm; seconds count from its beginning."""
 
     arm: str
@@ -106,10 +106,10 @@ class Turn:
     missed: str = ""  # why an interruption wasn't measured
 
 
-async def ask(arm: Arm, asked: str, pcm: bytes, breaks: Breaks) -> Turn:
+async def ask(arm: TurnArm, asked: str, pcm: bytes, breaks: Breaks) -> MeasuredTurn:
     """Ask a question aloud, perhaps interrupt the answer after some seconds, and measure both."""
-    turn = Turn(arm.name, "interruption" if breaks else "question", asked)
-    mouth = Mouth(arm)
+    turn = MeasuredTurn(arm.name, "interruption" if breaks else "question", asked)
+    mouth = QuestionFeed(arm)
     mouth.waiting += bytes(2 * int(BEFORE_S * MIC))
     _, ended = mouth.say(pcm)
     first: float | None = None
@@ -127,7 +127,9 @@ async def ask(arm: Arm, asked: str, pcm: bytes, breaks: Breaks) -> Turn:
     return turn
 
 
-async def interrupt(arm: Arm, mouth: Mouth, turn: Turn, due: float, pcm: bytes) -> None:
+async def interrupt(
+    arm: TurnArm, mouth: QuestionFeed, turn: MeasuredTurn, due: float, pcm: bytes
+) -> None:
     """Speak into a reply at a time, or behind a gap there, and measure until it is silent."""
     while mouth.at < due or (arm.speaker.until < mouth.at and mouth.at < due + GAP_S):
         await mouth.step()
@@ -221,7 +223,7 @@ HEAD = (
 )
 
 
-def rows(turns: Sequence[Turn]) -> list[str]:
+def rows(turns: Sequence[MeasuredTurn]) -> list[str]:
     """The table."""
     lines = [HEAD, "|---" * (HEAD.count("|") - 1) + "|"]
     for name in dict.fromkeys(turn.arm for turn in turns):
@@ -244,7 +246,7 @@ def rows(turns: Sequence[Turn]) -> list[str]:
     return lines
 
 
-def steps(turns: Sequence[Turn]) -> list[str]:
+def steps(turns: Sequence[MeasuredTurn]) -> list[str]:
     """Where the wait goes: medians from the question's end to each step."""
     names = ("turn over", "first sentence", "first speech")
     lines = [f"| arm | {' | '.join(names)} | first audible sample |", "|---|---|---|---|---|"]
@@ -259,7 +261,7 @@ def steps(turns: Sequence[Turn]) -> list[str]:
     return lines
 
 
-async def arms_of(stack: AsyncExitStack, voice: Any) -> list[Arm]:
+async def arms_of(stack: AsyncExitStack, voice: Any) -> list[TurnArm]:
     """Open all arms; Pipecat has the system message of the agent."""
     base = await stack.enter_async_context(served())
     engine = await stack.enter_async_context(Engine.load("smollm2"))
@@ -297,7 +299,7 @@ async def arms_of(stack: AsyncExitStack, voice: Any) -> list[Arm]:
     ]
 
 
-async def measure(args: argparse.Namespace) -> list[Turn]:
+async def measure(args: argparse.Namespace) -> list[MeasuredTurn]:
     """Ask all questions of all arms, the interrupted ones spread among the others."""
     voice = load_adapter("voice", "hibari")
     plan: list[tuple[str, Breaks]] = [(ALOUD[n % len(ALOUD)], None) for n in range(args.questions)]
@@ -305,7 +307,7 @@ async def measure(args: argparse.Namespace) -> list[Turn]:
         breaks = AFTER_S[n % len(AFTER_S)], await say(voice, BREAKS[n % len(BREAKS)])
         at = len(plan) * (n + 1) // (args.interruptions + 1)
         plan.insert(at, (LONG[n % len(LONG)], breaks))
-    turns: list[Turn] = []
+    turns: list[MeasuredTurn] = []
     async with AsyncExitStack() as stack:
         arms = await arms_of(stack, voice)
         for arm in arms:

@@ -37,14 +37,14 @@ from turn_arms import (
     MIC,
     OUT,
     Loudspeaker,
-    Word,
+    ReplyWord,
     rest,
     spoken,
     words_of,
 )
 
 
-class Microphone(BaseInputTransport):
+class PieceInput(BaseInputTransport):
     """Gives a Pipecat pipeline what it is given."""
 
     async def start(self, frame: StartFrame) -> None:
@@ -53,7 +53,7 @@ class Microphone(BaseInputTransport):
         await self.set_transport_ready(frame)
 
 
-class Output(BaseOutputTransport):
+class PieceOutput(BaseOutputTransport):
     """Plays at the pace of its samples: each write returns when its audio has been heard."""
 
     def __init__(self, params: TransportParams, speaker: Loudspeaker) -> None:
@@ -118,7 +118,7 @@ class PipecatArm:
         user = LLMUserAggregatorParams(vad_analyzer=vad, user_turn_strategies=strategies)
         pair = LLMContextAggregatorPair(self.context, user_params=user)
         params = TransportParams(audio_in_enabled=True, audio_out_enabled=True)
-        self.microphone, self.output = Microphone(params), Output(params, self.speaker)
+        self.microphone, self.output = PieceInput(params), PieceOutput(params, self.speaker)
         settings = OpenAILLMService.Settings(model="smollm2", system_instruction=system)
         self.tts = NotedVoice(**served, settings=OpenAITTSService.Settings(model="smollm2"))
         stt = OpenAISTTService(**served, settings=OpenAISTTService.Settings(model="smollm2"))
@@ -201,9 +201,9 @@ class PipecatArm:
         said = messages[1] if len(messages) > 1 else {"role": "", "content": ""}
         return str(said["content"]) if said["role"] == "assistant" else ""
 
-    async def words(self, played: bytes) -> tuple[list[Word], bool]:
+    async def words(self, played: bytes) -> tuple[list[ReplyWord], bool]:
         """See `Arm`: of all texts that were played, wholly or in part."""
-        found: list[Word] = []
+        found: list[ReplyWord] = []
         pcm = bytearray()
         for text in self.tts.said:
             if len(pcm) >= len(played):
@@ -211,7 +211,7 @@ class PipecatArm:
             whole, marks = await spoken(self.voice, text)
             begun = len(pcm) // 2
             for word in words_of(text, marks):
-                found.append(Word(word.text, begun + word.start, begun + word.end))
+                found.append(ReplyWord(word.text, begun + word.start, begun + word.end))
             pcm += whole
         return found, pcm.startswith(played)
 
