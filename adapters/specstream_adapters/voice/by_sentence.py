@@ -7,7 +7,9 @@ clause's last phoneme includes the silence after it. Pauses are therefore found 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -15,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specstream.errors import AdapterFailed
-from specstream.types import PAUSE, Mark, Span, SpeechBuffer
+from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice.phonemes import PUNCTUATION, Script
-from specstream_adapters.voice.shared import LibraryThread, take_marks
+from specstream_adapters.voice.shared import LibraryThread, plain, speakable, take_marks, thread_of
 
 __all__ = [
     "FRAME",
     "SAMPLE_RATE",
     "FrameClock",
     "Made",
+    "SentenceVoice",
     "Spoken",
     "Wave",
     "WaveSound",
@@ -289,3 +292,47 @@ def _buffers(
     for start in range(0, len(pcm), length):
         ahead = first_sample + start + 2 * length
         yield SpeechBuffer(pcm[start : start + length].tobytes(), take_marks(marks, ahead))
+
+
+class SentenceVoice(ABC):
+    """The part of a voice that gives what `_sentences` makes.
+
+    Args:
+        thread: The library whose thread makes it.
+        sound: How waves become PCM.
+    """
+
+    def __init__(self, thread: str, sound: WaveSound) -> None:
+        self._thread, self._sound, self._closed = thread, sound, False
+
+    @abstractmethod
+    def _sentences(self, text: str) -> Iterator[Made]:
+        """Make the speech part after part, on the thread."""
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
+
+        Closing the generator or cancelling the task that waits for it stops the voice within one
+        buffer. A sentence that is being synthesized at that moment is still finished and then dropped;
+        the next sentence waits until it is.
+
+        Raises:
+            AdapterFailed: the model broke, or the voice was closed.
+        """
+        if self._closed:
+            raise AdapterFailed("the voice is closed; make a new one")
+        text = plain(phrase.spoken)
+        if not speakable(text):
+            return
+        spoken = by_sentence(
+            thread_of(self._thread), self._sentences(text), phrase.chars.start, self._sound
+        )
+        async with aclosing(spoken) as buffers:
+            async for buffer in buffers:
+                if self._closed:
+                    return
+                yield buffer
+
+    async def aclose(self) -> None:
+        """Stop what is being spoken; idempotent. The model stays, for the other voices."""
+        self._closed = True

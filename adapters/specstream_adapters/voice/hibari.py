@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
+from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
-from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, one_of, without_telemetry
 from specstream_adapters.voice.by_sentence import (
     SAMPLE_RATE,
     Made,
+    SentenceVoice,
     Wave,
     WaveSound,
-    by_sentence,
     timed,
 )
 from specstream_adapters.voice.phonemes import Reader
-from specstream_adapters.voice.shared import once, plain, speakable, thread_of
+from specstream_adapters.voice.shared import once
 
 __all__ = ["DEFAULT_SPEAKER", "HibariModel", "HibariVoice", "shared_model"]
 
@@ -132,7 +130,7 @@ _SOUND = WaveSound("hibari-tts", SAMPLE_RATE, gain=1.6)
 shouts among them, is then 0.89 of full scale."""
 
 
-class HibariVoice:
+class HibariVoice(SentenceVoice):
     """A `SpeechSynthesizer` on hibari-tts (extra ``voice``): understandable, 24 kHz.
 
     A sentence is synthesized as a whole, so its first buffer comes when all of it is done: on a free
@@ -177,7 +175,7 @@ class HibariVoice:
             )
         self._model = shared_model(speaker)
         self._speed = float(speed)
-        self._closed = False
+        super().__init__("hibari", _SOUND)
         self.capabilities = VoiceCapabilities(
             "hibari" if speaker == DEFAULT_SPEAKER else f"hibari:{speaker}",
             SAMPLE_RATE,
@@ -186,28 +184,6 @@ class HibariVoice:
             phonemes=True,
             language="en",
         )
-
-    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
-        """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
-
-        Closing the generator or cancelling the task that waits for it stops the voice within one
-        buffer. A sentence that is being synthesized at that moment is still finished and then dropped;
-        the next sentence waits until it is.
-
-        Raises:
-            AdapterFailed: the model broke, or the voice was closed.
-        """
-        if self._closed:
-            raise AdapterFailed("the voice is closed; make a new one")
-        text = plain(phrase.spoken)
-        if not speakable(text):
-            return
-        spoken = by_sentence(thread_of("hibari"), self._sentences(text), phrase.chars.start, _SOUND)
-        async with aclosing(spoken) as buffers:
-            async for buffer in buffers:
-                if self._closed:
-                    return
-                yield buffer
 
     def _sentences(self, text: str) -> Iterator[Made]:
         """Synthesize part after part, with where its sentence begins and whether it is the last.
@@ -223,7 +199,3 @@ class HibariVoice:
                 wave, frames = self._model.speak(part.symbols, self._speed)
                 last = (sentence, part) == (sentences[-1], parts[-1])
                 yield timed(part, wave, frames, written), sentence.start, last
-
-    async def aclose(self) -> None:
-        """Stop what is being spoken; idempotent. The model stays, for the other voices."""
-        self._closed = True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -13,22 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
+from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
-from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery, in_range, one_of, without_telemetry
 from specstream_adapters.voice.by_sentence import (
     FrameClock,
     Made,
+    SentenceVoice,
     Spoken,
     Wave,
     WaveSound,
-    by_sentence,
     timed,
 )
 from specstream_adapters.voice.espeak import on_library
 from specstream_adapters.voice.phonemes import PiperReader, Script
-from specstream_adapters.voice.shared import once, plain, speakable, thread_of
+from specstream_adapters.voice.shared import once
 
 __all__ = ["JOE", "PiperModel", "PiperVoice", "shared_voice"]
 
@@ -206,7 +204,7 @@ _EARLY = 100  # in a second: the wave runs 10 ms ahead of the durations, by joe'
 _AUDIBLE = 10 ** (-52 / 20)
 
 
-class PiperVoice:
+class PiperVoice(SentenceVoice):
     """A `SpeechSynthesizer` on a Piper voice (extra ``piper``): any language that one was trained for.
 
     Its phonemes are espeak-ng's. A sentence is synthesized as a whole, so its first buffer comes when
@@ -251,11 +249,11 @@ class PiperVoice:
             one_of("speaker", speaker, self._model.speakers)
             speaker = self._model.speakers[speaker]
         in_range("speaker", speaker, 0, max(0, *self._model.speakers.values(), 0), whole=True)
-        self._speaker, self._speed, self._closed = speaker, float(speed), False
+        self._speaker, self._speed = speaker, float(speed)
         language = self._model.language
         on_library(lambda library: library.choose(language)).result()  # milliseconds
         self._reader = PiperReader(self._phonemes, self._model.ids)
-        self._sound = WaveSound("the Piper voice", self._model.rate, _GAIN)
+        super().__init__("piper", WaveSound("the Piper voice", self._model.rate, _GAIN))
         self.capabilities = VoiceCapabilities(
             f"piper:{JOE if str(model) == JOE else path.stem}",
             self._model.rate,
@@ -263,30 +261,6 @@ class PiperVoice:
             phonemes=self._model.marks,
             language=language.partition("+")[0],
         )
-
-    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
-        """Speak ``phrase.spoken`` in buffers of 60 ms; nothing if it has no letter and no digit.
-
-        Closing the generator or cancelling the task that waits for it stops the voice within one
-        buffer. A sentence that is being synthesized at that moment is still finished and then dropped;
-        the next sentence waits until it is.
-
-        Raises:
-            AdapterFailed: the model broke, or the voice was closed.
-        """
-        if self._closed:
-            raise AdapterFailed("the voice is closed; make a new one")
-        text = plain(phrase.spoken)
-        if not speakable(text):
-            return
-        spoken = by_sentence(
-            thread_of("piper"), self._sentences(text), phrase.chars.start, self._sound
-        )
-        async with aclosing(spoken) as buffers:
-            async for buffer in buffers:
-                if self._closed:
-                    return
-                yield buffer
 
     def _phonemes(self, text: str) -> str:
         """Read on espeak-ng's thread, which is held for milliseconds. Runs on the voices' thread."""
@@ -317,7 +291,3 @@ class PiperVoice:
             written,
             FrameClock(self._model.rate, frame, self._model.rate // _EARLY),
         )
-
-    async def aclose(self) -> None:
-        """Stop what is being spoken; idempotent. The model stays, for the other voices."""
-        self._closed = True
