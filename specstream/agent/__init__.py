@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         ToolEnded as ToolEnded,
         ToolStarted as ToolStarted,
     )
-    from specstream.agent.questions import Preempt as Preempt, PreemptReport as PreemptReport
     from specstream.agent.tools import AgentTool as AgentTool
+    from specstream.listening.preempt import Preempt as Preempt, PreemptReport as PreemptReport
 
 __all__, __getattr__, __dir__ = offers(
     __name__,
@@ -27,7 +27,7 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.agent.events": (
             "ReplyEnded ReplyFailed ReplyPaused ReplyResumed ReplyStarted ToolEnded ToolStarted"
         ),
-        "specstream.agent.questions": "Preempt PreemptReport",
+        "specstream.listening.preempt": "Preempt PreemptReport",
         "specstream.agent.tools": "AgentTool",
     },
 )

@@ -12,7 +12,6 @@ import anyio
 
 from specstream.agent.hearing import Echo, Hearing
 from specstream.agent.parts import check_options, make_parts, playout_of
-from specstream.agent.questions import Ledger, Preempt, PreemptReport, Question
 from specstream.agent.talking import Talking
 from specstream.agent.tools import AgentTool
 from specstream.engine.engine import Engine
@@ -20,6 +19,8 @@ from specstream.engine.openai.engine import OpenAIEngine
 from specstream.engine.protocol import EngineCapabilities, TextEngine
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError, RequestError
+from specstream.listening.preempt import Ledger, Preempt, PreemptReport
+from specstream.listening.taking import Question
 from specstream.playback.playout import AudioSink, AudioWriter, Playout
 from specstream.playback.turn import Interruption
 from specstream.stages.contract import Link
@@ -206,7 +207,6 @@ class Agent:
                 talking,
                 self._tell,
                 clean=echo.clean if echo is not None else None,
-                in_speech=self._ledger.settings.in_speech,
             )
             self._begin(self._hearing.run)
         self._begin(self._talk)

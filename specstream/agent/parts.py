@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from specstream.agent.questions import Preempt
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import EchoCanceller
+from specstream.listening.preempt import Preempt
 from specstream.playback.playout import AudioSink, AudioWriter, Playout, WaveSink
 from specstream.stages.adapters import (
     AdapterKind,

@@ -13,10 +13,12 @@ import anyio
 
 from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.agent.parts import AgentParts
-from specstream.agent.questions import Guess, Ledger, Question, Questions, ToolResults
+from specstream.agent.questions import Questions, ToolResults
 from specstream.agent.tools import AgentTool, ToolCalls
 from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
+from specstream.listening.preempt import Ledger
+from specstream.listening.taking import Guess, Question, TurnTaking
 from specstream.playback.playout import Playout
 from specstream.playback.turn import FixedReply, Interruption, Turn, speaking
 from specstream.stages.pipeline import Hold
@@ -48,9 +50,8 @@ class Talking:
     Attributes:
         calls: The calls of tools.
         questions: The questions to answer.
+        taking: The turns of the user; a reply that begins while one of them is unclear begins paused.
         turn: The reply under way; None while an answer is held back.
-        unclear: Numbers of the user's turns for which it isn't known yet whether they contain words;
-            a reply that begins meanwhile begins paused.
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class Talking:
         self._redrafts = redrafts
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
         self._meanwhile = meanwhile
-        self.questions = Questions(lambda: not self.unclear)
+        self.taking = TurnTaking()
+        self.questions = Questions(lambda: not self.taking.unclear)
         self.calls = self.questions.calls = ToolCalls(tools, tell, self.questions.notify)
         self.turn: Turn[Any] | None = None
-        self.unclear: set[int] = set()
 
     async def run(self) -> None:
         """Answer questions, and results of tools, until the queue has ended."""
@@ -278,7 +279,7 @@ class Talking:
         ready, deltas = False, list[ToolCallDelta]()
         try:
             self.turn = turn
-            if self.unclear:
+            if self.taking.unclear:
                 turn.pause()
             async for event in turn:
                 item = event.item

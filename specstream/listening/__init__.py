@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TurnTrack as TurnTrack,
     )
     from specstream.listening.listener import Listener as Listener
+    from specstream.listening.preempt import Preempt as Preempt, PreemptReport as PreemptReport
 
 __all__, __getattr__, __dir__ = offers(
     __name__,
@@ -52,5 +53,6 @@ __all__, __getattr__, __dir__ = offers(
             "TurnDetector TurnTrack"
         ),
         "specstream.listening.listener": "Listener",
+        "specstream.listening.preempt": "Preempt PreemptReport",
     },
 )

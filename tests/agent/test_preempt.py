@@ -11,10 +11,11 @@ import pytest
 
 from specstream import Agent
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
-from specstream.agent.questions import Guess, Ledger, Question
 from specstream.engine.protocol import EngineCapabilities
 from specstream.errors import AdapterFailed, ConfigError, PromptError
 from specstream.listening.events import TurnHeard, TurnPaused
+from specstream.listening.preempt import Ledger
+from specstream.listening.taking import Guess, Question
 from specstream.testing import ScriptedEngine, ScriptedModel
 from specstream.types import Chunk, Phrase, Speech
 from tests.support.rooms import Room

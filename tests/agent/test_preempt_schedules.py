@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted, hearing
+from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import RequestError
 from specstream.listening.events import TurnEnded, TurnHeard, TurnPartial, TurnPaused
 from specstream.listening.interfaces import Transcript
@@ -250,7 +250,7 @@ async def test_what_is_heard_and_remembered_is_the_same_as_without(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether a question goes on depends on how much of a reply was heard, and early answers come sooner.
-    monkeypatch.setattr(hearing, "RESUMES_MS", -math.inf)
+    monkeypatch.setattr(taking, "RESUMES_MS", -math.inf)
     pairs = [await _compare(seed) for seed in seeds]
     reports = [early.agent.preempted for _, early in pairs]
     hits, starts = (sum(getattr(r, name) for r in reports) for name in ("hits", "starts"))
