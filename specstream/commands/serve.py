@@ -26,6 +26,7 @@ from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
+from specstream.listening.preempt import Preempt
 from specstream.remote.server import AdapterServer
 from specstream.server.asgi import Front, listen_app
 from specstream.server.auth import check_key
@@ -125,6 +126,7 @@ def _server(
         keys=keys,
         access=config.part(ServerAccess),
         limits=config.part(ServerLimits),
+        preempt=Preempt() if config.preempt else None,
         journal=config.open_journal(),
         bundled=names["target"] == BUNDLED,
         names=names,

@@ -52,6 +52,7 @@ class ServerConfig(ServerLimits, ServerAccess):
     drain: float = Field(
         default=10.0, ge=0, allow_inf_nan=False, description="seconds for replies to end"
     )
+    preempt: bool = Field(default=False, description="answers begin before questions are over")
     log_json: bool = Field(default=False, description="log lines on standard output")
     journal: str | None = Field(
         default=None, description="folder or database for sessions to outlive the server"
@@ -160,6 +161,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--journal-age SECONDS", kept, type=float, dest="journal_age_s")
     more: dict[str, Any] = {"action": "store_true", "default": None}
     add("--journal-durable", "wait for the disk at each write: outlives a power cut, too", **more)
+    add("--preempt", "begin to answer before a spoken question is over", **more)
     add("--reuse-port", "let other processes listen there, too, such as the next version", **more)
     add("--log-json", "write log lines, sessions and requests as JSON to standard output", **more)
 

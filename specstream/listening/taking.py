@@ -110,6 +110,8 @@ class TurnTaking:
             speaking: Whether a reply is under way that was not interrupted.
             played_ms: How much of the last reply was heard; 0 if that reply is over.
         """
+        if played_ms > UNANSWERED_MS:
+            self._resumed.clear()  # a reply that was heard is answered
         match event:
             case TurnStarted(turn, at_ms):
                 return self._started(turn, at_ms, played_ms)

@@ -48,8 +48,9 @@ class Extra(Sparse):
     are the target's own. ``first``: when the reply's first token, phrase and piece of speech were
     made, on the clock of ``t_ms``. ``names``: what answers in this session. ``generated``: that
     its audio is made by machine, if there is a voice. ``listening``: the words of
-    a transcript so far only show that somebody listens ("mm-hm"). ``resume``: the token with which this
-    session can be resumed, and for how many seconds it waits.
+    a transcript so far only show that somebody listens ("mm-hm"). ``resumes``: the item of the user's
+    that this one goes on with, as one question. ``resume``: the token with which this session can be
+    resumed, and for how many seconds it waits.
     """
 
     seq: int = 0
@@ -70,6 +71,7 @@ class Extra(Sparse):
     names: dict[str, str] | None = None
     generated: GeneratedAudio | None = None
     listening: bool | None = None
+    resumes: str | None = None
     resume: dict[str, Any] | None = None
 
 

@@ -45,6 +45,7 @@ class Histogram:
 # Upper bounds of histogram buckets, in seconds.
 _WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_EARLY = ("used", "dropped", "failed")
 _STATUSES = ("completed", "cancelled", "incomplete", "failed", "abandoned")
 
 
@@ -61,6 +62,7 @@ class Counters:
     sessions_total: int = 0
     refused_total: int = 0
     responses: Counter[str] = field(default_factory=Counter)
+    early: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     rounds: int = 0
     drafted: int = 0
@@ -114,6 +116,14 @@ class Counters:
         for status in _STATUSES:
             responses.add_metric([status], self.responses[status])
         yield responses
+        early = CounterMetricFamily(
+            "specstream_early_responses",
+            "Responses begun before the user's turn was over, by what became of them.",
+            labels=["outcome"],
+        )
+        for outcome in _EARLY:
+            early.add_metric([outcome], self.early[outcome])
+        yield early
         requests = CounterMetricFamily(
             "specstream_requests", "Requests of the HTTP API.", labels=["route", "status"]
         )

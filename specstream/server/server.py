@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from specstream.client.dial import is_loopback
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears
+from specstream.listening.preempt import Preempt
 from specstream.realtime.input_settings import AudioFormat, AudioInput, TurnDetection
 from specstream.realtime.settings import Audio, SessionSettings
 from specstream.server.api.routes import api_routes
@@ -75,6 +76,7 @@ class RealtimeServer:
         access: Which pages, names and proxies requests may come from.
         limits: What clients may use.
         reuse_port: Other processes may listen at the same address, such as the next version.
+        preempt: Begin to answer before a spoken question is over (see `Preempt`); None: don't.
         journal: Where sessions that can be resumed are written down, so that they outlive the process.
         clock: The clock for pacing audio.
         timer: The clock for rate limits and slow readers.
@@ -105,6 +107,7 @@ class RealtimeServer:
         access: ServerAccess = ServerAccess(),  # noqa: B008  # frozen
         limits: ServerLimits = ServerLimits(),  # noqa: B008
         reuse_port: bool = False,
+        preempt: Preempt | None = None,
         journal: Journal | None = None,
         clock: Clock | None = None,
         timer: Clock | None = None,
@@ -118,6 +121,7 @@ class RealtimeServer:
             "system": (system, isinstance(system, str | None), "a text"),
             "model": (model, isinstance(model, str), "a text"),
             "keys": ("…", not isinstance(keys, str), "a list of keys"),
+            "preempt": (preempt, isinstance(preempt, Preempt | None), "a Preempt(...)"),
             "tls": (tls, isinstance(tls, ssl.SSLContext | None), "an ssl.SSLContext"),
         }
         for name, (given, fits, what) in kinds.items():
@@ -150,6 +154,7 @@ class RealtimeServer:
             timer=timer or LoopClock(),
             counters=self.counters,
             limits=limits,
+            preempt=preempt,
             names=dict(names or {}),
         )
         self._limit = ConnectionLimit(limits.max_sessions, limits.max_per_address)

@@ -16,6 +16,7 @@ import pytest
 
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import RequestError
+from specstream.listening import taking
 from specstream.listening.events import TurnEnded, TurnHeard, TurnPartial, TurnPaused
 from specstream.listening.interfaces import Transcript
 from specstream.signals import Signal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from specstream.playback.played import PlayedTrack
@@ -146,7 +146,8 @@ class ItemEntry:
 
     With ``call_id`` the item is a function call (``text``: its arguments) or, without ``name``, the
     call's output. ``heard``: the item is a user's speech; its text, the transcript, may come later
-    than the item.
+    than the item. ``resumes``: the id of the user's speech before, of which this is the rest; the model
+    reads both as one question, and nothing that was said between them.
     """
 
     id: str
@@ -158,6 +159,7 @@ class ItemEntry:
     name: str | None = None
     heard: bool = False
     phase: Phase | None = None
+    resumes: str | None = None
 
     def wire(self) -> AnyItem:
         """Build the item for clients; without content while it is in progress and empty."""
@@ -202,9 +204,10 @@ def entry_of(item: AnyItemInput, id: str, status: ItemStatus = "completed") -> I
 def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
     """Convert entries to prompt messages: those that have text, and calls with their outputs.
 
-    Text and calls that follow one another become one message of the assistant. Calls that are not
-    complete are left out, and so are outputs without such a call.
+    Speech is joined to that which it resumes; text and calls that follow one another are one message.
+    Calls that are not complete are left out, and so are outputs without such a call.
     """
+    entries = _joined(entries)
     calls = {e.call_id: e.name for e in entries if e.name and e.status == "completed"}
     messages: list[Message] = []
     for entry in entries:
@@ -227,6 +230,22 @@ def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
             made = ToolCall(entry.call_id, name, entry.text).message()
             last["tool_calls"] = [*last.get("tool_calls", ()), made]
     return messages
+
+
+def _joined(entries: Sequence[ItemEntry]) -> list[ItemEntry]:
+    out: list[ItemEntry] = []
+    for entry in entries:
+        at = max((i for i, e in enumerate(out) if e.role == "user"), default=None)
+        if at is not None and out[at].id == entry.resumes and all(map(_may_go, out[at + 1 :])):
+            entry = replace(entry, text=f"{out[at].text} {entry.text}")
+            del out[at:]
+        out.append(entry)
+    return out
+
+
+def _may_go(entry: ItemEntry) -> bool:
+    """Whether it is a reply that was cut off and has called nothing."""
+    return (entry.role, entry.status, entry.call_id) == ("assistant", "incomplete", None)
 
 
 MAX_ITEMS = 1000
@@ -313,6 +332,15 @@ class ConversationItems:
         """Return the id of the item before ``entry``; None if it is first or has been deleted."""
         at = next((i for i, other in enumerate(self.entries) if other is entry), 0)
         return self.entries[at - 1].id if at > 0 else None
+
+    def join(self, entry: ItemEntry) -> None:
+        """Note that a user's speech goes on with their speech before, if only a cut reply is between."""
+        at = self._find(entry.id) or 0  # 0, too, if the client has deleted it meanwhile
+        for other in reversed(self.entries[:at]):
+            if not _may_go(other):
+                if other.heard and other.text:
+                    entry.resumes = other.id
+                return
 
     def delete(self, item_id: str) -> None:
         """Remove an item.

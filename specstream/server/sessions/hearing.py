@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from specstream.errors import AdapterFailed
-from specstream.listening.endings import claims_turn, is_backchannel
+from specstream.listening.endings import is_backchannel
 from specstream.listening.events import (
+    ListenerEvent,
     ListeningFailed,
     TurnEnded,
     TurnHeard,
@@ -17,6 +18,7 @@ from specstream.listening.events import (
 )
 from specstream.listening.interfaces import Transcript
 from specstream.listening.listener import Listener
+from specstream.listening.taking import Question, Taken, TurnTaking
 from specstream.realtime import events as ev
 from specstream.realtime.resources import Extra, Failure
 from specstream.realtime.wire import new_id
@@ -47,9 +49,9 @@ class SessionHearing:
         put: Sends an event.
         begun: Called when a turn was announced to the client.
         since_ms: Milliseconds of the session's audio before the listener's first sample.
-        responding: Whether a response of the conversation is under way.
-        by_words: Announce a turn at its first words (see `claims_turn`). A turn without words leaves no
-            event and no item, nor does a "mm-hm" during a response.
+        played_ms: Milliseconds that were heard of the conversation's response; None: none is under way.
+        by_words: Announce a turn once its words claim the floor (see `TurnTaking`). A turn without words
+            leaves no event and no item, nor does a "mm-hm" during a response.
     """
 
     listener: Listener
@@ -57,10 +59,14 @@ class SessionHearing:
     put: Callable[[ev.ServerEvent], Awaitable[object]]
     begun: Callable[[], Awaitable[object]]
     since_ms: float
-    responding: Callable[[], bool] = lambda: False
+    played_ms: Callable[[], float | None] = lambda: None
     by_words: bool = False
+    _taking: TurnTaking = field(init=False)
     _turns: dict[int, _Turn] = field(default_factory=dict)
     _settled: int = 0
+
+    def __post_init__(self) -> None:
+        self._taking = TurnTaking("words" if self.by_words else "voice")
 
     @property
     def unsettled(self) -> bool:
@@ -72,41 +78,48 @@ class SessionHearing:
         """Whether a turn is open."""
         return self.listener.held_ms > 0
 
-    async def take(self, event: object) -> bool:
+    async def take(self, event: ListenerEvent) -> Taken:
         """Apply an event of the listener to the conversation, and send the events for the client.
 
-        Returns whether by this event a turn has ended in which words were heard.
+        Returns what the event means.
 
         Raises:
             Refused: the conversation is full.
             AdapterFailed: the turn detector broke.
         """
+        played_ms = self.played_ms()
+        taken = self._taking.take(event, speaking=played_ms is not None, played_ms=played_ms or 0.0)
+        claimed = taken.floor == "claimed"
         match event:
             case TurnStarted(turn, _, start_ms):
                 # Turns that were cleared get no more events.
                 self._turns = {n: old for n, old in self._turns.items() if old.over}
                 entry = ItemEntry(new_id("item"), "user", "", heard=True)
-                made = self._turns[turn] = _Turn(entry, start_ms=start_ms)
-                if not self.by_words or self.listener.settings.manual:
+                by_hand = self.listener.settings.manual
+                made = self._turns[turn] = _Turn(entry, announced=by_hand, start_ms=start_ms)
+                if claimed:
                     await self._announce(made)
-            case TurnPartial(turn, transcript, again):
-                await self._guess(self._turns[turn], transcript, again=again)
+            case TurnPartial(turn, transcript):
+                if claimed:
+                    await self._announce(self._turns[turn])
+                await self._guess(self._turns[turn], transcript)
             case TurnEnded(turn, start_ms, end_ms):
                 ended = self._turns[turn]
                 ended.over, ended.start_ms, ended.end_ms = True, start_ms, end_ms
                 if ended.announced:
                     await self._commit(ended)
             case TurnHeard(turn, transcript):
-                return await self._heard(self._turns.pop(turn), transcript)
+                await self._heard(self._turns.pop(turn), transcript, taken.question)
             case TurnLost(turn, error):
                 await self._lost(self._turns.pop(turn), error)
             case ListeningFailed(error):
                 raise error
-        return False
+        return taken
 
     async def _announce(self, turn: _Turn) -> None:
-        turn.announced = True
-        if not self.listener.settings.manual:
+        """Tell the client that the user speaks; once for a turn, and of none that is ended by hand."""
+        if not turn.announced:
+            turn.announced = True
             start = round(self.since_ms + turn.start_ms)
             await self.put(ev.InputSpeechStarted(audio_start_ms=start, item_id=turn.entry.id))
             await self.begun()
@@ -122,15 +135,11 @@ class SessionHearing:
         for event in ev.ItemEvent.both(entry.wire(), previous):
             await self.put(event)
 
-    async def _guess(self, turn: _Turn, transcript: Transcript, *, again: bool) -> None:
+    async def _guess(self, turn: _Turn, transcript: Transcript) -> None:
         """Send the words on which two partial transcripts in a row agree (Macháček et al. 2023)."""
         text = transcript.text
         before, turn.guess = turn.guess, text
-        if not turn.announced:
-            if not claims_turn(text, again=again):
-                return
-            await self._announce(turn)
-        if self.session.settings.audio.input.transcription is None:
+        if not turn.announced or self.session.settings.audio.input.transcription is None:
             return
         if "hearing" in self.session.settings.specstream.events:
             await self.put(ev.TranscriptionGuess(item_id=turn.entry.id, transcript=text))
@@ -143,25 +152,27 @@ class SessionHearing:
                 ev.TranscriptionDelta(item_id=turn.entry.id, delta=delta, specstream=_extra(text))
             )
 
-    async def _heard(self, turn: _Turn, transcript: Transcript) -> bool:
+    async def _heard(self, turn: _Turn, transcript: Transcript, question: Question | None) -> None:
         self._settled += 1
         if not turn.announced:
-            listens = self.responding() and is_backchannel(transcript.text)
-            if listens or not transcript.has_words:
-                return False
+            if question is None:
+                return
             await self._announce(turn)
             await self._commit(turn)
         text = turn.entry.text = transcript.text
+        if question is not None and question.resumes:
+            self.session.conversation.join(turn.entry)
         if self.session.settings.audio.input.transcription is not None:
             await self._delta(turn, text)
             seconds = (turn.end_ms - turn.start_ms) / 1000
             usage = {"type": "duration", "seconds": round(seconds, 3)}
+            extra = _extra(text)
+            extra.resumes = turn.entry.resumes
             await self.put(
                 ev.TranscriptionCompleted(
-                    item_id=turn.entry.id, transcript=text, usage=usage, specstream=_extra(text)
+                    item_id=turn.entry.id, transcript=text, usage=usage, specstream=extra
                 )
             )
-        return transcript.has_words
 
     async def _lost(self, turn: _Turn, error: AdapterFailed) -> None:
         self._settled += 1

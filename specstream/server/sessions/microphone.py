@@ -12,8 +12,9 @@ from anyio.abc import TaskGroup
 
 from specstream.errors import SpecstreamError
 from specstream.listening.ears import Ears
-from specstream.listening.events import ListenerSettings
+from specstream.listening.events import ListenerEvent, ListenerSettings
 from specstream.listening.listener import Listener
+from specstream.listening.taking import Guess
 from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.input_settings import AudioInput
 from specstream.realtime.settings import ResponseSettings
@@ -42,12 +43,25 @@ class Responder(Protocol):
         """Whether a response of the conversation is under way."""
         ...
 
+    @property
+    def played_ms(self) -> float | None:
+        """Milliseconds that were heard of the conversation's response; None: none is under way."""
+        ...
+
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
         """Start a response; an error or refusal becomes an ``error`` event."""
         ...
 
     async def interrupt(self) -> None:
         """Cancel the conversation's response, if there is one, because the user speaks."""
+        ...
+
+    async def guessed(self, guess: Guess) -> None:
+        """Take note of what the user has said so far."""
+        ...
+
+    async def silent(self, turn: int | None) -> None:
+        """Take note that no question comes of this turn (None: of any)."""
         ...
 
     async def report(self, error: SpecstreamError, event_id: str | None = None) -> None:
@@ -185,7 +199,7 @@ class Microphone:
         Raises:
             Refused: another response is held back already.
         """
-        if not any(hearing.unsettled for hearing in self._all):
+        if not self._waits:
             return False
         if self._deferred is not None:
             message = "A response waits for the transcript of what was said; wait for it."
@@ -234,7 +248,7 @@ class Microphone:
                 self.put,
                 self._begun,
                 self._since_ms,
-                lambda: self.responder.responding,
+                lambda: self.responder.played_ms,
                 by_words,
             )
             self._all.append(self._hearing)
@@ -258,10 +272,26 @@ class Microphone:
         if turns is not None and turns.interrupt_response:
             await self.responder.interrupt()
 
-    async def _follow(self, hearing: SessionHearing, event: object) -> None:
-        if await hearing.take(event):
+    async def _follow(self, hearing: SessionHearing, event: ListenerEvent) -> None:
+        taken = await hearing.take(event)
+        if taken.question is not None:
             self._owed = True
+        elif taken.floor == "free":
+            await self.responder.silent(taken.turn)
+        if taken.guess is not None and self._answers and not self._waits:
+            await self.responder.guessed(taken.guess)
         await self.settle()
+
+    @property
+    def _answers(self) -> bool:
+        """Whether the user's turns are answered without being asked for."""
+        turns = self.session.settings.audio.input.turn_detection
+        return turns is not None and turns.create_response
+
+    @property
+    def _waits(self) -> bool:
+        """Whether turns have ended whose transcripts aren't there yet."""
+        return any(hearing.unsettled for hearing in self._all)
 
     async def settle(self) -> None:
         """Start the response that waits, if nothing is in its way any more.
@@ -269,15 +299,16 @@ class Microphone:
         To be called after every event of a listener and after every response of the conversation.
         Several turns without a response get one, after the last one's transcript.
         """
-        if any(hearing.unsettled for hearing in self._all):
+        if self._waits:
             return
         if self._deferred is not None:
             (asked, event_id), self._deferred = self._deferred, None
             await self.responder.respond(asked, event_id)
             return
-        turns = self.session.settings.audio.input.turn_detection
-        if turns is None or not turns.create_response or self.responder.responding:
+        if not self._answers or self.responder.responding:
             return
+        turns = self.session.settings.audio.input.turn_detection
+        assert turns is not None
         if turns.interrupt_response and any(hearing.speaking for hearing in self._all):
             return
         if self._owed:

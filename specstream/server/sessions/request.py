@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from anyio import to_thread
 
 from specstream.listening.ears import Ears
+from specstream.listening.preempt import Preempt
 from specstream.realtime.input_settings import AudioFormat
 from specstream.realtime.settings import OwnEvent, SessionSettings
 from specstream.server.counters import Counters
@@ -182,8 +183,8 @@ class ResponseRequest:
 class Service:
     """The objects and settings that all sessions of a server share.
 
-    ``clock`` paces audio, ``timer`` is for rate limits and slow
-    readers; for ``names`` see `RealtimeServer`. ``caller`` is who is served, if it is for one.
+    ``clock`` paces audio, ``timer`` is for rate limits and slow readers; for ``preempt`` and ``names``
+    see `RealtimeServer`. ``caller`` is who is served, if it is for one.
     """
 
     engine: ServedEngine
@@ -196,4 +197,5 @@ class Service:
     limits: ServerLimits = field(default_factory=ServerLimits)
     caller: ApiCaller = field(default_factory=lambda: ApiCaller(KeyAccount()))
     ears: Ears | None = None
+    preempt: Preempt | None = None
     names: Mapping[str, str] = field(default_factory=dict)

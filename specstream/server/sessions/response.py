@@ -27,7 +27,7 @@ from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.output import ItemWriter
 from specstream.server.sessions.request import ResponseRequest, ServedSession, Service
 from specstream.server.sessions.timings import Timings
-from specstream.stages.pipeline import Event, Pipeline, StageFailed
+from specstream.stages.pipeline import Event, HeldChunks, Hold, Pipeline, StageFailed
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["PreviewTap", "ResponseTurn"]
@@ -86,6 +86,8 @@ class ResponseTurn:
         outbox: Where its events go.
         place: Is held while the reply is made, so that not too many are made at once.
         begun: The response, as far as an earlier process has got with it.
+        hold: Until it is released, the response is prepared and the client is told nothing. Then, or at
+            `drop`, the response ends like any other, or leaves no trace.
     """
 
     def __init__(
@@ -97,11 +99,13 @@ class ResponseTurn:
         outbox: Outbox,
         place: AbstractAsyncContextManager[object],
         begun: RestoredReply | None = None,
+        hold: Hold | None = None,
     ) -> None:
         self.id = begun.id if begun is not None else new_id("resp")
-        self._begun = begun
+        self._begun, self._hold = begun, hold
+        self._announced = begun is not None
         self.finished = anyio.Event()
-        self._request = request
+        self.request = request
         self.replies = replies
         self.pipeline = pipeline
         self._counters = service.counters
@@ -131,9 +135,30 @@ class ResponseTurn:
         return self._item.id
 
     @property
+    def played_ms(self) -> float:
+        """Milliseconds of its sound that were heard so far."""
+        return self._turn.played_ms if self._turn is not None else 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is under way and nothing of it has failed."""
+        broken = self._error is not None or (self._turn is not None and self._turn.broken)
+        return not (self._closing or broken or self._scope.cancel_called)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the reply that were made so far."""
+        return self._generation.report.completion_tokens if self._generation is not None else 0
+
+    @property
+    def made_s(self) -> float:
+        """Seconds of speech that the voice has made so far."""
+        return self._turn.made_s if self._turn is not None else 0.0
+
+    @property
     def out_of_band(self) -> bool:
         """Whether the response stays out of the conversation."""
-        return self._request.conversation is None
+        return self.request.conversation is None
 
     def cancel(
         self,
@@ -158,11 +183,19 @@ class ResponseTurn:
             self._turn.interrupt(heard_ms, why.code if isinstance(why, SpecstreamError) else why)
         return True
 
+    def drop(self) -> None:
+        """End a response that is held back, at once. `finished` is set soon after."""
+        self._scope.cancel()
+
+    @property
+    def _held(self) -> bool:
+        return self._hold is not None and not self._hold.released
+
     async def run(self) -> None:
         """Perform the response. Cancelling it (the connection is gone) releases everything."""
         try:
-            if self._begun is None:
-                await self._put_response("response.created", ResponseEnd(status="in_progress"))
+            if self._hold is None:
+                await self._announce()
             try:
                 with self._scope:
                     if self._begun is None or self._begun.goes_on:
@@ -175,23 +208,30 @@ class ResponseTurn:
                 _log.exception("response %s broke", self.id)
                 self._error = error
             self._closing = True
-            await self._close()
+            if not self._held:
+                await self._announce()
+                await self._close()
         finally:
-            if self._generation is not None:
-                self._account.spend(self._generation.report.completion_tokens)
-            if not self._counted:
+            self._account.spend(self.tokens)
+            if not self._counted and not self._held:
                 self._counters.responses["abandoned"] += 1
             self.finished.set()
 
+    async def _announce(self) -> None:
+        if not self._announced:
+            self._announced = True
+            self._timings.begin()
+            await self._put_response("response.created", ResponseEnd(status="in_progress"))
+
     async def _perform(self) -> None:
-        request = self._request
+        request, hold = self.request, self._hold
         async with (
             self._place,
             self.replies.reply(
                 request.messages,
                 request.params,
                 speculate=request.speculate,
-                learn=request.learn,
+                learn=request.learn and hold is None,
                 chat_template_kwargs=request.template_kwargs,
                 tools=request.tools,
                 truncation=request.truncation,
@@ -202,13 +242,17 @@ class ResponseTurn:
             if self._begun is not None:
                 shown = self._rest(generation, self._begun)
             elif "preview" in request.wants:
-                shown = PreviewTap(generation, self._preview)
+                held = generation if hold is None else HeldChunks(generation, hold)
+                shown = PreviewTap(held, self._preview)
             output = self._pacer if request.audio else None
             async with (
-                speaking(generation, self.pipeline, output, chunks=shown) as turn,
+                speaking(generation, self.pipeline, output, hold, shown) as turn,
                 anyio.create_task_group() as group,
             ):
                 self._turn = turn
+                if hold is not None:
+                    await hold.wanted.wait()
+                    await self._announce()
                 if request.audio:
                     group.start_soon(self._play)
                 try:
@@ -236,7 +280,7 @@ class ResponseTurn:
             yield chunk.since(heard)
 
     def _preview(self, preview: Preview) -> None:
-        if not self._cancelled:
+        if not self._cancelled and not self._held:
             self._item.preview(preview)
 
     async def _take(self, event: Event) -> None:
@@ -259,7 +303,7 @@ class ResponseTurn:
             await self._item.shot(item)
         elif isinstance(item, StageFailed):
             # An audio response fails without its voice; without cues or shots it goes on.
-            if self._request.audio and source in ("text", "voice"):
+            if self.request.audio and source in ("text", "voice"):
                 self._error = item.error
             else:
                 await self._item.problem(item.error)
@@ -271,7 +315,7 @@ class ResponseTurn:
             self._item.speech(words, speech, self._pacer.at_24k(speech.samples))
 
     async def _play(self) -> None:
-        encoder = Encoder(self._request.format.type)
+        encoder = Encoder(self.request.format.type)
         last: Piece | None = None
         while (piece := await self._pacer.take()) is not None:
             last = piece
@@ -292,7 +336,7 @@ class ResponseTurn:
         cut = status == "cancelled" or self._lost
         await self._item.close(status, self._pacer.unsent(), cut=cut)
         await self._item.output.close_calls()
-        if "report" in self._request.wants and self._generation is not None:
+        if "report" in self.request.wants and self._generation is not None:
             await self._put(ev.ReportEvent(response_id=self.id, report=self._report()))
         self._counters.responses[status] += 1
         self._counted = True
@@ -316,7 +360,7 @@ class ResponseTurn:
         return "incomplete" if finish == "length" else "completed"
 
     async def _put_response(self, type: Any, end: ResponseEnd) -> None:
-        request = self._request
+        request = self.request
         voice = request.voice  # in a response it is a text, whichever way a client names it
         named = voice if isinstance(voice, str) else voice.get("id", "default")
         output = {"format": request.format.model_dump(), "voice": named}
@@ -336,6 +380,6 @@ class ResponseTurn:
 
     def _report(self) -> dict[str, Any]:
         report: dict[str, Any] = self._generation.report.to_dict()
-        if self._request.audio:
+        if self.request.audio:
             report["audio_seconds"] = round(self._item.sent / SAMPLE_RATE, 3)
         return {**report, **self._timings.to_dict()}

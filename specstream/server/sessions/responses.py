@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,6 +12,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from specstream.errors import SpecstreamError
+from specstream.listening.taking import Guess
 from specstream.realtime import events as ev
 from specstream.realtime.resources import ErrorDetail, Failure
 from specstream.realtime.settings import ResponseSettings
@@ -18,10 +20,12 @@ from specstream.realtime.wire import Refused
 from specstream.server.journal.restored import RestoredReply, RestoredSession
 from specstream.server.limits import Meter
 from specstream.server.sessions.boxes import Outbox
+from specstream.server.sessions.early import EarlyResponses
 from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, ResponseRequest, Service
 from specstream.server.sessions.response import ResponseTurn
 from specstream.server.sessions.session import RealtimeSession
+from specstream.stages.pipeline import Hold
 
 __all__ = ["SessionResponses"]
 
@@ -29,6 +33,8 @@ MAX_RESPONSES = 4
 """Responses of one session at once: a place for the conversation's, the others for those out of band."""
 OUT_OF_BAND_AT_ONCE = 1
 """Out-of-band responses of a session that are generated at once: no session may fill the batch."""
+
+_log = logging.getLogger("specstream.realtime")
 
 _RESTARTED = "The server has restarted before what was said was understood; say it again."
 _NOT_ACTIVE = "Cancellation failed: no active response found"  # clients match on these words
@@ -61,6 +67,7 @@ class SessionResponses:
         self._adapters = AdapterPool(service.factories)
         self._running: dict[str, ResponseTurn] = {}
         self._starting = anyio.Lock()
+        self._early = EarlyResponses(service.preempt, self._begin_held, service.counters)
         self._group: TaskGroup | None = None
 
     def open(self, group: TaskGroup) -> None:
@@ -82,6 +89,12 @@ class SessionResponses:
         """Whether a response of the conversation is under way."""
         return self.speaking() is not None
 
+    @property
+    def played_ms(self) -> float | None:
+        """Milliseconds that were heard of the conversation's response; None: none is under way."""
+        speaking = self.speaking()
+        return None if speaking is None else speaking.played_ms
+
     def speaking(self) -> ResponseTurn | None:
         """Return the response that writes to the conversation, if there is one."""
         return next((turn for turn in self._running.values() if not turn.out_of_band), None)
@@ -97,7 +110,7 @@ class SessionResponses:
             await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
 
     def cancel_all(self, why: Refused) -> None:
-        """Cancel what is under way, for a reason of the server's."""
+        """Cancel what is under way and the client knows of, for a reason of the server's."""
         for response in self._running.values():
             response.cancel(why)
 
@@ -130,6 +143,25 @@ class SessionResponses:
             speaking.cancel("turn_detected")
             await speaking.finished.wait()
             await anyio.lowlevel.checkpoint()  # lets `_run` remove the response
+
+    async def guessed(self, guess: Guess) -> None:
+        """Begin to answer what the user has said so far, if that is worth it (see `Preempt`)."""
+        async with self._starting:
+            try:
+                await self._early.guess(guess, self._expected)
+            except SpecstreamError as error:  # it is reported when the question is asked
+                _log.debug("no early response: %s", error)
+
+    async def silent(self, turn: int | None) -> None:
+        """Drop what was begun for this turn of the user: no question comes of it."""
+        async with self._starting:
+            await self._early.drop(turn)
+
+    def _expected(self, said: str) -> ResponseRequest | None:
+        """The response that the user would get for these words now; None: none would be started."""
+        if self.ending is not None or self.responding or self._service.caller.account.refusal():
+            return None
+        return self._session.request(ResponseSettings(), said)
 
     async def restore(self, restored: RestoredSession) -> None:
         """Go on where an earlier process has ended: nothing of what it had begun is left open."""
@@ -175,11 +207,41 @@ class SessionResponses:
                     f"{out_of_band} out-of-band responses are under way already; wait for one."
                 )
                 raise Refused("too_many_responses", message)
-            await self._begin(asked, request)
+            early = None if apart else await self._early.take(request)
+            if early is None:
+                await self._begin(asked, request)
+            else:
+                self._started(early, asked)
 
     async def _begin(
         self, asked: ResponseSettings, request: ResponseRequest, begun: RestoredReply | None = None
     ) -> None:
+        response = await self._make(request, begun)
+        self._started(response, asked)
+        assert self._group is not None
+        self._group.start_soon(self._run, response)
+
+    async def _begin_held(self, request: ResponseRequest, hold: Hold) -> ResponseTurn:
+        await self._meter.answer()
+        response = await self._make(request, hold=hold)
+        assert self._group is not None
+        self._group.start_soon(self._run, response)
+        return response
+
+    def _started(self, response: ResponseTurn, asked: ResponseSettings) -> None:
+        """Take note of a response that the client is told of."""
+        self._running[response.id] = response
+        if not response.out_of_band and self.microphone is not None:
+            self.microphone.answered()
+        if self._outbox.record is not None:
+            self._outbox.record.answers(response.id, asked, response.request)
+
+    async def _make(
+        self,
+        request: ResponseRequest,
+        begun: RestoredReply | None = None,
+        hold: Hold | None = None,
+    ) -> ResponseTurn:
         pipeline = await self._adapters.pipeline(
             audio=request.audio,
             avatar="avatar" in request.wants,
@@ -196,14 +258,7 @@ class SessionResponses:
             if begun is not None:
                 begun.goes_on = begun.may_go_on and (again or not begun.entries)
         shared = self._service, replies, pipeline, self._outbox, place
-        response = ResponseTurn(request, *shared, begun)
-        self._running[response.id] = response
-        if not apart and self.microphone is not None:
-            self.microphone.answered()
-        if self._outbox.record is not None:
-            self._outbox.record.answers(response.id, asked, request)
-        assert self._group is not None
-        self._group.start_soon(self._run, response)
+        return ResponseTurn(request, *shared, begun, hold)
 
     def _repeatable(self, request: ResponseRequest) -> tuple[ResponseRequest, bool]:
         """The request so that another process would write the same reply, and whether it would."""
@@ -220,7 +275,7 @@ class SessionResponses:
             await response.run()
         finally:
             self.quiet_since = anyio.current_time()
-            del self._running[response.id]
+            self._running.pop(response.id, None)
             self._adapters.release(response.pipeline)
             if response.out_of_band:
                 with anyio.CancelScope(shield=True):

@@ -92,8 +92,10 @@ class RealtimeSession:
                 return [ev.ItemTruncated(item_id=item_id, **cut)]
         raise AssertionError(event)
 
-    def request(self, asked: ResponseSettings) -> ResponseRequest:
+    def request(self, asked: ResponseSettings, said: str = "") -> ResponseRequest:
         """Resolve the response that ``asked`` describes, with the session's settings as defaults.
+
+        ``said``: what the user is saying and the conversation doesn't have yet.
 
         Raises:
             Refused: a value is out of range, an item is unknown, or there is no voice.
@@ -106,8 +108,11 @@ class RealtimeSession:
         items = None if asked.input is None else parse_input(asked.input)
         output = asked.audio.output if asked.audio is not None else None
         spoken = session.audio.output
+        messages = self.conversation.messages(instructions, items)
+        if said:
+            messages.append({"role": "user", "content": said})
         return ResponseRequest(
-            messages=self.conversation.messages(instructions, items),
+            messages=messages,
             params=sampling_params(
                 self.params, own.sampling, asked.specstream.sampling, limit, at="response"
             ),

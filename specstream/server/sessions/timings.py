@@ -53,13 +53,17 @@ class Timings:
 
     def __init__(self, t_ms: Callable[[], float], counters: Counters) -> None:
         self._t_ms = t_ms
-        self._begun_ms = t_ms()
+        self.begin()
         self._counters = counters
         self._chunk_ms: float | None = None
         self._first_text_ms: float | None = None
         self._audible = FirstAudible()
         self._first: dict[str, float] = {}
         self._told = False
+
+    def begin(self) -> None:
+        """Count from now on, not from when this was made: the response begins for its client."""
+        self._begun_ms = self._t_ms()
 
     def first(self, what: str) -> None:
         """Note that ``what`` was made, if it is the first of its kind."""

@@ -278,7 +278,7 @@ async def test_turns_that_follow_one_another_quickly_get_one_answer(interrupts: 
         assert (await wire.done())["status"] == "completed"
         assert wire.of("error") == []
         ((messages, _),) = ear.engine.requests
-        assert [message["content"] for message in messages] == ["what is", "the capital"]
+        assert messages == [{"role": "user", "content": "what is the capital"}]
 
 
 async def full_of_audio(ear: Ear, wire: Wire) -> None:
