@@ -10,8 +10,6 @@ from typing import Any
 import torch
 
 from specstream.checks import first_line
-from specstream.model import fused
-from specstream.model.attention.kernels import choose_kernels
 from specstream.model.native.builds import unfitting
 from specstream.model.native.library import Library, native_library
 
@@ -39,6 +37,9 @@ def card_facts() -> dict[str, str]:
     """
     if not torch.cuda.is_available():
         return {"gpu": _why_none()}
+    from specstream.model import fused  # these import transformers, which takes a second
+    from specstream.model.attention.kernels import choose_kernels
+
     device = torch.device("cuda", 0)
     try:
         found = {"gpu": _describe(device)}
