@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from specstream.model import card, fused
+from specstream.model import fused
+from specstream.model.attention import kernels
 from specstream.model.attention.kernels import Kernels, flash, padded
 from specstream.model.card import card_facts
 
@@ -26,7 +27,7 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in answers:
         monkeypatch.setattr(torch.cuda, name, lambda *args, name=name: answers[name])
     chosen = Kernels(flash, padded, flash)
-    monkeypatch.setattr(card, "choose_kernels", lambda *sizes: chosen)
+    monkeypatch.setattr(kernels, "choose_kernels", lambda *sizes: chosen)
     return answers
 
 
