@@ -81,6 +81,9 @@ class ServerLimits(_Options):
             (1001), as soon as no response runs.
         resume_s: Seconds that a session waits for its client to come back, if the client has asked for
             that; see docs/reference/realtime.md.
+        max_output: Bytes that a session is sent whose client acknowledges nothing; then it gets the
+            error ``output_limit`` and is closed (1008). Proxies that never make a sender wait keep as much of
+            what their client doesn't read.
         max_frame: Bytes of the largest frame a client may send; larger ones close with 1009.
         lead_s: Audio is sent at most this many seconds ahead of its play-out, so that a cancel takes
             effect; the first ``lead_s`` seconds are sent at once.
@@ -97,6 +100,9 @@ class ServerLimits(_Options):
     idle_s: float = Field(default=600.0, gt=0, description="a silent client is closed")
     longest_s: float = Field(default=3600.0, gt=0, description="of a session")
     resume_s: float = Field(default=60.0, gt=0, description="a session waits for its client")
+    max_output: int = Field(
+        default=256 << 20, ge=1 << 16, description="bytes of a session that acknowledges nothing"
+    )
     max_frame: int = Field(default=MAX_FRAME, ge=1024, description="bytes of a client's frame")
     lead_s: float = Field(default=2.0, ge=0.2, description="audio is sent ahead of its play-out")
     buffer_s: float = Field(default=30.0, ge=0.2, description="audio that waits to be sent")

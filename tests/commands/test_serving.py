@@ -35,7 +35,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         '[server]\nhost = "::1"\nport = 9000\norigins = ["https://a.example"]\nhosts = ["v.example"]\n'
         "max_sessions = 5\nmax_per_address = 2\nidle_s = 60\nlead_s = 1.5\ndrain = 3\n"
         'proxies = ["10.0.0.0/8"]\nlongest_s = 900\nresume_s = 7\nmax_frame = 2048\nbuffer_s = 9\n'
-        "reuse_port = true\nlog_json = true\npreempt = true\n"
+        "reuse_port = true\nlog_json = true\npreempt = true\nmax_output = 70000\n"
         'journal = "sessions"\njournal_age_s = 600\njournal_durable = true\n'
         'api_key_file = "key"\ntls_cert = "c.pem"\ntls_key = "k.pem"\n'
     )
@@ -53,6 +53,7 @@ def test_the_table_sets_what_the_options_leave_open(tmp_path: Path) -> None:
         longest_s=900,
         resume_s=7,
         max_frame=2048,
+        max_output=70_000,
         buffer_s=9,
         reuse_port=True,
         log_json=True,

@@ -30,7 +30,11 @@ __all__ = ["RealtimeConnection"]
 
 _COSTS: dict[type, float] = {pr.SessionUpdate: 5.0, pr.ItemCreate: 2.0}  # in small frames
 _APPEND_COST = 0.125  # of what other frames of that length cost: an append is paid for by its audio
-_CLOSING = {"server_stopping": "the server is stopping", "session_expired": "session_expired"}
+_CLOSING = {
+    "server_stopping": (1001, "the server is stopping"),
+    "session_expired": (1001, "session_expired"),
+    "output_limit": (1008, "output_limit"),
+}
 
 
 def _stopping() -> Refused:
@@ -41,6 +45,13 @@ def _stopping() -> Refused:
 def _expired(seconds: float) -> Refused:
     message = f"Your session hit the maximum duration of {seconds / 60:g} minutes; connect again."
     return Refused("session_expired", message)
+
+
+def _too_much(most: int) -> Refused:
+    message = f"This session was sent {most} bytes without an acknowledgement, the most that the "
+    return Refused(
+        "output_limit", message + "server allows; connect again, best with ?resumable=1."
+    )
 
 
 class RealtimeConnection:
@@ -98,6 +109,7 @@ class RealtimeConnection:
                 self._outbox.go_on(restored.next, self._age_s)
         self._responses = SessionResponses(service, self._session, self._outbox, meter)
         self._written = 0
+        self._most = float("inf") if resume is not None else service.limits.max_output
         self._meter = meter
         self._microphone: Microphone | None = None
         self._group: TaskGroup | None = None
@@ -156,23 +168,35 @@ class RealtimeConnection:
     async def _expire(self) -> None:
         """Close the session once it is old enough and no response runs."""
         await anyio.sleep(max(0.0, self._service.limits.longest_s - self._age_s))
+        await self._end(_expired(self._service.limits.longest_s))
+
+    async def _end(self, why: Refused) -> None:
+        """Start no more responses; once none runs, tell the client why and close."""
         if self._responses.ending is None:
-            ending = self._responses.ending = _expired(self._service.limits.longest_s)
+            self._responses.ending = why
             await self._responses.over()
-            await self._responses.report(ending)
+            await self._responses.report(why)
             self._outbox.finish()
+
+    async def _stop(self) -> None:
+        """End the session at once: its client may have read none of what it was sent."""
+        why = _too_much(self._service.limits.max_output)
+        self._responses.cancel_all(why)
+        await self._end(why)
 
     async def _write(self) -> None:
         """The only task that writes to the socket."""
+        assert self._group is not None
         try:
             while (frame := await self._outbox.take()) is not None:
-                self._written += len(frame.encode())
+                before, self._written = self._written, self._written + len(frame.encode())
                 await self._socket.send(frame)
+                if before < self._most <= self._written:
+                    self._group.start_soon(self._stop)
             ending = self._responses.ending
             assert ending is not None
-            await self._socket.close(1001, _CLOSING.get(ending.code, ""))
+            await self._socket.close(*_CLOSING[ending.code])
         except SocketClosed:
-            assert self._group is not None
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:

@@ -247,6 +247,31 @@ async def test_a_session_that_is_too_old_ends_after_its_reply() -> None:
     assert socket.closed == (1001, "session_expired")
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("resume", [None, {"token": "t"}])
+async def test_who_acknowledges_nothing_is_sent_so_much_and_no_more(resume: Any) -> None:
+    """A proxy that never makes its sender wait hides that the client doesn't read."""
+    socket, words = Scripted(), " ".join(f"word{n}" for n in range(2_000))
+    stand = Stand(ScriptedEngine([words]), voice=None, max_output=1 << 16)
+    service, meter = stand.server._service, Meter(LoopClock(), [])
+    connection = RealtimeConnection(cast(Any, socket), service, None, meter, resume)
+    async with anyio.create_task_group() as group:
+        group.start_soon(connection.serve)
+        socket.say("response.create")
+        await anyio.sleep(60)
+        group.cancel_scope.cancel()
+    sent = sum(len(json.dumps(event)) for event in socket.sent)
+    [done] = [event["response"] for event in socket.sent if event["type"] == "response.done"]
+    if resume is not None:  # those who acknowledge are bounded by that
+        assert sent > 1 << 18 and done["status"] == "completed" and socket.closed is None
+        return
+    assert 1 << 16 <= sent < (1 << 16) + 100_000, "and what the end of the response repeats"
+    assert done["status"] == "cancelled"
+    assert done["status_details"]["error"]["code"] == "output_limit"
+    assert socket.sent[-1]["error"]["code"] == "output_limit"
+    assert socket.closed == (1008, "output_limit")
+
+
 def test_only_audio_may_be_long() -> None:
     audio = "A" * (15 << 20)
     event = parse_client_event(
