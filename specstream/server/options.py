@@ -82,8 +82,8 @@ class ServerLimits(_Options):
         resume_s: Seconds that a session waits for its client to come back, if the client has asked for
             that; see docs/reference/realtime.md.
         max_output: Bytes that a session is sent whose client acknowledges nothing; then it gets the
-            error ``output_limit`` and is closed (1008). Proxies that never make a sender wait keep as much of
-            what their client doesn't read.
+            error ``output_limit`` and is closed (1008). A proxy that never makes its sender wait keeps
+            as much of what its client doesn't read.
         max_frame: Bytes of the largest frame a client may send; larger ones close with 1009.
         lead_s: Audio is sent at most this many seconds ahead of its play-out, so that a cancel takes
             effect; the first ``lead_s`` seconds are sent at once.
