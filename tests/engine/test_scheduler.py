@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -223,6 +224,33 @@ def test_silence_inside_a_reply_is_worse_than_a_later_beginning() -> None:
     assert scheduler.ready() == [begun, first]
     listening(begun, 20.9)
     assert scheduler.ready() == [first, second]
+
+
+def test_who_has_heard_nothing_but_will_soon_is_served_when_alone() -> None:
+    """Its first phrase is long and on its way: the listener needs nothing for nine seconds."""
+    scheduler, (only,) = talking(4, 9.0, clock=Clock())
+    listening(only, 9.0, heard=False)
+    assert scheduler.ready() == [only]
+    other = asked()
+    scheduler.submit(other)
+    assert admit(scheduler) == [other]
+    listening(other, 0.2, heard=False)
+    assert scheduler.ready() == [other], "who waits for a first phrase goes first"
+
+
+def test_a_step_is_never_empty_while_a_request_could_use_one() -> None:
+    """The engine sleeps after an empty step, and what listeners need later wakes nobody."""
+    random, clock = Random(7), Clock()
+    scheduler, running = talking(3, *[9.0] * 6, clock=clock)
+    for _ in range(5_000):
+        clock.seconds = random.uniform(0, 10)
+        for request in running:
+            park(request, random.random() < 0.3)
+            listening(request, random.uniform(0, 20), heard=random.random() < 0.5)
+            if random.random() < 0.1:
+                request.delivery.needed_by = None
+        able = [request for request in running if not request.delivery.parked]
+        assert bool(scheduler.ready()) is bool(able)
 
 
 def test_a_long_step_is_for_listeners_who_do_not_notice() -> None:

@@ -123,7 +123,8 @@ class Scheduler:
         """The running requests that take part in the next step, most urgent first.
 
         Those whose listeners have much to hear leave the step to the others while one of these is
-        needed soon. Requests that nobody listens to take part in every step.
+        needed soon. Requests that nobody listens to take part in every step. There is always one if
+        any request could use the step: what listeners need later doesn't wake the engine.
         """
         able = [request for request in self.running if not request.delivery.parked]
         soon = sorted((r for r in able if not self._ahead(r)), key=self._urgency)
@@ -140,9 +141,12 @@ class Scheduler:
             self.waiting.remove(request)
 
     def _pressed(self, request: Request) -> bool:
-        """Whether the listener has heard nothing yet, or is about to hear silence."""
+        """Whether the listener is about to hear silence, or has heard nothing and not much is coming.
+
+        Never of one who is `_ahead`: else nobody would take part in the step.
+        """
         delivery = request.delivery
-        if (moment := delivery.needed_by) is None:
+        if (moment := delivery.needed_by) is None or self._ahead(request):
             return False
         return not delivery.heard or moment - self._now() < _SOON_S
 

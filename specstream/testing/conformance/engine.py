@@ -237,10 +237,10 @@ async def slow_reader(subject: Tested) -> None:
 
 
 async def needed_by(subject: Tested) -> None:
-    """`needed_by` is taken at any time and changes no text."""
+    """`needed_by` is taken at any time and changes no text; who needs it late gets it, too."""
     async with opened(subject) as engine, engine.generate(ASK, PARAMS) as generation:
-        generation.needed_by(asyncio.get_running_loop().time() + 1)
-        found = list[Chunk]()
+        generation.needed_by(asyncio.get_running_loop().time() + 60)  # its first phrase is long
+        found = [await anext(generation)]
         async for chunk in generation:
             generation.needed_by(asyncio.get_running_loop().time(), heard=True)
             found.append(chunk)
