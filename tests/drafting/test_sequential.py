@@ -144,15 +144,15 @@ def test_the_comparison_sees_a_wrong_implementation(monkeypatch: pytest.MonkeyPa
     def no_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
         return own
 
-    for residual in (full_weight, no_residual):
+    for wrong in (full_weight, no_residual):
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_residual", residual)
+            patch.setattr(module, "residual", wrong)
             with pytest.raises(AssertionError):
                 test_the_accepted_count_has_the_distribution_of_the_rule("block", 4)
             with pytest.raises(AssertionError):
                 test_the_following_token_has_the_distribution_of_the_rule("block", 4)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_without", lambda own, token: own)
+        patch.setattr(module, "without", lambda own, token: own)
         with pytest.raises(AssertionError):
             test_the_following_token_has_the_distribution_of_the_rule("deterministic", 2)
     with monkeypatch.context() as patch:

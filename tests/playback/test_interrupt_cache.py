@@ -35,7 +35,7 @@ async def cached(engine: Engine, session: Session) -> tuple[int, int]:
 
     def look(core: EngineCore) -> tuple[int, int]:
         slots = core.slots
-        slot = slots._kept.get(session._key)
+        slot = slots.kept.get(session._key)
         if slot is not None:
             assert len(slot.rows) == slot.cache.length
         return slot.cache.length if slot is not None else -1, slots.in_use
