@@ -36,7 +36,7 @@ from specstream.model.tokens.sampling import (
 )
 from specstream.types import SamplingParams
 
-__all__ = ["Case", "verify_at_once"]
+__all__ = ["Case", "verdict_of", "verify_at_once"]
 
 
 @dataclass(frozen=True, slots=True)

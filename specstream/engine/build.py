@@ -49,7 +49,7 @@ from specstream.model.tokens.vocabulary import Translation, check_rows, find_dra
 from specstream.model.weights import drop_matrices
 from specstream.models.kept import located, shipped_heads
 
-__all__ = ["build_engine", "end_ids"]
+__all__ = ["build_engine", "end_ids", "heads_for", "load_target"]
 
 _log = logging.getLogger("specstream.engine")
 
@@ -130,6 +130,11 @@ def _proposer(config: EngineConfig, parts: EngineParts, lost: Sequence[str]) -> 
 
 
 def load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
+    """Load the target and check that its passes can be relied on.
+
+    Raises:
+        ModelUnsupported: they can't, or the model can't be run as configured.
+    """
     dtype = target_dtype(config)
     model = load_model(config.target, config, dtype)
     if model.device.type == "cuda":

@@ -7,7 +7,9 @@ its two uniforms; here its steps must be at the rules' cumulative probabilities.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -144,6 +146,10 @@ def test_the_comparison_sees_a_wrong_implementation(monkeypatch: pytest.MonkeyPa
     def no_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
         return own
 
+    def by_blocks(tokens: Any, target: Any, draft: Any, rule: Rule, noise: Any) -> Any:
+        return right(tokens, target, draft, "block", noise)
+
+    right = verify_sequentially
     for wrong in (full_weight, no_residual):
         with monkeypatch.context() as patch:
             patch.setattr(module, "residual", wrong)
@@ -156,6 +162,6 @@ def test_the_comparison_sees_a_wrong_implementation(monkeypatch: pytest.MonkeyPa
         with pytest.raises(AssertionError):
             test_the_following_token_has_the_distribution_of_the_rule("deterministic", 2)
     with monkeypatch.context() as patch:
-        patch.setitem(module._FIND, "ratio", module._block)
+        patch.setattr(sys.modules[__name__], "verify_sequentially", by_blocks)
         with pytest.raises(AssertionError):
             test_the_accepted_count_has_the_distribution_of_the_rule("ratio", 2)
