@@ -24,7 +24,7 @@ from specstream.errors import EngineBusy, EngineFailed, PromptError, RequestErro
 from specstream.metrics import Report
 from specstream.types import Message, SamplingParams
 
-__all__ = ["run"]
+__all__ = ["greet", "run"]
 
 _HELP = """/new   forget the conversation and begin another
 /quit  end it, as Ctrl-D does
@@ -56,7 +56,7 @@ async def _talk(
 ) -> None:
     async with engine.session(system or None) as talk:
         if sys.stdin is not None and sys.stdin.isatty():
-            _greet("" if isinstance(engine, OpenAIEngine) else engine.config.target)
+            greet("" if isinstance(engine, OpenAIEngine) else engine.config.target)
             await _converse(talk, params, as_json=args.json)
             return
         for text in read_lines():
@@ -67,7 +67,7 @@ async def _talk(
                 print_json(report.to_dict())
 
 
-def _greet(target: str) -> None:
+def greet(target: str) -> None:
     """Tell a person at a terminal what can be done here, and what the bundled target can."""
     _tell("Ctrl-C stops a reply, Ctrl-D ends the conversation, /help lists what else there is")
     if target == DEFAULT_TARGET:

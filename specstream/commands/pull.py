@@ -15,7 +15,7 @@ from specstream.models.catalogue import PULLED
 from specstream.models.kept import parameters_of, size_of
 from specstream.models.pull import Sources, pull
 
-__all__ = ["add_pull_options", "run"]
+__all__ = ["Shown", "add_pull_options", "run"]
 
 _EVERY_S = 10.0
 
@@ -44,7 +44,7 @@ async def run(args: argparse.Namespace) -> None:
     """Pull the model and print its folder."""
     if args.name is None:
         raise ConfigError(f"which model? one of: {', '.join(PULLED)}")
-    model, shown = PULLED[args.name], _Shown(sys.stderr, every=_EVERY_S)
+    model, shown = PULLED[args.name], Shown(sys.stderr, every=_EVERY_S)
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
     finally:
@@ -64,12 +64,13 @@ def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None
     convert(path, folder, tell)
 
 
-class _Shown(Progress):
+class Shown(Progress):
     """Shows a line for each stage of the work, and its progress."""
 
     _line: Callable[[int, int], None]  # set at the begin of each stage
 
     def tell(self, what: str, done: int, total: int) -> None:
+        """Show how much of a stage is done."""
         megabytes = total > 1_000_000
         if self.stage(what, f"{what}, {total / 1e6:.0f} MB" if megabytes else what):
             self._line = self.phase("MB" if megabytes else "weights")

@@ -36,7 +36,7 @@ from specstream.model.tokens.sampling import (
 )
 from specstream.types import SamplingParams
 
-__all__ = ["Case", "verify_at_once"]
+__all__ = ["Case", "verdict_of", "verify_at_once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +292,11 @@ def _read(cases: Sequence[Case], outcomes: Sequence[_Outcome]) -> list[Verdict]:
             row, token = row + count + 1, token + count
             end = (ends[2 * index], ends[2 * index + 1]) if ends else None
             faults = None if sound else (finite[rows], fits[drafted])
-            verdicts[number] = _verdict(case, end, choices[rows], tokens[drafted], faults)
+            verdicts[number] = verdict_of(case, end, choices[rows], tokens[drafted], faults)
     return [verdicts[number] for number in range(len(cases))]
 
 
-def _verdict(
+def verdict_of(
     case: Case,
     end: tuple[int, int] | None,
     choices: list[int],

@@ -17,7 +17,14 @@ from torch import Tensor
 from specstream.model.native.sampling import native_residual
 from specstream.model.tokens.sampling import draw_one
 
-__all__ = ["Rule", "follow_choices", "verify_sequentially", "verify_tree_sequentially"]
+__all__ = [
+    "Rule",
+    "follow_choices",
+    "residual",
+    "verify_sequentially",
+    "verify_tree_sequentially",
+    "without",
+]
 
 Rule = Literal["ratio", "block"]
 
@@ -56,7 +63,7 @@ def verify_sequentially(
             return None
         if draft is None:
             n = _in_a_row(chances, noise[0])
-            rest = target[n] if n == count else _without(target[n], [tokens[n]])
+            rest = target[n] if n == count else without(target[n], [tokens[n]])
         else:
             n, rest = _FIND[rule](chances, target, draft, noise[0])
     token = draw_one(rest, noise[1])
@@ -166,7 +173,7 @@ class _Siblings:
             return
         for index, (token, drawn) in enumerate(zip(tokens, draft, strict=True)):
             if index:
-                self._left = _normalised(_residual(self._left, draft[index - 1], 1.0), self._left)
+                self._left = _normalised(residual(self._left, draft[index - 1], 1.0), self._left)
             p, q = self._left[token].item(), drawn[token].item()
             chance = 0.0 if q <= 0.0 else 1.0 if p >= q else p / q  # keeps NaN
             self.taken.append(self.none * chance)
@@ -175,8 +182,8 @@ class _Siblings:
     def rest(self) -> Tensor:
         """The unnormalised distribution of the next token if no child is accepted."""
         if self._draft is None:
-            return _without(self.target, list(self._tokens))
-        return _residual(self._left, self._draft[-1], 1.0)
+            return without(self.target, list(self._tokens))
+        return residual(self._left, self._draft[-1], 1.0)
 
 
 def _normalised(row: Tensor, otherwise: Tensor) -> Tensor:
@@ -203,7 +210,7 @@ def _ratio(
 ) -> tuple[int, Tensor]:
     """See `specstream.drafting.rules.ratio_rule`."""
     n = _in_a_row([min(1.0, ratio) for ratio in ratios], uniform)
-    return n, (target[n] if n == len(ratios) else _residual(target[n], draft[n], 1.0))
+    return n, (target[n] if n == len(ratios) else residual(target[n], draft[n], 1.0))
 
 
 def _block(
@@ -218,7 +225,7 @@ def _block(
     fewer = 1.0 - step  # the probability that fewer than n are accepted
     while fewer > uniform:
         n -= 1
-        rest = _residual(target[n], draft[n], weights[n])
+        rest = residual(target[n], draft[n], weights[n])
         if n == 0:
             break
         mass = rest.sum().item()
@@ -227,14 +234,14 @@ def _block(
     return n, rest
 
 
-def _without(own: Tensor, tokens: list[int]) -> Tensor:
+def without(own: Tensor, tokens: list[int]) -> Tensor:
     """The row with the probability of some tokens set to 0."""
     left = own.clone()
     left[tokens] = 0.0
     return left
 
 
-def _residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
+def residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
     """max(w p - q, 0)."""
     if (found := native_residual(own, drafted, weight)) is not None:
         return found

@@ -49,7 +49,7 @@ from specstream.model.tokens.vocabulary import Translation, check_rows, find_dra
 from specstream.model.weights import drop_matrices
 from specstream.models.kept import located, shipped_heads
 
-__all__ = ["build_engine", "end_ids"]
+__all__ = ["build_engine", "end_ids", "heads_for", "load_target"]
 
 _log = logging.getLogger("specstream.engine")
 
@@ -68,7 +68,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), default_threads()))
     tokenizer = load_tokenizer(config.target)
     check_template(config.target, tokenizer)
-    target = _load_target(config, tokenizer)
+    target = load_target(config, tokenizer)
     times = MeasuredTimes(identity_of(config, target, cores_here(), core_quota()))
     if config.max_running is None:
         config = config.model_copy(update={"max_running": choose_places(target, times)})
@@ -96,7 +96,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
     if config.learning is not None:
         from specstream.training.learning import build_learner  # imports the trainer
 
-        learner = build_learner(config, parts, config.drafts or _shipped(config, target))
+        learner = build_learner(config, parts, config.drafts or heads_for(config, target))
     return EngineCore(
         config,
         target,
@@ -129,7 +129,12 @@ def _proposer(config: EngineConfig, parts: EngineParts, lost: Sequence[str]) -> 
     return made
 
 
-def _load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
+def load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> ModelRunner:
+    """Load the target and check that its passes can be relied on.
+
+    Raises:
+        ModelUnsupported: they can't, or the model can't be run as configured.
+    """
     dtype = target_dtype(config)
     model = load_model(config.target, config, dtype)
     if model.device.type == "cuda":
@@ -205,7 +210,7 @@ def _draft_name(
             )
         if isinstance(config.proposer, DraftProposerConfig):
             raise VocabularyMismatch(f"{why}; name one of the same family, or --proposer suffix")
-        if not config.drafts and not _shipped(config, target):
+        if not config.drafts and not heads_for(config, target):
             _log.warning("%s: drafting by suffix lookup only (--draft names one)", why)
     return name
 
@@ -251,7 +256,7 @@ def _gives_states(target: ModelRunner) -> bool:
     return target.lean and target.fixed_width is None
 
 
-def _shipped(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
+def heads_for(config: EngineConfig, target: ModelRunner) -> tuple[str, ...]:
     """The heads that ship for the target; where no states are had, only one that is asked for."""
     if _gives_states(target) or config.proposer.loads == "head":
         return shipped_heads(config.target, config.proposer.kind)
@@ -276,7 +281,7 @@ def _load_heads(
     The names of heads that fail on this machine are added to ``lost``.
     """
     heads, told = dict[str, Head](), dict[str, tuple[float, ...]]()
-    for name in config.drafts or _shipped(config, target):
+    for name in config.drafts or heads_for(config, target):
         folder = head_folder(name)
         if folder is None:
             continue

@@ -6,9 +6,12 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["core_quota", "cores_here", "default_threads"]
+__all__ = ["QUOTA_FILE", "core_quota", "cores_here", "default_threads"]
 
-_V2, _V1 = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
+"""Where Linux says how much of the cores' time a container may use."""
+
+_OLD_QUOTA_FILE = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 
 
 def default_threads() -> int:
@@ -30,11 +33,11 @@ def cores_here() -> int:
 def core_quota() -> float | None:
     """The cores' worth of time that a container may use; None if it isn't limited."""
     try:
-        if _V2.exists():
-            most, period = _V2.read_text(encoding="ascii").split()[:2]
+        if QUOTA_FILE.exists():
+            most, period = QUOTA_FILE.read_text(encoding="ascii").split()[:2]
             return None if most == "max" else int(most) / int(period)
-        most_us = int(_V1.read_text(encoding="ascii"))
-        period_us = int(_V1.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
+        most_us = int(_OLD_QUOTA_FILE.read_text(encoding="ascii"))
+        period_us = int(_OLD_QUOTA_FILE.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
         return most_us / period_us if most_us > 0 else None
     except (OSError, ValueError):
         return None

@@ -255,7 +255,8 @@ def _bits(kv: Tensor) -> Any:
 
 
 _MOST_ROWS = 2**20  # of a pool, however much memory is free
-_FIRST_ROWS = FIRST_CAPACITY  # of a sequence's first slot; then slots double if memory allows
+FIRST_ROWS = FIRST_CAPACITY
+"""Of a sequence's first slot; then slots double if memory allows."""
 
 
 def rows_in_free_memory(weights: DecoderWeights, share: float) -> int:
@@ -340,17 +341,22 @@ class KVPool:
 
 
 class PooledCache(RowCache):
-    """One sequence's slot of a `KVPool`; moves to a larger slot as the sequence grows."""
+    """One sequence's slot of a `KVPool`; moves to a larger slot as the sequence grows.
+
+    Attributes:
+        pool: As given.
+        slot: Its rows in the pool.
+    """
 
     def __init__(self, pool: KVPool) -> None:
         super().__init__()
-        self._pool, self.slot = pool, PoolSlot()
+        self.pool, self.slot = pool, PoolSlot()
         weakref.finalize(self, pool.release, self.slot)
 
     @property
     def nbytes(self) -> int:
         """Memory of the slot, in bytes."""
-        return self.slot.rows * self._pool.row_bytes
+        return self.slot.rows * self.pool.row_bytes
 
     def reserve(self, rows: int) -> None:
         """See `RowCache.reserve`.
@@ -361,23 +367,23 @@ class PooledCache(RowCache):
         slot = self.slot
         if rows <= slot.rows:
             return
-        larger = self._pool.take(max(_FIRST_ROWS, 2 * slot.rows, rows), rows)
-        kv, length = self._pool.kv, self._length
+        larger = self.pool.take(max(FIRST_ROWS, 2 * slot.rows, rows), rows)
+        kv, length = self.pool.kv, self._length
         if length:
             kv[:, :, larger.start : larger.start + length] = kv[
                 :, :, slot.start : slot.start + length
             ]
         if slot.rows:
-            self._pool.release(slot)
+            self.pool.release(slot)
         slot.start, slot.rows = larger.start, larger.rows
 
     def _copy_rows(self, other: PooledCache, rows: int) -> None:
         self.reserve(rows)
-        kv, to, source = self._pool.kv, self.slot.start, other.slot.start
+        kv, to, source = self.pool.kv, self.slot.start, other.slot.start
         kv[:, :, to : to + rows] = kv[:, :, source : source + rows]
         self.append_to(rows)
 
     def _move_rows(self, start: int, path: Sequence[int]) -> None:
-        kv, first = self._pool.kv, self.slot.start + start
+        kv, first = self.pool.kv, self.slot.start + start
         rows = to_device([first + node for node in path], kv.device)
         kv[:, :, first : first + len(path)] = kv.index_select(2, rows)

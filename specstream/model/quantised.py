@@ -21,7 +21,14 @@ from specstream.model.layers import Product, product
 from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 
-__all__ = ["Multiply", "check_scheme", "loaded_scheme", "named", "quantised_products"]
+__all__ = [
+    "Multiply",
+    "check_scheme",
+    "loaded_scheme",
+    "named",
+    "native_product",
+    "quantised_products",
+]
 
 _GROUP = 32  # four-bit values that share a scale
 
@@ -78,10 +85,10 @@ def quantised_products(scheme: Scheme, device: torch.device) -> tuple[Multiply, 
     """Return two makers of products: for the layers' matrices and for the output head."""
     if device.type == "cuda":
         return _four_bit_product, partial(product, packed=False)
-    return partial(_native_product, scheme=scheme), partial(_native_product, scheme="int8")
+    return partial(native_product, scheme=scheme), partial(native_product, scheme="int8")
 
 
-def _native_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
+def native_product(weight: Tensor, bias: Tensor | None = None, *, scheme: Scheme) -> Product:
     """Make the product in native code.
 
     Raises:

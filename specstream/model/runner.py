@@ -245,6 +245,10 @@ class ModelRunner:
             )
         return self._decoder
 
+    @decoder.setter
+    def decoder(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Apply the output head to normed states ``[n, hidden]``: logits ``[n, vocab_size]``.
 

@@ -284,7 +284,8 @@ def _by_type(cls: type[ServerEvent]) -> dict[str, type[ServerEvent]]:
     return known
 
 
-_KNOWN = _by_type(ServerEvent)
+KNOWN = _by_type(ServerEvent)
+"""The models of events, by the name in ``type``."""
 
 
 def parse_server_event(frame: str | bytes) -> ServerEvent:
@@ -295,6 +296,6 @@ def parse_server_event(frame: str | bytes) -> ServerEvent:
     """
     try:
         data = json.loads(frame)
-        return _KNOWN.get(data["type"], ServerEvent).model_validate(data)
+        return KNOWN.get(data["type"], ServerEvent).model_validate(data)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"the server sent a frame that can't be read: {error}") from error

@@ -121,10 +121,11 @@ def _by_name(*models: type[ClientEvent]) -> dict[str, type[ClientEvent]]:
     }
 
 
-_KNOWN = _by_name(
+KNOWN = _by_name(
     *(SessionUpdate, ItemCreate, ItemDelete, ItemRetrieve, ItemTruncate),
     *(ResponseCreate, ResponseCancel, InputAudio),
 )
+"""The models of events, by the name in ``type``."""
 # Instead of `InputAudio`, on a server that takes audio input.
 _HEARD = _by_name(AudioAppend, AudioCommit, AudioClear)
 _WEBRTC_ONLY = "output_audio_buffer.clear"
@@ -197,7 +198,7 @@ def _model_of(kind: Any, hears: bool) -> type[ClientEvent]:
     if name == _WEBRTC_ONLY:
         message = "Here the client plays the audio: drop it there, then cancel or truncate."
         raise Refused("output_audio_buffer_not_supported", message, param="type")
-    if name not in _KNOWN:
-        message = f"Unknown event type '{name[:80]}'; known: {', '.join(_KNOWN)}."
+    if name not in KNOWN:
+        message = f"Unknown event type '{name[:80]}'; known: {', '.join(KNOWN)}."
         raise Refused("invalid_value", message, param="type")
-    return _HEARD[name] if hears and name in _HEARD else _KNOWN[name]
+    return _HEARD[name] if hears and name in _HEARD else KNOWN[name]

@@ -219,14 +219,14 @@ class RemoteStage:
         self.takes_drafts = takes_drafts
         self.punctual = punctual
         self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls}
-        self._url = url
+        self.url = url
         self._shown = shown(url)
         self._kind: Kind = kind
         self._start = StartFrame(window=window)
         self._connect_timeout = connect_timeout
         self._cancel_timeout = cancel_timeout
         self._headers = bearer(api_key)
-        self._idle: list[tuple[Channel, ReadyFrame]] = []
+        self.idle: list[tuple[Channel, ReadyFrame]] = []
 
     async def connect(self) -> ReadyFrame:
         """Open the connection now, so that the first turn doesn't wait; returns the greeting.
@@ -242,8 +242,8 @@ class RemoteStage:
 
     async def aclose(self) -> None:
         """Close the connections that no turn uses. Idempotent."""
-        while self._idle:
-            await self._idle.pop()[0].close()
+        while self.idle:
+            await self.idle.pop()[0].close()
 
     async def __aenter__(self) -> RemoteStage:
         return self
@@ -284,16 +284,16 @@ class RemoteStage:
                 channel.abort()
 
     async def _take(self) -> tuple[Channel, ReadyFrame]:
-        while self._idle:
-            channel, ready = self._idle.pop()
+        while self.idle:
+            channel, ready = self.idle.pop()
             if await channel.wake(self._connect_timeout):
                 return channel, ready
         return await self._open()
 
     async def _give(self, channel: Channel, ready: ReadyFrame) -> None:
-        if len(self._idle) < _MAX_IDLE:
+        if len(self.idle) < _MAX_IDLE:
             channel.rest()
-            self._idle.append((channel, ready))
+            self.idle.append((channel, ready))
         else:
             await channel.close()
 
@@ -301,7 +301,7 @@ class RemoteStage:
         try:
             with anyio.fail_after(self._connect_timeout):
                 socket = await connect(
-                    self._url,
+                    self.url,
                     subprotocols=[Subprotocol(SUBPROTOCOL)],
                     additional_headers=self._headers,
                     compression=None,

@@ -26,13 +26,16 @@ from specstream.server.limits import SEND_BUFFER
 from specstream.server.listen import CLOSE_TIMEOUT, NOT_READY, unavailable
 from specstream.server.socket import TRANSPORT
 
-__all__ = ["Front", "listen_app"]
+__all__ = ["PING_S", "PONG_S", "Front", "listen_app"]
 
 _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
 _READ = 4 << 10  # bytes that are read at once, so that a flood holds up nobody for long
 _KEEP_S = 75  # seconds that an HTTP connection waits for its next request: between turns of a talk
-_PING_S, _PONG_S = 20.0, 60.0  # a pong waits behind the audio that a slow reader has not read yet
+PING_S = 20.0
+"""Seconds between two pings."""
+PONG_S = 60.0
+"""Seconds for a pong, which waits behind the audio that a slow reader has not read yet."""
 
 
 class _Frames(WebSocketsSansIOProtocol):
@@ -120,8 +123,8 @@ async def listen_app(
         server_header=False,
         timeout_keep_alive=_KEEP_S,
         ws_max_size=max_frame,
-        ws_ping_interval=_PING_S,
-        ws_ping_timeout=_PONG_S,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PONG_S,
         ws_per_message_deflate=False,  # PCM doesn't shrink, and deflate delays small frames
     )
     config.load()

@@ -96,23 +96,27 @@ class ConnectionLimit:
         most: Maximum clients at once.
         per_address: Maximum from one address (for IPv6: one /64 network). None means half
             of ``most``, and no limit for loopback, where one proxy may connect for all clients.
+
+    Attributes:
+        clients: How many are connected, by address.
+        stopping: Whether the server stops.
     """
 
     def __init__(self, most: int, per_address: int | None = None) -> None:
         self._most = most
         self._most_per_address = per_address or (most + 1) // 2
         self._loopback_too = per_address is not None
-        self._taken: Counter[str] = Counter()
+        self.clients: Counter[str] = Counter()
         self.stopping = False
 
     def refusal(self, address: str, account: KeyAccount) -> str | None:
         """Return why a client may not connect now; None if it may."""
         if self.stopping:
             return "the server is stopping; try again in a moment"
-        if self._taken.total() >= self._most:
+        if self.clients.total() >= self._most:
             return "all sessions are taken; try again later"
         network, loopback = _network(address)
-        if self._taken[network] >= self._most_per_address and (self._loopback_too or not loopback):
+        if self.clients[network] >= self._most_per_address and (self._loopback_too or not loopback):
             return "your address has all the sessions that one may have; close some first"
         return account.full()
 
@@ -120,14 +124,14 @@ class ConnectionLimit:
     def taken(self, address: str, account: KeyAccount) -> Generator[None, None, None]:
         """Count a client while the block runs."""
         network, _ = _network(address)
-        self._taken[network] += 1
+        self.clients[network] += 1
         account.taken += 1
         try:
             yield
         finally:
             account.taken -= 1
-            self._taken[network] -= 1
-            self._taken += Counter()  # removes zero counts
+            self.clients[network] -= 1
+            self.clients += Counter()  # removes zero counts
 
 
 def _network(address: str) -> tuple[str, bool]:

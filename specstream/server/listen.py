@@ -15,20 +15,29 @@ from specstream.client.dial import LOG
 from specstream.errors import PortUnavailable
 from specstream.server.auth import check_key
 
-__all__ = ["CLOSE_TIMEOUT", "NOT_READY", "check_address", "listen", "location", "unavailable"]
+__all__ = [
+    "CLOSE_TIMEOUT",
+    "DEFAULTS",
+    "NOT_READY",
+    "check_address",
+    "listen",
+    "location",
+    "unavailable",
+]
 
 CLOSE_TIMEOUT = 2.0
 """Seconds that a closing handshake may take before the connection is dropped."""
 NOT_READY = "not ready yet; try again"
 """What clients are told while models load."""
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "compression": None,  # PCM doesn't shrink, and deflate doubles the latency of small frames
     "max_size": 1 << 20,
     "write_limit": 16 << 10,
     "close_timeout": CLOSE_TIMEOUT,
     "logger": LOG,
 }
+"""Options of every WebSocket server, unless it has its own."""
 
 
 @asynccontextmanager
@@ -51,7 +60,7 @@ async def listen(
         PortUnavailable: the address is taken, not permitted, or not an address of this machine.
     """
     try:
-        server = await serve(handler, host, port, **{**_DEFAULTS, **options})
+        server = await serve(handler, host, port, **{**DEFAULTS, **options})
     except (OSError, OverflowError, UnicodeError) as error:
         raise unavailable(host, port, error) from error
     if send_buffer is not None:

@@ -85,6 +85,11 @@ class RealtimeServer:
         names: What answers, for clients to show: ``target``, ``draft``. The names of voice and
             recogniser are added.
 
+    Attributes:
+        service: What sessions and requests share.
+        limit: Who is connected.
+        sessions: Serves the sessions.
+
     Raises:
         ConfigError: a value of the wrong kind, or a public address without a key.
     """
@@ -145,7 +150,7 @@ class RealtimeServer:
         self._ears = ears
         self._by_manner = (params is None, system is None)
         self.counters = Counters()
-        self._service = Service(
+        self.service = Service(
             engine=engine,
             factories=Factories(voice, avatar, prompts, mark),
             settings=settings,
@@ -157,8 +162,8 @@ class RealtimeServer:
             preempt=preempt,
             names=dict(names or {}),
         )
-        self._limit = ConnectionLimit(limits.max_sessions, limits.max_per_address)
-        self._allowances = Allowances(self._service.timer, limits.max_sessions)
+        self.limit = ConnectionLimit(limits.max_sessions, limits.max_per_address)
+        self._allowances = Allowances(self.service.timer, limits.max_sessions)
         self._address = (host, port)
         secrets = ClientSecrets()
         authentication = Authentication(
@@ -169,7 +174,7 @@ class RealtimeServer:
             secrets=secrets,
         )
         self._open = False
-        self._sessions = SessionHost(lambda: self._service, self._limit, self._allowances, journal)
+        self.sessions = SessionHost(lambda: self.service, self.limit, self._allowances, journal)
         self._options: dict[str, Any] = {
             "tls": tls,
             "max_frame": limits.max_frame,
@@ -179,12 +184,12 @@ class RealtimeServer:
         self._requests = UnderWay()
         self.app: ASGIApp = make_app(
             counters=self.counters,
-            limit=self._limit,
+            limit=self.limit,
             authentication=authentication,
             bundled=bundled,
-            realtime=self._sessions.serve,
+            realtime=self.sessions.serve,
             api=api_routes(
-                lambda: self._service, self._limit, self._allowances, self._requests, secrets
+                lambda: self.service, self.limit, self._allowances, self._requests, secrets
             ),
             ready=lambda: self._open,
             access=access,
@@ -211,20 +216,20 @@ class RealtimeServer:
         Raises:
             AdapterUnavailable: an adapter can't be made.
         """
-        factories = self._service.factories
+        factories = self.service.factories
         trial = AdapterPool(factories)  # an adapter that can't be made fails the start
         try:
             made = await trial.pipeline(audio=factories.voice is not None, avatar=True, prompt=True)
             trial.release(made)
-            names = {**self._service.names, **trial.names()}
+            names = {**self.service.names, **trial.names()}
         finally:
             await trial.aclose()
         ears = await to_thread.run_sync(self._ears) if self._ears is not None else None
         if ears is not None:
             names["ears"] = ears.recognizer.capabilities.name
-        self._service = replace(self._service, ears=ears, names=names, **self._manners())
+        self.service = replace(self.service, ears=ears, names=names, **self._manners())
         try:
-            async with self._sessions.open():
+            async with self.sessions.open():
                 self._open = True
                 try:
                     yield
@@ -238,13 +243,13 @@ class RealtimeServer:
 
     def _manners(self) -> dict[str, Any]:
         """What the model's manner decides of the settings that weren't given."""
-        manner: Manner = getattr(self._service.engine, "manner", Manner())
+        manner: Manner = getattr(self.service.engine, "manner", Manner())
         decided: dict[str, Any] = {}
         if self._by_manner[0]:
             decided["params"] = manner.params
         if self._by_manner[1] and manner.system:
             told = {"instructions": manner.system}
-            decided["settings"] = self._service.settings.model_copy(update=told)
+            decided["settings"] = self.service.settings.model_copy(update=told)
         return decided
 
     async def serve_forever(self) -> None:
@@ -257,13 +262,13 @@ class RealtimeServer:
         A response that is not over after ``seconds`` ends with ``response.done``, cancelled, and the
         code ``server_stopping``. If the call is cancelled, leaving `start` closes the rest.
         """
-        self._limit.stopping = True
+        self.limit.stopping = True
         async with anyio.create_task_group() as group:
-            group.start_soon(self._sessions.drain, seconds)
+            group.start_soon(self.sessions.drain, seconds)
             with anyio.move_on_after(seconds):
                 await self._requests.over()
             self._requests.end()
 
     def _end(self) -> None:
-        self._sessions.end()
+        self.sessions.end()
         self._requests.end()

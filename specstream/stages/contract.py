@@ -44,10 +44,10 @@ class Inlet(Generic[T]):
         self.drafted = drafted
         self.taken = 0
         self.deadlines: Deadlines | None = None
-        self._items: deque[T | Control] = deque()
+        self.unread: deque[T | Control] = deque()
         self._closed = False
         self._changed = Signal()
-        self._interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
+        self.interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
         self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
         self._read = 0  # characters of the text that the receiver was given
         self._made_of: int | None = None
@@ -56,7 +56,7 @@ class Inlet(Generic[T]):
         return self
 
     async def __anext__(self) -> T | Control:
-        while not self._items:
+        while not self.unread:
             if self._closed:
                 self.finished = True
                 raise StopAsyncIteration
@@ -65,7 +65,7 @@ class Inlet(Generic[T]):
                 await self._changed.wait()
             finally:
                 self.starved = False
-        item = self._items.popleft()
+        item = self.unread.popleft()
         self.taken += 1
         if isinstance(item, (Phrase, Speech)):
             self._read = max(self._read, item.chars.end)
@@ -96,11 +96,11 @@ class Inlet(Generic[T]):
         if self.unwanted(end):
             return None
         with anyio.CancelScope() as scope:
-            self._interruptible[scope] = end
+            self.interruptible[scope] = end
             try:
                 return await work()
             finally:
-                del self._interruptible[scope]
+                del self.interruptible[scope]
         return None
 
 
@@ -131,13 +131,13 @@ class Link(Inlet[T]):
         """Hand over one item. Cancelling the call hands over nothing."""
         if isinstance(item, Revoke) and item.drafted and not self._closed:
             self._revoked.append(item.from_char)
-            for scope, end in self._interruptible.items():
+            for scope, end in self.interruptible.items():
                 if end > item.from_char:
                     scope.cancel()
-        while len(self._items) >= self._capacity and not self._closed:
+        while len(self.unread) >= self._capacity and not self._closed:
             await self._changed.wait()
         if not self._closed:
-            self._items.append(item)
+            self.unread.append(item)
             self._changed.notify()
 
     def close(self) -> None:
@@ -150,16 +150,16 @@ class Link(Inlet[T]):
         if self.cancelled:
             return
         self.cancelled = True
-        self._items.clear()
+        self.unread.clear()
         self._revoked.clear()
-        self._items.append(cancel)
-        for scope in self._interruptible:
+        self.unread.append(cancel)
+        for scope in self.interruptible:
             scope.cancel()
         self.close()
 
     def abandon(self) -> None:
         """The receiver reads no more: drop what is unread and what is still sent. Idempotent."""
-        self._items.clear()
+        self.unread.clear()
         self.close()
 
     @property

@@ -18,13 +18,13 @@ from typing import Any
 
 from specstream.types import Cancel, Chunk, Phrase, Revoke, Speech
 
-__all__ = ["ReplySpans", "turn_span"]
+__all__ = ["ReplySpans", "tracing", "turn_span"]
 
 _Values = dict[str, Any]
 
 
 @cache
-def _api() -> Any:
+def tracing() -> Any:
     """``opentelemetry.trace``, or None."""
     try:
         return importlib.import_module("opentelemetry.trace")
@@ -36,7 +36,7 @@ def _api() -> Any:
 def turn_span(number: int) -> Iterator[_Values]:
     """Open the span of an agent's turn; entries of the yielded dictionary become its attributes."""
     values: _Values = {}
-    if (api := _api()) is None:
+    if (api := tracing()) is None:
         yield values
         return
     values["index"] = number
@@ -80,7 +80,7 @@ class ReplySpans:
     @classmethod
     def open(cls) -> ReplySpans | None:
         """Begin the reply's span; return None where nobody records it."""
-        if (api := _api()) is None:
+        if (api := tracing()) is None:
             return None
         tracer = api.get_tracer("specstream")
         span = tracer.start_span("specstream.reply", start_time=time.time_ns())
@@ -162,5 +162,5 @@ class ReplySpans:
         _set(span, "specstream.reply", self._values)
         if error is not None:
             span.record_exception(error)
-            span.set_status(_api().Status(_api().StatusCode.ERROR, str(error)))
+            span.set_status(tracing().Status(tracing().StatusCode.ERROR, str(error)))
         span.end(end_time=time.time_ns())

@@ -90,8 +90,11 @@ def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
 class ScriptedGeneration:
     """Stands in for `specstream.Generation`: yields prepared chunks, one per loop turn.
 
-    If it is ``timed``, each chunk comes its ``t_ms`` after the request. ``needed`` records what
-    `needed_by` was told.
+    If it is ``timed``, each chunk comes its ``t_ms`` after the request.
+
+    Attributes:
+        ahead: The chunks that were not read yet.
+        needed: What `needed_by` was told.
     """
 
     error: SpecstreamError | None = None
@@ -103,7 +106,7 @@ class ScriptedGeneration:
         *,
         timed: bool = False,
     ) -> None:
-        self._chunks = list(chunks)
+        self.ahead = list(chunks)
         self._gate = gate
         self._began = anyio.current_time() if timed else None
         self._sent: list[Chunk] = []
@@ -120,12 +123,12 @@ class ScriptedGeneration:
             with anyio.CancelScope() as self._waiting:
                 if gate is not None:
                     await gate.wait()
-                if self._began is not None and self._chunks:
-                    await anyio.sleep_until(self._began + self._chunks[0].t_ms / 1e3)
+                if self._began is not None and self.ahead:
+                    await anyio.sleep_until(self._began + self.ahead[0].t_ms / 1e3)
         await anyio.lowlevel.checkpoint()
-        if self._finish is not None or not self._chunks:
+        if self._finish is not None or not self.ahead:
             raise StopAsyncIteration
-        chunk = self._chunks.pop(0)
+        chunk = self.ahead.pop(0)
         self._sent.append(chunk)
         self._finish = chunk.finish_reason
         return chunk

@@ -92,7 +92,8 @@ class DraftVocabulary:
         return torch.cat(parts), wanted.flatten().cumsum(0).view(wanted.shape) - 1
 
 
-_BLOCK_BYTES = 400 << 20  # shards that are shuffled together, unless one alone is larger
+BLOCK_BYTES = 400 << 20
+"""Of the shards that are shuffled together, unless one alone is larger."""
 _LEAST = 2  # tokens of a sequence, of which the second can be predicted
 
 
@@ -172,7 +173,7 @@ class Batches:
         size = 0
         for name in names:
             more = self.replies.size(name)
-            if not blocks or size + more > _BLOCK_BYTES:
+            if not blocks or size + more > BLOCK_BYTES:
                 blocks.append([])
                 size = 0
             blocks[-1].append(name)

@@ -184,6 +184,9 @@ class BlockTrainee:
         anchors: Blocks of each sequence in a training step.
         decay: The loss at position i of a block has the weight ``exp(-(i - 1) / decay)``, since later
             positions are reached less often.
+
+    Attributes:
+        rotary: The table of the head's rotary embedding.
     """
 
     def __init__(
@@ -214,7 +217,7 @@ class BlockTrainee:
             causal=(False,) * layers,
             windows=(None,) * layers,
         )
-        self._rotary = rotary_of(shape, self._embedding)
+        self.rotary = rotary_of(shape, self._embedding)
         self.module: BlockModule = BlockModule(shape).to(self._embedding.device)
         _begin(self.module, inner)
 
@@ -224,8 +227,8 @@ class BlockTrainee:
         anchors, real = random_places(batch.replies[:, 1:], self._anchors)
         offsets = torch.arange(size, device=device)
         positions = anchors.unsqueeze(-1) + offsets  # [b, blocks, size]
-        x = self._blocks(batch.token_ids, anchors)
-        rotary = self._rotary.upto(batch.token_ids.shape[1] + size)
+        x = self.blocks(batch.token_ids, anchors)
+        rotary = self.rotary.upto(batch.token_ids.shape[1] + size)
         seen = _seen(anchors, batch.token_ids.shape[1], size)
         states = batch.states.float()
         out = self.module(states, x.flatten(1, 2), rotary, positions.flatten(1), seen)
@@ -233,7 +236,7 @@ class BlockTrainee:
         weights = torch.exp(-offsets[:-1] / self._decay)
         return losses_at(anchors + 1, real, out, batch, self._head, weights, acceptance)
 
-    def _blocks(self, tokens: Tensor, anchors: Tensor) -> Tensor:
+    def blocks(self, tokens: Tensor, anchors: Tensor) -> Tensor:
         """Return the embeddings ``[b, blocks, size, hidden]`` of anchors and the masks after them."""
         ids = torch.full((*anchors.shape, self.shape.block_size), self.shape.mask_token_id)
         ids = ids.to(tokens.device)

@@ -164,6 +164,10 @@ class Learner:
         trainee: A copy of the draft, to be trained.
         served: The draft in service.
         clock: A clock in seconds.
+
+    Attributes:
+        buffer: The replies that are kept.
+        width: The most tokens of a pass.
     """
 
     def __init__(
@@ -178,8 +182,8 @@ class Learner:
         self._clock, self._order = clock, random.Random(0)
         self._extras = Extras((*trainee.depths, len(target.decoder.weights.layers)))
         target.check_states(self._extras.depths)
-        self._buffer = Buffer(config.max_replies, config.max_tokens, config.longest)
-        self._new, self._wanted, self._width = 0, config.every, config.step_tokens
+        self.buffer = Buffer(config.max_replies, config.max_tokens, config.longest)
+        self._new, self._wanted, self.width = 0, config.every, config.step_tokens
         self._work: Generator[None, None, None] | None = None
         self._times = list[float]()  # milliseconds of the current round's steps
         self._report = LearningReport()
@@ -189,11 +193,11 @@ class Learner:
     @property
     def report(self) -> LearningReport:
         """A copy of the report, with the present sizes of the buffer."""
-        return replace(self._report, replies=len(self._buffer), tokens=self._buffer.tokens)
+        return replace(self._report, replies=len(self.buffer), tokens=self.buffer.tokens)
 
     def keep(self, token_ids: Sequence[int], prompt_length: int) -> None:
         """Keep a copy of a finished reply: ``prompt_length`` tokens of a prompt, then the reply."""
-        self._new += self._buffer.add(token_ids, prompt_length)
+        self._new += self.buffer.add(token_ids, prompt_length)
 
     def step(self) -> bool:
         """Take one small step; return False if there is nothing to learn at present.
@@ -231,9 +235,9 @@ class Learner:
         """
         slow, limit = sorted(self._times)[len(self._times) * 3 // 4], self._config.step_ms
         if slow > limit:
-            self._width = max(_NARROWEST, self._width // 2)
+            self.width = max(_NARROWEST, self.width // 2)
         elif slow < limit / 4:
-            self._width = min(self._config.step_tokens, self._width * 2)
+            self.width = min(self._config.step_tokens, self.width * 2)
         self._times.clear()
 
     def close(self) -> None:
@@ -253,12 +257,12 @@ class Learner:
             _log.error("the improved draft can't be written to %s: %s", out, error)
 
     def _round(self) -> Generator[None, None, None]:
-        replies = list(self._buffer)
+        replies = list(self.buffer)
         for kept in replies:
             if kept.states is None:
                 yield from self._read(kept)
-        held = [w for kept in replies if kept.held for w in kept.windows(self._width)]
-        lessons = [w for kept in replies if not kept.held for w in kept.windows(self._width)]
+        held = [w for kept in replies if kept.held for w in kept.windows(self.width)]
+        lessons = [w for kept in replies if not kept.held for w in kept.windows(self.width)]
         if not held or not lessons:
             self._report.says = "too few replies were kept to hold one out"
             return
@@ -317,9 +321,9 @@ class Learner:
     def _read(self, kept: Kept) -> Generator[None, None, None]:
         """Compute the target's hidden states of a reply, one pass per step."""
         cache, parts = self._target.new_cache(), list[Tensor]()
-        for start in range(0, len(kept.ids), self._width):
+        for start in range(0, len(kept.ids), self.width):
             with torch.inference_mode():
-                ids = to_device(kept.ids[start : start + self._width], self._target.device)
+                ids = to_device(kept.ids[start : start + self.width], self._target.device)
                 item = ForwardInput(ids, cache)
                 parts += self._target.forward([item], self._extras).states
             yield

@@ -204,7 +204,7 @@ class Passes:
     def __init__(self, recognizer: WhisperRecognizer, patch: pytest.MonkeyPatch) -> None:
         self.frames: list[int] = []
         self.untrusted: set[int] = set()
-        patch.setattr(recognizer, "_pass", self.read)
+        patch.setattr(recognizer, "transcribe", self.read)
 
     def read(self, audio: Any, language: str | None, frames: int) -> tuple[Transcript, bool]:
         self.frames.append(frames)
@@ -246,13 +246,13 @@ async def test_audio_that_needs_the_whole_window_is_read_once(
 async def test_a_short_answer_takes_one_short_pass(
     say: Any, recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, frames = recognizer._pass, list[int]()
+    read, frames = recognizer.transcribe, list[int]()
 
     def counted(audio: Any, language: str | None, window: int) -> tuple[Transcript, bool]:
         frames.append(window)
         return read(audio, language, window)
 
-    monkeypatch.setattr(recognizer, "_pass", counted)
+    monkeypatch.setattr(recognizer, "transcribe", counted)
     for answer in ("Yes.", "Two.", "Thank you."):
         resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
         stream.add(resampler.push(pcm(say(answer))) + resampler.flush())
@@ -340,7 +340,7 @@ def test_smart_turn_reads_what_whisper_reads() -> None:
     assert package is not None and package.submodule_search_locations is not None
     network = Path(package.submodule_search_locations[0]) / "data" / "silero_vad.onnx"
     detector = SmartTurnDetector(model=network)
-    detector._judge = Network()
+    detector.network = Network()
     sound = (np.sin(np.arange(3 * 16_000) * 0.05) * 8000).astype("<i2")
     assert detector.ended(sound.tobytes()) == 0.75
     padded = np.pad(sound.astype(np.float32) / 32768, (5 * 16_000, 0))

@@ -43,7 +43,7 @@ class Multilingual:
 @pytest.fixture
 def multilingual(monkeypatch: pytest.MonkeyPatch) -> Multilingual:
     made = Multilingual()
-    monkeypatch.setattr(module, "_load", lambda model, **options: made)
+    monkeypatch.setattr(module, "load_model", lambda model, **options: made)
     return made
 
 

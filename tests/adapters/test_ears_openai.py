@@ -55,7 +55,7 @@ def opened(server: AudioServer, language: str | None = None, **options: Any) -> 
 
 async def closed(stream: OpenAITranscription) -> None:
     await stream.aclose()
-    await stream._recognizer.aclose()
+    await stream.recognizer.aclose()
 
 
 async def test_our_own_server_is_such_a_server() -> None:

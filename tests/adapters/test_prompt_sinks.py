@@ -125,7 +125,7 @@ async def test_a_sink_that_nobody_takes_from_stays_small() -> None:
     for sink in sinks:
         for number in range(500):
             sink.add(shot(number))
-        assert len(sink._shots) == 64
+        assert len(sink.shots) == 64
     assert sinks[1].dropped == 496  # type: ignore[attr-defined]
 
 
@@ -134,7 +134,7 @@ async def test_interactions_have_ids_of_their_own() -> None:
     for item in (shot(0), shot(1), Revoke(15)):
         sink.add(item)
         if isinstance(item, Revoke):
-            assert [s.prompt for s in sink._waiting.values()] == ["0.0"]
+            assert [s.prompt for s in sink.waiting.values()] == ["0.0"]
         taken = await sink.next()
         assert taken is not None
         frame = sink.interaction(taken, transition_chunks=2)

@@ -141,7 +141,7 @@ async def test_a_failing_library_is_reported_and_forgotten(
     library: EspeakLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     voice = EspeakVoice()
-    monkeypatch.setattr(library._lib, "espeak_Synth", lambda *_: -1)
+    monkeypatch.setattr(library.lib, "espeak_Synth", lambda *_: -1)
     with pytest.raises(AdapterFailed, match="status -1"):
         await speak(voice, "hello")
     monkeypatch.undo()
@@ -183,7 +183,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_without_loader_and_library_the_way_out_is_named(fresh: pytest.MonkeyPatch) -> None:
     fresh.setitem(sys.modules, "espeakng_loader", None)
-    fresh.setattr(espeak_library, "_SYSTEM_NAMES", ("libespeak-ng-missing.so",))
+    fresh.setattr(espeak_library, "SYSTEM_NAMES", ("libespeak-ng-missing.so",))
     advice = r"pip install espeakng-loader.*reference.*libespeak-ng-missing"
     with pytest.raises(AdapterUnavailable, match=advice):
         EspeakVoice()
@@ -192,10 +192,10 @@ def test_without_loader_and_library_the_way_out_is_named(fresh: pytest.MonkeyPat
 
 
 def test_a_library_that_is_something_else_is_passed_over(fresh: pytest.MonkeyPatch) -> None:
-    other = str(np.linalg._umath_linalg.__file__)
+    other = str(np.random.mtrand.__file__)
     loader = SimpleNamespace(get_library_path=lambda: other, get_data_path=lambda: "/nowhere")
     fresh.setitem(sys.modules, "espeakng_loader", loader)
-    fresh.setattr(espeak_library, "_SYSTEM_NAMES", ())
+    fresh.setattr(espeak_library, "SYSTEM_NAMES", ())
     with pytest.raises(AdapterUnavailable, match="espeak_Initialize"):
         EspeakVoice()
 
@@ -203,8 +203,8 @@ def test_a_library_that_is_something_else_is_passed_over(fresh: pytest.MonkeyPat
 def test_the_system_library_is_the_second_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = SimpleNamespace(get_library_path=lambda: "/a/lib.so", get_data_path=lambda: "/a/data")
     monkeypatch.setitem(sys.modules, "espeakng_loader", loader)
-    first, second, *_ = espeak_library._candidates()
+    first, second, *_ = espeak_library.candidates()
     assert first == ("/a/lib.so", b"/a/data")
     assert second == ("libespeak-ng.so.1", None)
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
-    assert next(espeak_library._candidates()) == second
+    assert next(espeak_library.candidates()) == second

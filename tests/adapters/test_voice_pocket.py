@@ -90,7 +90,7 @@ async def test_a_model_that_breaks_is_a_typed_error(
         raise RuntimeError("out of sorts")
 
     model = shared_model(str(folder), None)
-    monkeypatch.setattr(model._model, "generate_audio_stream", broken)
+    monkeypatch.setattr(model.model, "generate_audio_stream", broken)
     with pytest.raises(AdapterFailed, match="out of sorts"):
         async for _ in voice.synthesize(phrase("Hello.")):
             pass

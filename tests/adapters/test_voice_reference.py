@@ -9,7 +9,7 @@ import pytest
 
 from specstream.types import PAUSE, Mark, Phrase, Span, SpeechBuffer
 from specstream_adapters.voice import ReferenceVoice, reference
-from specstream_adapters.voice.reference import _sound
+from specstream_adapters.voice.reference import sound_of
 
 TEXT = "The voice says: seven fish, $3.50 each! Is that all?"
 
@@ -53,9 +53,9 @@ async def test_only_what_was_asked_for_is_rendered(monkeypatch: pytest.MonkeyPat
     def counted(*args: object) -> object:
         nonlocal rendered
         rendered += 1
-        return _sound(*args)
+        return sound_of(*args)
 
-    monkeypatch.setattr(reference, "_sound", counted)
+    monkeypatch.setattr(reference, "sound_of", counted)
     stream = ReferenceVoice().synthesize(phrase("mmm " * 50_000))
     for _ in range(3):
         await anext(stream)
@@ -93,7 +93,7 @@ async def test_speed_and_pitch() -> None:
 def held(phone: str, pitch: float = 110.0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The middle of a long ``phone`` at 24 kHz."""
     wave: np.ndarray[tuple[int], np.dtype[np.float64]]
-    wave = _sound(phone, 9600, 24_000, pitch, 0).astype(float)[2400:7200]
+    wave = sound_of(phone, 9600, 24_000, pitch, 0).astype(float)[2400:7200]
     return wave
 
 

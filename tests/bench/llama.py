@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,6 +27,7 @@ class FakeLlama:
 
     vocabulary = 258
     ends_after = 99
+    latest: ClassVar[Any] = None  # the model that was loaded last
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class FakeLlama:
     ) -> None:
         if "broken" in model_path:
             raise ValueError(f"Failed to load model from file: {model_path}")
+        FakeLlama.latest = self
         self.n_threads = (n_threads, n_threads_batch)
         self.n_ctx = n_ctx
         self.n_tokens = 0

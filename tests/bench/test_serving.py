@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_all_servers_stream_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_SETTLE_S", 0.1)
+    monkeypatch.setattr(serving, "SETTLE_S", 0.1)
     told: list[str] = []
     figures = await serving.measure_serving(3, 1.0, 1, told.append)
     assert len(told) == len(figures) == 5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
 
+from specstream.client import resume
 from specstream.client.client import RealtimeClient, TextDelta
-from specstream.client.resume import ResumingSocket
+from specstream.client.dial import dial
 from specstream.errors import ConnectionFailed
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Gate, Stand, end_of, read, text_of, wait_for
@@ -16,35 +18,52 @@ from tests.server.doubles import Gate, Stand, end_of, read, text_of, wait_for
 WORDS = " ".join(f"word{number}" for number in range(60)) + "."
 
 
-def cut(client: RealtimeClient) -> None:
-    socket = client.exchange._socket
-    assert isinstance(socket, ResumingSocket)
-    socket._socket.transport.abort()
+class Line:
+    """The connections that clients make; ``before`` is awaited before each but the first."""
+
+    def __init__(self) -> None:
+        self.sockets: list[Any] = []
+        self.before: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+
+    async def dial(self, url: str, **options: Any) -> Any:
+        if self.sockets:
+            await self.before()
+        made = await dial(url, **options)
+        self.sockets.append(made[0])
+        return made
+
+    def cut(self) -> None:
+        self.sockets[-1].transport.abort()
 
 
-async def test_a_reply_goes_on_over_connections_that_break() -> None:
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    made = Line()
+    monkeypatch.setattr(resume, "dial", made.dial)
+    return made
+
+
+async def test_a_reply_goes_on_over_connections_that_break(line: Line) -> None:
     stand = Stand(ScriptedEngine([WORDS, "fine."]), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url) as client:
         reply, events = client.respond("Hi", audio=False), list[Any]()
         async for event in reply:
             events.append(event)
             if len(events) % 9 == 4:
-                cut(client)
+                line.cut()
         assert text_of(events) == WORDS and end_of(events).status == "completed"
-        cut(client)
+        line.cut()
         again = await read(client.respond("And?", audio=False))
         assert text_of(again) == "fine."
     assert stand.server.counters.sessions_total == 1
     assert [m["content"] for m in stand.engine.requests[1][0]] == ["Hi", WORDS, "And?"]
 
 
-async def test_what_was_sent_into_a_broken_connection_is_sent_again() -> None:
+async def test_what_was_sent_into_a_broken_connection_is_sent_again(line: Line) -> None:
     stand = Stand(ScriptedEngine(["one.", "two."]), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url) as client:
         for number in range(6):
-            socket = client.exchange._socket
-            assert isinstance(socket, ResumingSocket)
-            broken = socket._socket
+            broken = line.sockets[-1]
             original, sent = broken.send, 0
 
             async def lost(message: str, broken: Any = broken, original: Any = original) -> None:
@@ -54,13 +73,13 @@ async def test_what_was_sent_into_a_broken_connection_is_sent_again() -> None:
                     broken.transport.abort()
                 await original(message)
 
-            broken.send = lost  # type: ignore[method-assign,assignment]
+            broken.send = lost
             assert text_of(await read(client.respond(f"{number}", audio=False)))
     users = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
     assert users == [str(number) for number in range(6)]
 
 
-async def test_a_session_that_is_gone_is_an_error() -> None:
+async def test_a_session_that_is_gone_is_an_error(line: Line) -> None:
     gate = Gate()
     stand = Stand(ScriptedEngine([WORDS], gate=gate), voice=None, resume_s=0.01)
     async with stand.running(), RealtimeClient.connect(stand.url, resume_s=0.5) as client:
@@ -68,15 +87,9 @@ async def test_a_session_that_is_gone_is_an_error() -> None:
         gate.open()
         first = await anext(aiter(reply))
         assert isinstance(first, TextDelta)
-        socket: Any = client.exchange._socket
-        plain, held = socket._again, anyio.Event()
-
-        async def late(query: str) -> Any:
-            await held.wait()
-            return await plain(query)
-
-        socket._again = late
-        cut(client)
+        held = anyio.Event()
+        line.before = held.wait
+        line.cut()
         async with anyio.create_task_group() as group:
             group.start_soon(_release, stand, held)
             with pytest.raises(ConnectionFailed, match="can't be resumed"):
@@ -88,30 +101,28 @@ async def _release(stand: Stand, held: anyio.Event) -> None:
     held.set()
 
 
-async def test_without_resuming_a_broken_connection_is_an_error() -> None:
+async def test_without_resuming_a_broken_connection_is_an_error(line: Line) -> None:
     stand = Stand(ScriptedEngine([WORDS]), voice=None)
     async with stand.running(), RealtimeClient.connect(stand.url, resume_s=0) as client:
         reply = client.respond("Hi", audio=False)
         await anext(aiter(reply))
-        socket: Any = client.exchange._socket
-        socket.transport.abort()
+        line.cut()
         with pytest.raises(ConnectionFailed):
             await read(reply)
 
 
-async def test_a_server_that_stops_for_good_is_told_in_time() -> None:
+async def test_a_server_that_stops_for_good_is_told_in_time(line: Line) -> None:
     stand = Stand(ScriptedEngine([WORDS]), voice=None)
     async with stand.running():
         async with RealtimeClient.connect(stand.url, resume_s=0.3) as client:
             reply = client.respond("Hi", audio=False)
             await anext(aiter(reply))
-            socket: Any = client.exchange._socket
             address = stand.url.replace(str(stand.port), "1")
 
-            async def nobody(query: str) -> Any:
+            async def nobody() -> None:
                 raise ConnectionFailed(f"no Realtime server answers at {address}")
 
-            socket._again = nobody
-            cut(client)
+            line.before = nobody
+            line.cut()
             with pytest.raises(ConnectionFailed, match="answers"):
                 await read(reply)

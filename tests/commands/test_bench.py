@@ -214,10 +214,10 @@ def test_a_peer_that_breaks_is_told_and_left_out(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(self: PeerArm, ask: object) -> None:
+    async def broken(self: PeerArm, *asked: object) -> None:
         raise ValueError("a static cache is not supported")
 
-    monkeypatch.setattr(PeerArm, "_run", broken)
+    monkeypatch.setattr(PeerArm, "run", broken)
     argv = ["--arms", "own,auto,generate", "--limit", "1", "--domains", "chat"]
     assert bench(*pair, *argv, "--out", str(tmp_path)) == 0
     values = last_line(capsys)

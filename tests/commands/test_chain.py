@@ -29,7 +29,7 @@ async def test_an_adapter_of_another_kind_is_refused_at_once() -> None:
 
 def test_speed_and_pitch_reach_any_voice() -> None:
     made = stage_or_adapter("voice", "reference", speed=2.0, pitch=1.5)
-    assert (made._speed, made._pitch) == (2.0, 165.0)
+    assert (made.speed, made.pitch_hz) == (2.0, 165.0)
     pytest.importorskip("hibari")
     with pytest.raises(ConfigError, match="pitch.*hibari"):
         stage_or_adapter("voice", "auto", pitch=1.5)  # no other voice takes its place

@@ -257,10 +257,10 @@ def test_the_bundled_pair_says_what_it_can_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A first question that it can't answer looks like a broken program."""
-    monkeypatch.setattr(chat, "_tell", print)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     hint = "try: Tell me a story about a brave little fox. (--target smollm2 answers questions)"
     for target, shown in ((DEFAULT_TARGET, True), ("smollm2", False)):
-        chat._greet(target)
+        chat.greet(target)
         assert (hint in capsys.readouterr().out) == shown
 
 

@@ -16,7 +16,6 @@ from specstream.commands import pull as module
 from specstream.commands.main import main
 from specstream.models.catalogue import KNOWN, PULLED
 from specstream.models.kept import folder_of, parameters_of, read_record, size_of
-from specstream.models.pull import Sources
 from tests.models.made import NO_HUB, World
 from tests.support.missing import install
 
@@ -63,7 +62,7 @@ async def test_a_terminal_has_one_line_that_is_rewritten(
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    told = module._Shown(sys.stderr)
+    told = module.Shown(sys.stderr)
     told.tell("downloading x==1", 20_000_000, 93_000_000)
     told.tell("downloading x==1", 90_000_000, 93_000_000)
     told.tell("converting", 1, 272)
@@ -77,10 +76,6 @@ async def test_a_terminal_has_one_line_that_is_rewritten(
         "weights 1 of 272, about 1 s left",
         "",
     ]
-
-
-def test_the_command_converts_with_the_real_converter() -> None:
-    assert Sources(module._convert).convert is module._convert
 
 
 def test_the_list_has_what_is_here_and_what_can_be_pulled(

@@ -7,7 +7,9 @@ its two uniforms; here its steps must be at the rules' cumulative probabilities.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -144,18 +146,22 @@ def test_the_comparison_sees_a_wrong_implementation(monkeypatch: pytest.MonkeyPa
     def no_residual(own: Tensor, drafted: Tensor, weight: float) -> Tensor:
         return own
 
-    for residual in (full_weight, no_residual):
+    def by_blocks(tokens: Any, target: Any, draft: Any, rule: Rule, noise: Any) -> Any:
+        return right(tokens, target, draft, "block", noise)
+
+    right = verify_sequentially
+    for wrong in (full_weight, no_residual):
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_residual", residual)
+            patch.setattr(module, "residual", wrong)
             with pytest.raises(AssertionError):
                 test_the_accepted_count_has_the_distribution_of_the_rule("block", 4)
             with pytest.raises(AssertionError):
                 test_the_following_token_has_the_distribution_of_the_rule("block", 4)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_without", lambda own, token: own)
+        patch.setattr(module, "without", lambda own, token: own)
         with pytest.raises(AssertionError):
             test_the_following_token_has_the_distribution_of_the_rule("deterministic", 2)
     with monkeypatch.context() as patch:
-        patch.setitem(module._FIND, "ratio", module._block)
+        patch.setattr(sys.modules[__name__], "verify_sequentially", by_blocks)
         with pytest.raises(AssertionError):
             test_the_accepted_count_has_the_distribution_of_the_rule("ratio", 2)

@@ -118,8 +118,8 @@ def test_what_is_no_number_is_left_to_the_rule(made: Callable[[], Iterator[Tree]
 @pytest.mark.parametrize(
     ("part", "wrong", "made"),
     [
-        ("_without", lambda own, tokens: own, trees),  # children may follow
-        ("_residual", lambda own, drawn, weight: own, drawn_trees),  # nothing is taken off
+        ("without", lambda own, tokens: own, trees),  # children may follow
+        ("residual", lambda own, drawn, weight: own, drawn_trees),  # nothing is taken off
         ("_normalised", lambda row, otherwise: row, drawn_trees),
     ],
 )

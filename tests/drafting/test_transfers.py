@@ -69,7 +69,7 @@ def steps(values: dict[str, Any], **options: Any) -> list[list[str]]:
     proposer = DraftModelProposer(
         DraftProposerConfig(num_tokens=4), ModelRunner(noisy_copy(MODEL, 0.1)), frozenset()
     )
-    proposer._looks = False
+    proposer.looks = False
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=(EOS,), **options)
     params = SamplingParams(max_tokens=24, **values)
     asked = [ask(core, "abab" * n, params, noise=4) for n in (1, 2)]

@@ -83,13 +83,17 @@ def proposer(kind: str, model: PreTrainedModel = MODEL, noise: float = 0.15) -> 
 
 
 def mirror(
-    model: PreTrainedModel = MODEL, noise: float = 0.15, eos_ids: frozenset[int] = frozenset({EOS})
+    model: PreTrainedModel = MODEL,
+    noise: float = 0.15,
+    eos_ids: frozenset[int] = frozenset({EOS}),
+    pool: Executor | None = None,
 ) -> MirrorProposer:
-    """Its second thread is the engine's own: every branch is finished, so rounds can be repeated."""
+    """Its second thread is by default the engine's own: every branch is finished, so rounds repeat."""
     draft = ModelRunner(noisy_copy(model, noise))
     proposer = DraftModelProposer(DraftProposerConfig(num_tokens=5), draft, eos_ids)
     config, leave = MirrorProposerConfig(num_tokens=5, branches=3), EarlyExit(ModelRunner(model), 1)
-    return MirrorProposer(config, proposer, leave, eos_ids, AtOnce(), Costs({1: 1.0, 2: 1.0}))
+    costs = Costs({1: 1.0, 2: 1.0})
+    return MirrorProposer(config, proposer, leave, eos_ids, pool or AtOnce(), costs)
 
 
 class AtOnce(Executor):

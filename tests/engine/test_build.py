@@ -238,7 +238,7 @@ def test_a_draft_is_read_in_the_targets_dtype(tmp_path: Path) -> None:
     changes = {"draft": str(draft), "proposer": DraftProposerConfig()}
     core = build.build_engine(config.model_copy(update=changes))
     proposer: Any = core.proposer
-    assert proposer._runner.dtype is core.target.dtype is torch.bfloat16
+    assert proposer.runner.dtype is core.target.dtype is torch.bfloat16
 
 
 def test_trees_are_refused_for_a_target_that_sees_a_window_of_the_text(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_quota_of_a_container_counts_as_cores_and_is_told(
 ) -> None:
     file = tmp_path / "cpu.max"
     file.write_text(text)
-    monkeypatch.setattr(cores, "_V2", file)
+    monkeypatch.setattr(cores, "QUOTA_FILE", file)
     monkeypatch.setattr(cores, "cores_here", lambda: 8)
     assert default_threads() == threads
     assert host_facts(0)["cores"].endswith(f"may be used{words}")

@@ -22,11 +22,11 @@ from tests.support.tiny import answered, ask, auto_proposer, make_core, noisy_co
 def test_the_draft_reads_a_long_prompt_in_parts() -> None:
     draft = proposer("draft")
     assert isinstance(draft, DraftModelProposer)
-    draft._prefill_chunk = 8
+    draft.prefill_chunk = 8
     core = make_core(MODEL, TOKENIZER, draft, eos_ids=(), prefill_chunk=8)
     text = "abc" * 20
     request, inbox = ask(core, text, SamplingParams(max_tokens=40))
-    worst, runner = 0, cast(ModelRunner, draft._runner)
+    worst, runner = 0, cast(ModelRunner, draft.runner)
     while request.finish_reason is None:
         before = runner.forwards
         core.step()
@@ -46,13 +46,13 @@ def test_the_draft_reads_the_end_of_a_long_prompt_only(monkeypatch: pytest.Monke
     draft = windowed(8)
     core = make_core(MODEL, TOKENIZER, draft, eos_ids=())
     read: list[int] = []
-    forward = draft._runner.forward
+    forward = draft.runner.forward
 
     def spy(inputs: list[ForwardInput]) -> ForwardOutput:
         read.extend(item.token_ids.shape[0] for item in inputs)
         return forward(inputs)
 
-    monkeypatch.setattr(draft._runner, "forward", spy)
+    monkeypatch.setattr(draft.runner, "forward", spy)
     for text in ("abc" * 20, "abc" * 20 + "tell me more", "xyz"):  # turns of one conversation
         read.clear()
         request, inbox = answered(core, text, SamplingParams(max_tokens=40), session="s")
@@ -116,7 +116,7 @@ def test_a_processor_that_makes_the_draft_write_such_a_token_breaks_nothing(
     temperature: float, looks: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     proposer = narrow_draft("draft")
-    proposer._looks = looks
+    proposer.looks = looks
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     params = SamplingParams(temperature, max_tokens=24, processors=(forced,))
     request, inbox = answered(core, "abc", params)

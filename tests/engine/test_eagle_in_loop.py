@@ -100,7 +100,7 @@ class Watched(EagleProposer):
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         super().read(requests, states)
         for request, new in zip(requests, states, strict=True):
-            kept = self._sequences[request.slot]
+            kept = self.sequences[request.slot]
             assert kept.told == new.start + new.states.shape[0]
             self.checked += 1
 
@@ -115,17 +115,17 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
         request, inbox = answered(core, text, SamplingParams(max_tokens=15), session="s")
         assert inbox.token_ids == wanted
         assert request.stats.drafted > 0
-        assert len(proposer._sequences) == 1
+        assert len(proposer.sequences) == 1
         text += " and the dog" if turn % 2 else " sat"
     assert proposer.checked > 20
     core.slots.forget("s")
-    assert proposer._sequences == {}
+    assert proposer.sequences == {}
 
 
 def test_a_cancelled_request_leaves_nothing_behind() -> None:
     proposer = eagle()
     core = engine(proposer)
-    check_cancelled(core, proposer._sequences)
+    check_cancelled(core, proposer.sequences)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])

@@ -56,7 +56,7 @@ def test_a_broken_proposer_costs_speed_and_nothing_else(
     with monkeypatch.context() as patch:
         assert isinstance(core.proposer, DraftModelProposer)
         for passes in ("forward", "chain"):
-            patch.setattr(core.proposer._runner, passes, explode)
+            patch.setattr(core.proposer.runner, passes, explode)
         core.step()
     assert "proposer broke" in caplog.text
     run_until_idle(core)

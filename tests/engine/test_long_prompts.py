@@ -135,9 +135,7 @@ async def test_only_so_many_long_prompts_wait_and_closing_ends_them(
             group.start_soon(ask)
         while EngineBusy not in found:
             await anyio.lowlevel.checkpoint()
-        closing = engine._host.worker
-        assert closing is not None
-        closing.close()
+        group.start_soon(engine.__aexit__)
         while len(found) < 4:
             await anyio.lowlevel.checkpoint()
         watched.gate.set()

@@ -61,7 +61,7 @@ def test_counters_agree_with_a_count_of_the_passes(
         self: Decoder, inputs: Sequence[ForwardInput], extras: Extras = PLAIN, *fit: Any
     ) -> ForwardOutput:
         nonlocal passes
-        passes += self is core.target._decoder and extras.logits
+        passes += self is core.target.decoder and extras.logits
         return run(self, inputs, extras, *fit)
 
     monkeypatch.setattr(Decoder, "__call__", count)
@@ -109,7 +109,7 @@ def test_a_stop_inside_an_accepted_block_ends_it_there(kind: str) -> None:
         assert request.text == shown
         last = inbox.chunks[-1]
         inside += last.drafted > len(last.token_ids)
-        kept = core.slots._kept[f"s{number % 3}"]
+        kept = core.slots.kept[f"s{number % 3}"]
         assert kept.rows == request.token_ids[: kept.cache.length]
         assert kept.cache.length >= len(request.token_ids) - 1 - (reason == "stop")
     # On a busy machine `auto` may find that no draft pays; those that it chooses among must draft.
@@ -168,7 +168,7 @@ def test_cancel_ends_within_one_round_and_frees_the_place(after: int) -> None:
     assert inbox.text == request.text
     drafts = core.proposer
     assert isinstance(drafts, DraftModelProposer)
-    assert not drafts._sequences
+    assert not drafts.sequences
 
 
 def test_the_next_turn_reads_only_what_is_new() -> None:
@@ -184,11 +184,11 @@ def test_the_next_turn_reads_only_what_is_new() -> None:
         same += 1
     assert second.reused >= min(same, 6)
     answered(core, "zzz", SamplingParams(max_tokens=1), session="t")
-    assert len(core.slots._kept) == 1  # the older conversation had to go
+    assert len(core.slots.kept) == 1  # the older conversation had to go
     core.slots.forget("t")
     drafts = core.proposer
     assert isinstance(drafts, DraftModelProposer)
-    assert not drafts._sequences
+    assert not drafts.sequences
 
 
 @pytest.mark.parametrize("room", [1, 2, 9])
@@ -235,10 +235,10 @@ def test_a_conversation_that_ends_while_it_is_answered_leaves_no_cache() -> None
     core.slots.forget("s")
     inbox.delivery.cancelled = True
     run_until_idle(core)
-    assert (len(core.slots._kept), core.slots.in_use) == (0, 0)
+    assert (len(core.slots.kept), core.slots.in_use) == (0, 0)
     core.slots.forget("s")
     answered(core, "abc", SamplingParams(max_tokens=2), session="s")
-    assert len(core.slots._kept) == 1
+    assert len(core.slots.kept) == 1
 
 
 def test_a_full_line_is_refused_and_the_rest_served() -> None:

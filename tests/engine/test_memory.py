@@ -100,15 +100,15 @@ def test_caches_of_idle_conversations_make_room_the_oldest_first() -> None:
     few = SamplingParams(max_tokens=3)
     for session in ("a", "b", "c"):
         answered(core, "abab", few, session=session)
-    assert len(core.slots._kept) == 3
+    assert len(core.slots.kept) == 3
     _, inbox = ask(core, "abab", LONG, session="c")  # its own cache counts as memory it has
     core.step()
-    assert list(core.slots._kept) == ["a", "b"]
+    assert list(core.slots.kept) == ["a", "b"]
     run_until_idle(core)
-    assert len(core.slots._kept) == 3
+    assert len(core.slots.kept) == 3
     ask(core, "zq", LONG)
     core.step()
-    assert list(core.slots._kept) == ["c"]
+    assert list(core.slots.kept) == ["c"]
     run_until_idle(core)
     assert len(inbox.token_ids) == 300
 

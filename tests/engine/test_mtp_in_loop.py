@@ -108,16 +108,16 @@ def test_turns_of_a_conversation_share_their_rows() -> None:
     for turn in range(4):
         request, inbox = answered(core, text, SamplingParams(max_tokens=15), session="s")
         assert inbox.token_ids == plain_greedy(text, 15)
-        assert request.stats.drafted > 0 and len(proposer._sequences) == 1
+        assert request.stats.drafted > 0 and len(proposer.sequences) == 1
         text += " and the dog" if turn % 2 else " sat"
     core.slots.forget("s")
-    assert proposer._sequences == {}
+    assert proposer.sequences == {}
 
 
 def test_a_cancelled_request_leaves_nothing_behind() -> None:
     proposer = mtp_proposer(MODEL)
     core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=7)
-    check_cancelled(core, proposer._sequences)
+    check_cancelled(core, proposer.sequences)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])

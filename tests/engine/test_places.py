@@ -24,7 +24,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What passes of four and of sixteen requests take, in ms."""
     times = [1.0, 2.0]
     monkeypatch.setattr(places, "pass_ms", lambda target, counts: times)
-    monkeypatch.setattr(places, "_free_bytes", lambda target: 2**30)
+    monkeypatch.setattr(places, "free_bytes", lambda target: 2**30)
     return times
 
 
@@ -58,7 +58,7 @@ def test_four_where_memory_has_no_room_for_more(
 ) -> None:
     each = RUNNER.cache_bytes(min(2048, RUNNER.context_length))
     for free, chosen in ((32 * each, 16), (32 * each - 2, 4)):
-        monkeypatch.setattr(places, "_free_bytes", lambda target, free=free: free)
+        monkeypatch.setattr(places, "free_bytes", lambda target, free=free: free)
         assert choose_places(RUNNER) == chosen
 
 
@@ -75,7 +75,7 @@ def test_the_time_of_passes_is_measured_and_leaves_nothing_behind() -> None:
 
 
 def test_the_memory_that_is_free_is_read() -> None:
-    assert 2**20 < places._free_bytes(RUNNER) < 2**50
+    assert 2**20 < places.free_bytes(RUNNER) < 2**50
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(None, 9), (3, 3)])

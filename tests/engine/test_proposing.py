@@ -177,7 +177,7 @@ def test_where_looking_is_a_wait_numbers_are_checked_without_one(
     """As on a GPU: no id reaches the target that names no token, and a round has one transfer."""
     no_looking(monkeypatch)
     made = Spoiling(VALUES[name])
-    made.inner._looks = False  # type: ignore[attr-defined]
+    made.inner.looks = False  # type: ignore[attr-defined]
     core = make_core(MODEL, TOKENIZER, made, eos_ids=(), mode=mode)
     forward = core.target.forward
 

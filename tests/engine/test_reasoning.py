@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 
@@ -148,7 +149,7 @@ def test_a_header_that_never_ends_takes_no_room() -> None:
     reader.add("", ids["<|channel|>"])
     for _ in range(1000):
         assert reader.add("word ") == ""
-    assert len(reader._held) <= 256
+    assert len(pickle.dumps(reader)) < 1_000
 
 
 def test_an_end_that_the_model_shares_with_others_is_no_channel() -> None:

@@ -42,7 +42,7 @@ def written(
     target.script = [*made.encode(text, add_special_tokens=False), EOS]
     proposer = Seer(target, block) if block else OffProposer()
     core = make_core(target, made, proposer, **options)
-    target.start = len(core.admission._prompts.encode([{"role": "user", "content": "q"}], 99).ids)
+    target.start = len(core.admission.prompts.encode([{"role": "user", "content": "q"}], 99).ids)
     inbox = Inbox()
     inbox.delivery.previews = previews
     request, _ = answered(core, "q", params or SamplingParams(), inbox=inbox)

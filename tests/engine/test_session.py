@@ -40,6 +40,10 @@ def engine(pair: tuple[Path, Path]) -> Engine:
     return Engine.load(*pair, proposer="draft", max_unread_chunks=4, dtype="float32")
 
 
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "specstream-engine"}
+
+
 async def read(generation: Generation) -> str:
     return "".join([chunk.text async for chunk in generation])
 
@@ -117,7 +121,7 @@ async def test_an_unread_stream_goes_no_further_than_its_bound(engine: Engine) -
         async with engine.generate("hello", LONG) as unread:
             async with engine.generate("hello", SamplingParams(max_tokens=100)) as other:
                 await read(other)
-            assert unread._delivery.sent <= 4
+            assert unread.request.delivery.sent <= 4
             text = await read(unread)  # and nothing was lost
         async with engine.generate("hello", LONG) as again:
             assert await read(again) == text
@@ -367,7 +371,7 @@ async def test_another_event_loop_is_told_to_ask_where_the_engine_belongs(engine
 
 async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine: Engine) -> None:
     """As a second interrupt does, which cancels every task there is."""
-    stuck, go_on = threading.Event(), threading.Event()
+    stuck, go_on, others = threading.Event(), threading.Event(), engine_threads()
 
     def hold(ids: object, text: object) -> bool:
         stuck.set()
@@ -387,8 +391,7 @@ async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine
         for _ in range(5):
             await asyncio.sleep(0)
     assert talking.cancelled()
-    worker = engine._host.worker
-    assert worker is not None
+    (worker,) = engine_threads() - others
     go_on.set()
     await asyncio.to_thread(worker.join)
 
@@ -433,11 +436,10 @@ def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engin
             raise AssertionError("never entered")
 
     contexts: list[object] = []
-    loop = asyncio.new_event_loop()
+    others, loop = engine_threads(), asyncio.new_event_loop()
     generation = loop.run_until_complete(begin())
     loop.close()
-    worker = engine._host.worker
-    assert worker is not None
+    (worker,) = engine_threads() - others
     for _ in range(2):
         with pytest.raises(EngineClosed, match="event loop that entered this engine is closed"):
             asyncio.run(ask())
@@ -448,8 +450,9 @@ def test_an_engine_whose_event_loop_was_closed_says_so_and_its_thread_ends(engin
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_engine_can_be_left_on_another_event_loop(engine: Engine, closed: bool) -> None:
     """As in a test suite whose fixtures have loops of their own."""
-    loop = asyncio.new_event_loop()
+    others, loop = engine_threads(), asyncio.new_event_loop()
     loop.run_until_complete(engine.__aenter__())
+    assert engine_threads() > others
     if closed:
         loop.close()
     leaving = threading.Thread(target=asyncio.run, args=[engine.__aexit__()], daemon=True)
@@ -457,8 +460,7 @@ def test_an_engine_can_be_left_on_another_event_loop(engine: Engine, closed: boo
     leaving.join(30)
     loop.close()
     assert not leaving.is_alive()
-    assert engine._host.worker is not None
-    assert not engine._host.worker._thread.is_alive()
+    assert engine_threads() <= others
 
 
 @pytest.mark.parametrize("reading", [True, False])

@@ -221,7 +221,7 @@ class World:
 
     def kept(self, session: str) -> tuple[list[int], list[int]]:
         """The rows that a conversation keeps: as the slot says, and as its cache has them."""
-        slot = self.core.slots._kept[session]
+        slot = self.core.slots.kept[session]
         return slot.rows, cast(TableCache, slot.cache).tokens
 
 
@@ -388,11 +388,11 @@ def check_memory(world: World, request: Request, session: str, rows: int) -> Non
     assert world.core.slots.in_use == 0
     if world.kind == "draft":
         inner = cast(DraftModelProposer, world.proposer.inner)
-        assert len(inner._sequences) <= 2
-        for state in inner._sequences.values():
+        assert len(inner.sequences) <= 2
+        for state in inner.sequences.values():
             assert state.rows == cast(TableCache, state.cache).tokens
         if request.sequence.generated > 1 and request.stats.drafted:
-            [mine] = [s for s in inner._sequences.values() if s.request_id == request.id]
+            [mine] = [s for s in inner.sequences.values() if s.request_id == request.id]
             common = min(len(mine.rows), len(request.token_ids))
             assert mine.rows[:common] == request.token_ids[:common]
 

@@ -91,7 +91,7 @@ def _count(
 @contextmanager
 def _strict(context: Context, made: Graphs) -> Iterator[None]:
     """A block in which every replay has its results poisoned and may not wait for the device."""
-    graphs = list(made.passes._graphs.values())
+    graphs = list(made.passes.graphs.values())
     kept = [graph.replay for graph in graphs]
 
     def poisoning(graph: Any, replay: Any) -> Any:

@@ -137,7 +137,7 @@ def runner(context: Context, model: PreTrainedModel, **options: Any) -> ModelRun
     if context.mode != "cpu":
         return ModelRunner(model, **options)
     made = ModelRunner(model, lean=False, **options)
-    made._decoder = pooled_decoder(context, model, _CPU_ROWS)
+    made.decoder = pooled_decoder(context, model, _CPU_ROWS)
     return made
 
 
@@ -185,6 +185,6 @@ def copy_bandwidth(context: Context) -> float:
 def read_bytes(weights: DecoderWeights, rows: int) -> int:
     """Bytes that a pass has to read: every matrix once, and the keys and values of so many rows."""
     head, embedding = weights.head.untyped_storage(), weights.embedding.untyped_storage()
-    tied = head._cdata == embedding._cdata
+    tied = head.data_ptr() == embedding.data_ptr()
     size = weights.nbytes - (0 if tied else weights.embedding.nbytes)
     return size + rows * weights.kv_bytes

@@ -87,4 +87,4 @@ def whole(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
 def valid_rows(cache: PooledCache) -> Tensor:
     """A view of a sequence's valid rows in its pool, ``[layers, 2, length, kv_heads, head_dim]``."""
     start = cache.slot.start
-    return cache._pool.kv[:, :, start : start + cache.length]
+    return cache.pool.kv[:, :, start : start + cache.length]

@@ -134,8 +134,8 @@ KEYS = {"type": "object", "properties": _KEYS, "additionalProperties": False}
 def test_looking_ahead_and_back_never_changes_a_mask(kind: Any, text: str) -> None:
     """1,500 random questions, commits among them, against a matcher that reads from the start."""
     rng = random.Random(5)
-    vocabulary = module._vocabulary(TOKENIZER, SIZE, EOS)
-    fresh = LLMatcher(vocabulary, module._compiled(Grammar(kind, text)))
+    vocabulary = module.vocabulary_of(TOKENIZER, SIZE, EOS)
+    fresh = LLMatcher(vocabulary, module.compiled(Grammar(kind, text)))
     answers = 0
     for _ in range(20):
         grammar, committed = state(kind, text), list[int]()
@@ -265,8 +265,8 @@ def test_a_matcher_that_gives_up_on_a_draft_leaves_what_is_certain() -> None:
     grammar.commit(ids("a")[0])
     path = tuple(ids("b"))
     assert allowed_text(grammar, "b") == "d"
-    assert not grammar._matchers[path].consume_token(ids("x")[0])  # as after a resource limit
-    grammar._known.clear()
+    assert not grammar.matchers[path].consume_token(ids("x")[0])  # as after a resource limit
+    grammar.masks.clear()
     with pytest.raises(SamplingError, match="can't be followed"):
         grammar.allowed(path)
     assert allowed_text(grammar) == "bc"
@@ -304,13 +304,13 @@ async def test_a_grammar_that_ends_too_early_is_refused_before_the_first_token()
 
 
 def test_the_vocabulary_is_built_once_and_few_are_kept() -> None:
-    module._vocabulary.cache_clear()
+    module.vocabulary_of.cache_clear()
     for _ in range(3):
         state("regex", "a")
-    assert module._vocabulary.cache_info().misses == 1
+    assert module.vocabulary_of.cache_info().misses == 1
     for width in range(SIZE, SIZE + 9):
         state("regex", "a", width=width)
-    assert module._vocabulary.cache_info().currsize <= 4
+    assert module.vocabulary_of.cache_info().currsize <= 4
 
 
 async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply() -> None:

@@ -16,7 +16,7 @@ from tests.support.tiny import EOS, byte_tokenizer
 
 def test_a_grammar_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = byte_tokenizer()
-    module._vocabulary.cache_clear()
+    module.vocabulary_of.cache_clear()
     loaded = [name for name in sys.modules if name.partition(".")[0] == "llguidance"]
     for name in {*loaded, "llguidance"}:
         monkeypatch.setitem(sys.modules, name, None)

@@ -37,7 +37,7 @@ def test_a_product_is_near_the_exact_one(scheme: Scheme, near: float) -> None:
     bias = torch.randn(96, generator=generator)
     rows = torch.randn(37, 64, generator=generator) * torch.logspace(-4, 3, 37).unsqueeze(1)
     rows[5] = 0.0
-    found = quantised._native_product(weight, bias, scheme=scheme)(rows)
+    found = quantised.native_product(weight, bias, scheme=scheme)(rows)
     exact = rows @ weight.float().T
     scale = exact.abs().amax(1, keepdim=True).clamp_min(1e-6)
     assert ((found - bias - exact).abs() / (scale + bias.abs().max())).max() < near
@@ -50,7 +50,7 @@ def test_four_bits_keep_what_is_of_four_bits() -> None:
     whole[:, ::32], whole[:, 1::32] = 0, 15
     # Some CPUs' products read both factors in bfloat16.
     weight, rows = whole * 0.5 - 3.0, torch.randn(3, 64, generator=generator).bfloat16().float()
-    found = quantised._native_product(weight, scheme="int4")(rows)
+    found = quantised.native_product(weight, scheme="int4")(rows)
     assert torch.allclose(found, rows @ weight.T, atol=1e-4)
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_quantised_is_refused_by_name(monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelUnsupported, match="^draft_quantize: .* leave draft_quantize off"):
         ModelRunner(MODEL, lean=False, quantize="int8", setting="draft_quantize")
     with pytest.raises(ModelUnsupported, match="columns come in multiples of 32"):
-        quantised._native_product(torch.zeros(32, 40), scheme="int4")
+        quantised.native_product(torch.zeros(32, 40), scheme="int4")
     with pytest.raises(ConfigError, match="needs a CPU or a GPU, not meta"):
         check_scheme("int8", torch.device("meta"))
     monkeypatch.setattr("specstream.model.native.library.native_library", lambda: "no compiler")
@@ -165,11 +165,11 @@ def test_a_target_with_one_scale_for_all_tokens_of_a_pass_is_refused_unless_it_i
     )
     monkeypatch.setattr(build, "load_model", lambda *_: planted)
     with pytest.raises(ModelUnsupported, match="in planted, .*--allow-width-dependent"):
-        build._load_target(config, tokenizer)
+        build.load_target(config, tokenizer)
     allowed = config.model_copy(update={"allow_width_dependent": True})
-    assert not build._load_target(allowed, tokenizer).lean
+    assert not build.load_target(allowed, tokenizer).lean
     monkeypatch.setattr(Rounded, "each", True)
-    assert not build._load_target(config, tokenizer).lean
+    assert not build.load_target(config, tokenizer).lean
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -190,7 +190,7 @@ def test_torchaos_eight_bits_and_a_checkpoint_that_it_saved(tmp_path: Path) -> N
     loaded.save_pretrained(tmp_path / "eight")
     TOKENIZER.save_pretrained(tmp_path / "eight")
     config = EngineConfig(target=str(tmp_path / "eight"))
-    target = build._load_target(config, TOKENIZER)
+    target = build.load_target(config, TOKENIZER)
     assert loaded_scheme(target.model) == "torchao" and not target.lean
     with pytest.raises(ModelUnsupported, match="leave quantize off"):
-        build._load_target(config.model_copy(update={"quantize": "int8"}), TOKENIZER)
+        build.load_target(config.model_copy(update={"quantize": "int8"}), TOKENIZER)

@@ -59,7 +59,7 @@ def test_where_states_cost_something_none_is_taken(
     target = cast(
         ModelRunner, SimpleNamespace(device=torch.device(device), lean=True, fixed_width=width)
     )
-    found = build._shipped(parse_config({"target": "smollm2", **changed}), target)
+    found = build.heads_for(parse_config({"target": "smollm2", **changed}), target)
     assert found == (shipped_heads("smollm2") if taken else ())
 
 

@@ -30,12 +30,13 @@ def pipeline() -> Pipeline:
     return Pipeline([[VoiceStage(WordVoice())]], head=SegmentStage())
 
 
-async def cached(engine: Engine, session: Session) -> tuple[int, int]:
-    """Tokens in the conversation's cache, and slots in use, once the engine has come that far."""
+async def cached(engine: Engine) -> tuple[int, int]:
+    """Tokens in the one conversation's cache, and slots in use, once the engine has come that far."""
 
     def look(core: EngineCore) -> tuple[int, int]:
         slots = core.slots
-        slot = slots._kept.get(session._key)
+        assert len(slots.kept) < 2
+        slot = next(iter(slots.kept.values()), None)
         if slot is not None:
             assert len(slot.rows) == slot.cache.length
         return slot.cache.length if slot is not None else -1, slots.in_use
@@ -43,8 +44,8 @@ async def cached(engine: Engine, session: Session) -> tuple[int, int]:
     return await engine.ask(look)
 
 
-async def settled(engine: Engine, session: Session) -> tuple[int, int]:
-    while (found := await cached(engine, session))[1]:
+async def settled(engine: Engine) -> tuple[int, int]:
+    while (found := await cached(engine))[1]:
         pass
     return found
 
@@ -72,7 +73,7 @@ async def test_history_and_cache_end_at_the_last_word_heard_and_the_rest_is_reus
                 made, prompt = await interrupted(session, words, whole=whole)
                 spoken = re.sub(r"\[.*?\]", " ", made.heard)
                 assert len(re.findall(r"\w+", spoken)) == words
-                length, used = await settled(engine, session)
+                length, used = await settled(engine)
                 assert used == 0 and length == prompt + made.tokens_kept
                 last = session.messages[-1]
                 assert last["content"] == (made.heard if words else ASKED)
@@ -94,10 +95,10 @@ async def test_a_turn_interrupted_before_prefill_leaves_no_slot_and_the_old_cach
         async with session.turn(ASKED, pipeline(), Playout(paced=False), PARAMS) as turn:
             async for _ in turn:
                 pass
-        before, _ = await settled(engine, session)
+        before, _ = await settled(engine)
         async with session.turn("wait", pipeline(), Playout(paced=False), PARAMS) as turn:
             assert turn.interrupt().heard == ""
-        after, used = await settled(engine, session)
+        after, used = await settled(engine)
         assert used == 0 and after <= before
         assert [m["role"] for m in session.messages][-2:] == ["assistant", "user"]
         async with session.generate("go on", PARAMS) as generation:
@@ -111,7 +112,7 @@ async def test_an_answer_that_nobody_wanted_leaves_its_prompt_only(engine: Engin
         hold = Hold(20)
         async with session.turn(ASKED, pipeline(), Playout(), PARAMS, hold=hold) as turn:
             await wait_for(lambda: len(turn.reply.report.token_ids) > 5)
-        assert (await settled(engine, session))[0] == turn.reply.report.prompt_tokens
+        assert (await settled(engine))[0] == turn.reply.report.prompt_tokens
         assert [message["role"] for message in session.messages] == ["system"]
         longer = ASKED[:-1] + " at night."
         async with session.generate(longer, SHORT, reference=turn.reply.text) as generation:

@@ -120,7 +120,8 @@ def test_an_earlier_cut_brings_the_face_to_rest_there() -> None:
         again.append(event.item)
     assert [(made.name, made.t_ms) for made in again] == [("sil", 200), ("neutral", 200)]
     face.add(*again)
-    assert [kept.end_ms for kept in face._mouth] == [200]
+    ends = [kept.t_ms + kept.duration_ms for kept in face.cues() if kept.kind == "viseme"]
+    assert ends == [200]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +165,10 @@ def test_whatever_was_shown_the_face_comes_to_rest_and_no_cue_is_left_behind_the
         face = Face()
         face.add(*made, *rest)
         assert len(rest) <= 4
-        assert all(part.end_ms <= stop for part in face._mouth)
-        assert all(part.start_ms <= stop for part in face._directions)
-        moods = [part.cue.name for part in face._directions if part.cue.kind == "emotion"]
+        kept = face.cues()
+        assert all(one.t_ms + one.duration_ms <= stop for one in kept if one.kind == "viseme")
+        assert all(one.t_ms <= stop for one in kept)
+        moods = [one.name for one in kept if one.kind == "emotion"]
         assert not moods or moods[-1] == "neutral"
 
 

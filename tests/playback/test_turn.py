@@ -255,9 +255,7 @@ async def test_a_sink_that_can_not_be_cleared_is_an_event_and_the_turn_ends() ->
 
 
 async def test_a_voice_that_breaks_leaves_the_text_whole() -> None:
-    stage = Stage()
-    stage.voice = BrokenVoice()
-    stage.pipeline._branches[0][0]._voice = stage.voice  # type: ignore[attr-defined]
+    stage = Stage(voice=BrokenVoice())
     async with stage.turn() as turn:
         await stage.read(turn)
     assert len(stage.items(StageFailed)) == 1

@@ -30,8 +30,8 @@ def reply(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Chunk]:
     previews = {item.round: item for item in events if isinstance(item, Preview)}
 
     async def previewed(self: ScriptedGeneration) -> AsyncGenerator[Chunk | Preview, None]:
-        while self._chunks:
-            if (preview := previews.pop(self._chunks[0].round, None)) is not None:
+        while self.ahead:
+            if (preview := previews.pop(self.ahead[0].round, None)) is not None:
                 yield preview
             try:
                 yield await anext(self)

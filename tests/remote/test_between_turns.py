@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from asyncio import Future
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection
 
 from specstream.remote.channel import Channel
@@ -81,6 +83,11 @@ async def test_a_frame_behind_the_end_of_a_turn_is_not_part_of_the_next(
     assert len(told) == (getattr(stray, "type", "") != "error")
 
 
+async def never_answered(socket: ClientConnection) -> Future[float]:
+    """In place of a ping."""
+    return Future()
+
+
 @pytest.mark.parametrize("end", ["done", "cancelled"])
 @pytest.mark.parametrize("loops", [0, 1, 5])
 async def test_a_frame_that_comes_while_nobody_talks(end: str, loops: int) -> None:
@@ -90,7 +97,7 @@ async def test_a_frame_that_comes_while_nobody_talks(end: str, loops: int) -> No
             assert await feed(stage, []) == []
         else:
             assert await cancelled_turn(stage) == [Cancel("enough")]
-        (channel,) = (channel for channel, _ in stage._idle)
+        (channel,) = (channel for channel, _ in stage.idle)
         await wait_for(lambda: not channel.usable)
         assert await feed(stage, []) == []
     assert len(adapter.sockets) == 2
@@ -103,12 +110,12 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
     woken: list[Channel] = []
 
     async def wake(channel: Channel, patience_s: float) -> bool:
-        channel._quiet = anyio.Event()  # the peer's answer never comes
         woken.append(channel)
         return await asked(channel, patience_s)
 
     asked = Channel.wake
     monkeypatch.setattr(Channel, "wake", wake)
+    monkeypatch.setattr(ClientConnection, "ping", never_answered)
     adapter = Stray(None)
     async with impostor(adapter.answer) as stage:
         assert await feed(stage, []) == []
@@ -122,7 +129,7 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
             group.start_soon(cancel)
             assert [item async for item in stage.run(link)] == [Cancel("enough")]
         assert not woken[0].usable
-        assert stage._idle == []
+        assert stage.idle == []
     assert not caplog.messages
 
 
@@ -131,7 +138,7 @@ async def test_a_peer_that_answers_no_ping_gets_no_second_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adapter = Stray(None)
-    monkeypatch.setattr(Channel, "_watch", lambda self, quiet: anyio.sleep_forever())
+    monkeypatch.setattr(ClientConnection, "ping", never_answered)
     async with impostor(adapter.answer) as stage:
         for count in (1, 2):
             assert await feed(stage, []) == []

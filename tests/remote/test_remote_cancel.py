@@ -157,4 +157,4 @@ async def test_an_adapter_that_never_answers_a_cancel_is_left() -> None:
         link: Link[Any] = Link()
         link.close()
         assert [item async for item in stage.run(link)] == [Cancel("enough")]
-        assert stage._idle == []
+        assert stage.idle == []

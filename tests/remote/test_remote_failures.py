@@ -106,7 +106,7 @@ async def test_a_warm_connection_that_died_between_turns_is_replaced() -> None:
         stage = at(port)
         assert await feed(stage, PHRASES) == expected
         await stack.aclose()
-        await wait_for(lambda: not stage._idle[0][0].usable)
+        await wait_for(lambda: not stage.idle[0][0].usable)
         await stack.enter_async_context(adapter_server("voice", ToneVoice, port=port))
         async with stage:
             assert await feed(stage, PHRASES) == expected
@@ -175,7 +175,7 @@ async def test_an_adapter_that_talks_nonsense_is_hung_up_on(junk: str | bytes) -
             codes.append(socket.close_code)
 
     async with impostor(answer) as stage:
-        with pytest.raises(ProtocolError, match=f"the voice adapter at {stage._url}: "):
+        with pytest.raises(ProtocolError, match=f"the voice adapter at {stage.url}: "):
             await feed(stage, PHRASES)
         await wait_for(lambda: bool(codes))
     assert codes[0] in (1002, 1007, 1009)

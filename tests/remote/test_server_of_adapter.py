@@ -125,7 +125,7 @@ async def test_what_is_wrong_is_said(
     messages: list[str | bytes], why: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no close may wait to be given up
-    monkeypatch.setitem(listen_module._DEFAULTS, "close_timeout", 1000.0)
+    monkeypatch.setitem(listen_module.DEFAULTS, "close_timeout", 1000.0)
     monkeypatch.setattr(channel, "CLOSE_TIMEOUT", 1000.0)
     script = Script(stall_at=0)
     async with adapter_server("voice", lambda: ToneVoice(script)) as port, dial(port) as socket:

@@ -18,13 +18,14 @@ from specstream.remote.frames import (
     ChunkFrame,
     ErrorFrame,
     Frame,
+    Kind,
     SpeechHead,
     Violation,
     decode,
     encode,
 )
 from specstream.remote.protocol import Item, StageRules
-from specstream.types import Phrase, Span, Speech
+from specstream.types import Phrase, ScenePrompt, Span, Speech
 from tests.server.frames import CUE, PHRASE, SAMPLES, SHOT, SILENT, SPEECH
 
 
@@ -59,9 +60,18 @@ def test_a_frame_survives_the_wire_and_refuses_what_it_does_not_know(frame: Fram
     "item", [PHRASE, SPEECH, SILENT, CUE, SHOT], ids=lambda item: type(item).__name__
 )
 def test_nested_values_are_checked_as_strictly(item: Item) -> None:
-    side = StageRules("client" if isinstance(item, (Phrase, Speech)) else "adapter", "avatar")
-    frame = side._frame(item)
-    data = json.loads(encode(frame))
+    kind: Kind = "voice" if isinstance(item, Phrase) else "avatar"
+    kind = "prompt" if isinstance(item, ScenePrompt) else kind
+    client = isinstance(item, (Phrase, Speech))
+    side = StageRules("client" if client else "adapter", kind)
+    ready, start = SAMPLES["ready"], SAMPLES["start"]
+    if client:
+        side.receive(encode(ready))
+        side.send(start)
+    else:
+        side.send(ready)
+        side.receive(encode(start))
+    data = json.loads(side.send(item)[0])
     (body,) = (key for key in data if isinstance(data[key], dict))
     for span in ("chars", "tokens", "samples", "span"):
         if span in data[body]:

@@ -378,8 +378,8 @@ def drafting(monkeypatch: pytest.MonkeyPatch, draft: Callable[[Chunk], str]) -> 
     """Make scripted replies show a preview before each chunk but the first: ``draft`` of the chunk."""
 
     async def previewed(self: ScriptedGeneration) -> AsyncGenerator[Chunk | Preview, None]:
-        while self._chunks:
-            chunk = self._chunks[0]
+        while self.ahead:
+            chunk = self.ahead[0]
             if chunk.round and chunk.text:
                 chars = Span(chunk.chars.start, chunk.chars.start + len(draft(chunk)))
                 yield Preview(draft(chunk), (), chunk.tokens, chars, (), chunk.round)

@@ -22,6 +22,7 @@ from specstream.server.sessions.connection import RealtimeConnection
 from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Gate, Stand, WordVoice, server_options, wait_for
+from tests.server.sessions.test_floods import Scripted
 
 KEY = "s3cret"
 
@@ -233,45 +234,22 @@ async def test_a_client_that_says_nothing_gives_its_place_back() -> None:
         await waiting.until("response.done")
 
 
-class Deaf:
-    """A socket over which nothing comes; remembers when it was closed."""
-
-    closed_at = 0.0
-
-    async def receive(self) -> str:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    async def close(self, code: int, reason: str) -> None:
-        assert code == 1008
-        self.closed_at = anyio.current_time()
-
-
-class Spoken:
-    """A response that takes 29 seconds."""
-
-    id = "resp_1"
-
-    async def run(self) -> None:
-        await anyio.sleep(29)
-
-
 @pytest.mark.virtual_time
 async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> None:
-    server, socket = Stand(ScriptedEngine([]), idle_s=30.0).server, Deaf()
+    gate, socket = Gate(), Scripted()
+    stand = Stand(ScriptedEngine(["fine."], gate=gate), voice=None, idle_s=30.0)
     connection = RealtimeConnection(
-        cast(Any, socket), server._service, None, Meter(LoopClock(), [])
+        cast(Any, socket), stand.server.service, None, Meter(LoopClock(), [])
     )
     began = anyio.current_time()
-    turn = cast(Any, Spoken())
-    responses = connection._responses
-    responses._running[turn.id] = turn
-    pipeline = await responses._adapters.pipeline(audio=False, avatar=False, prompt=False)
-    turn.pipeline, turn.out_of_band = pipeline, False
     async with anyio.create_task_group() as group:
-        group.start_soon(connection._read)
-        group.start_soon(responses._run, turn)
-    assert socket.closed_at - began == pytest.approx(59)
+        group.start_soon(connection.serve)
+        socket.say("response.create")
+        await anyio.sleep(29)
+        gate.open()
+        await socket.over.wait()
+    assert socket.closed is not None and socket.closed[0] == 1008
+    assert anyio.current_time() - began == pytest.approx(59)
 
 
 async def test_the_plain_pages() -> None:
@@ -386,5 +364,5 @@ async def test_a_proxy_that_is_named_tells_the_clients_address(
     stand = Stand(ScriptedEngine([]), voice=None, proxies=proxies)
     forwarded: dict[str, Any] = {"additional_headers": {"X-Forwarded-For": "203.0.113.9"}}
     async with stand.running(), stand.client(**forwarded):
-        (connection,) = stand.server._sessions._connections
-        assert connection._socket.address == seen
+        (connection,) = stand.server.sessions.connections
+        assert connection.socket.address == seen

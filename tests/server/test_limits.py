@@ -181,7 +181,7 @@ async def standing_still(engine: ScriptedEngine, rounds: int = 20) -> int:
     left, standing = -1, 0
     while standing < rounds:
         await settle()
-        now = len(engine.generations[0]._chunks)
+        now = len(engine.generations[0].ahead)
         left, standing = now, standing + 1 if now == left else 0
     return left
 
@@ -199,7 +199,7 @@ async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soo
         left = await standing_still(engine)
         assert left > words - 2_000, "the model has stopped writing soon after its reader"
         await wire.send("response.cancel")
-        await wait_for(lambda: engine.generations[0]._finish == "cancelled")
+        await wait_for(lambda: engine.generations[0].report.finish_reason == "cancelled")
         wire.socket.transport.resume_reading()
         wire.seen.clear()
         await wire.until("response.done")

@@ -35,7 +35,7 @@ async def test_a_fastapi_application_has_it_below_a_path() -> None:
     config = uvicorn.Config(host, port=0, log_config=None, ws="websockets-sansio")
     running = uvicorn.Server(config)
     async with anyio.create_task_group() as group:
-        group.start_soon(running._serve)
+        group.start_soon(running.serve)
         while not running.started:
             await anyio.lowlevel.checkpoint()
         port = running.servers[0].sockets[0].getsockname()[1]

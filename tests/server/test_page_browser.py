@@ -41,8 +41,8 @@ async def test_a_reply_goes_on_when_the_connection_breaks(tmp_path: Path) -> Non
         await page.until(READY)
         await page.js("$('prompt').value = 'Count.'; ready(); $('ask').requestSubmit()")
         await page.until("document.querySelector('.reply')?.textContent.includes('two')")
-        (connection,) = server.server._sessions._connections
-        connection._socket.abort()
+        (connection,) = server.server.sessions.connections
+        connection.socket.abort()
         await page.until("wayBack.since !== null")
         gate.open()
         await page.until("document.querySelector('.reply').textContent.includes('six.')")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -102,17 +101,19 @@ def released_although_revoked(stations: list[Station], life: DraftLedger) -> Non
     life.state = wrong  # type: ignore[method-assign]
 
 
-class Stack(deque[Any]):
-    """Takes out first what came last."""
-
-    def __getitem__(self, at: Any) -> Any:
-        return super().__getitem__(-1)
-
-    popleft = deque.pop
-
-
 def last_in_first_out(stations: list[Station], life: DraftLedger) -> None:
-    stations[0].gate._held = Stack()
+    note, late = life.note, list[Any]()
+
+    def swapped(kind: Any, who: str, what: Any) -> None:
+        if (kind, who) != ("released", "voice"):
+            note(kind, who, what)
+            return
+        late.append(what)
+        if len(late) == 2:
+            note(kind, who, late.pop())
+            note(kind, who, late.pop())
+
+    life.note = swapped  # type: ignore[method-assign]
 
 
 def forgotten(stations: list[Station], life: DraftLedger) -> None:

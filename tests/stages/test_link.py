@@ -59,7 +59,7 @@ async def test_against_a_list(seed: int) -> None:
             while waiting and len(unread) < capacity:
                 unread.append(waiting.pop(0))
             await anyio.wait_all_tasks_blocked()
-            assert len(link._items) == len(unread) <= capacity
+            assert len(link.unread) == len(unread) <= capacity
         link.close()
         waiting = []
     assert got == expected
@@ -138,7 +138,7 @@ async def test_work_that_nobody_cancels() -> None:
         return "done"
 
     assert await link.unless_cancelled(work) == "done"
-    assert not link._interruptible
+    assert not link.interruptible
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_an_error_comes_out_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         await link.unless_cancelled(work)
     assert caught.value is error
-    assert not link._interruptible
+    assert not link.interruptible
 
 
 async def test_a_cancel_stops_all_work_at_once_and_no_more_begins() -> None:
@@ -194,4 +194,4 @@ async def test_a_cancellation_from_outside_passes_through() -> None:
         await link.unless_cancelled(anyio.sleep_forever)
         pytest.fail("the call must not return")
     assert scope.cancelled_caught
-    assert not link._interruptible
+    assert not link.interruptible

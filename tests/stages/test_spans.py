@@ -60,7 +60,7 @@ class Recorded:
                 span = self.start_span(name)
                 return trace.use_span(span, end_on_exit=True)
 
-        spans._api.cache_clear()
+        spans.tracing.cache_clear()
         monkeypatch.setattr(trace, "get_tracer", lambda name: Tracer())
 
     def named(self, name: str) -> list[Any]:
@@ -117,7 +117,7 @@ def test_a_reply_that_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_recorder_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spans.ReplySpans.open() is None
-    monkeypatch.setattr(spans, "_api", lambda: None)
+    monkeypatch.setattr(spans, "tracing", lambda: None)
     assert spans.ReplySpans.open() is None
     with spans.turn_span(0) as values:
         values["complete"] = True

@@ -181,7 +181,7 @@ class ChoosyElseLookup(Choosy):
         """One or the other."""
         if self.likely(proposal):
             return proposal
-        lookup: Any = self._candidates["suffix"]
+        lookup: Any = self.candidates["suffix"]
         found = lookup.look_up(request, min(most, 3)).tokens
         return Proposal(torch.tensor(found, dtype=torch.int64), source="suffix")
 
@@ -197,12 +197,12 @@ class Foreseeing(Choosy):
 
 def edited(cell: Cell, kind: type[AutoProposer], dice: Dice) -> AutoProposer:
     honest: Any = diced(cell, dice)
-    return kind(dice, list(honest._candidates.values()))  # type: ignore[arg-type]
+    return kind(dice, list(honest.candidates.values()))  # type: ignore[arg-type]
 
 
 def dropping(cell: Cell) -> AutoProposer:
     proposer: Any = diced(cell, stops(STOPS["unsure"]))
-    proposer._candidates["draft"].__class__ = Dropping
+    proposer.candidates["draft"].__class__ = Dropping
     made: AutoProposer = proposer
     return made
 

@@ -112,7 +112,7 @@ def _one(children: Tensor, target: Tensor, q: Tensor, i: int) -> tuple[Tensor, T
     ("module", "name", "wrong"),
     [
         (tree_rules, "sibling_rule", without_residuals),
-        (sequential, "_residual", lambda own, drafted, weight: own),
+        (sequential, "residual", lambda own, drafted, weight: own),
     ],
     ids=["in tensors", "row by row"],
 )

@@ -88,7 +88,7 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A target whose passes of several tokens are off by far more than rounding in one row."""
-    right = ModelRunner._pass
+    right = ModelRunner.forward
 
     def off(
         self: ModelRunner, inputs: Sequence[ForwardInput], extras: Extras = PLAIN
@@ -98,7 +98,7 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
             return made
         return ForwardOutput([r.roll(1, -1) if 1 < r.shape[0] < 5 else r for r in made.logits])
 
-    with mock.patch.object(ModelRunner, "_pass", off):
+    with mock.patch.object(ModelRunner, "forward", off):
         code, values = verify([*pair, "--runs", "1", "--dtype", "float32"], capsys)
     assert code == 1
     assert not claims(values)["greedy text is the target's, or parts where rounding decides"][

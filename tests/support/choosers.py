@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -154,16 +155,17 @@ def proposer_with(
     window: int = 256,
     prefill_chunk: int = 512,
     target: ModelRunner | None = None,
+    now: Callable[[], float] = time.perf_counter,
 ) -> AutoProposer:
     """An adaptive proposer under any policy."""
     runner = draft or target
     assert runner is not None
     lookup = SuffixProposer(SuffixProposerConfig(num_tokens=most, min_score=0), runner.device)
     if draft is None:
-        return AutoProposer(policy, [lookup])
+        return AutoProposer(policy, [lookup], now)
     config = DraftProposerConfig(window=window)
     inner = DraftModelProposer(config, draft, eos_ids, prefill_chunk)
-    return AutoProposer(policy, [lookup, inner])
+    return AutoProposer(policy, [lookup, inner], now)
 
 
 def core_under(policy: Any, **options: Any) -> EngineCore:

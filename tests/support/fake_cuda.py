@@ -87,13 +87,12 @@ def _from_host(args: Any) -> bool:
 def on_card(model: PreTrainedModel) -> PreTrainedModel:
     """Replace a model's tensors by fake ones on the device; to be called within `fake_cuda`."""
     for module in model.modules():
-        for name, one in list(module._parameters.items()):
-            if one is not None:
-                empty = torch.empty(one.shape, dtype=one.dtype, device=CARD)
-                module._parameters[name] = torch.nn.Parameter(empty, requires_grad=False)
-        for name, kept in list(module._buffers.items()):
-            if kept is not None:
-                module._buffers[name] = torch.empty(kept.shape, dtype=kept.dtype, device=CARD)
+        # A tied weight has two names: both are replaced.
+        for name, one in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            empty = torch.empty(one.shape, dtype=one.dtype, device=CARD)
+            setattr(module, name, torch.nn.Parameter(empty, requires_grad=False))
+        for name, kept in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            setattr(module, name, torch.empty(kept.shape, dtype=kept.dtype, device=CARD))
     return model
 
 
@@ -115,9 +114,9 @@ def fake_cuda(number: float = 0.5, token: int = 0, free_bytes: int = 2**28) -> I
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(torch.no_grad())
         stack.enter_context(counts)
-        sampling._column.cache_clear()
+        sampling.column_of.cache_clear()
         yield counts
-        sampling._column.cache_clear()
+        sampling.column_of.cache_clear()
 
 
 def _kernels(counts: Counts) -> list[tuple[Any, str, Any]]:
@@ -149,14 +148,14 @@ def _our_patches() -> list[tuple[Any, str, Any]]:
     def verdict(case: Any, end: Any, choices: Any, tokens: Any, faults: Any) -> Any:
         return real(case, end and (0, end[1]), choices, tokens, None)
 
-    real = batched._verdict
+    real = batched.verdict_of
     return [
         (launch, "launch", lambda kernel, grid, *args, **meta: None),
-        (kernels, "_works", lambda *args, **options: True),
+        (kernels, "works", lambda *args, **options: True),
         (Decoder, "_agrees", lambda self, model: True),
         (weights, "_dense", lambda parameter: True),
         (tree_check, "_difference", lambda runner: 0.0),
-        (batched, "_verdict", verdict),
+        (batched, "verdict_of", verdict),
     ]
 
 

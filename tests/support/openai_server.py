@@ -171,5 +171,6 @@ class ChatServer:
     def _whole(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
         kind = "text/plain" if isinstance(body, str) else "application/json"
-        head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-        writer.write(head.encode() + data)
+        head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
+        # A client that asks again needn't wait.
+        writer.write(f"{head}Retry-After-Ms: 1\r\n\r\n".encode() + data)

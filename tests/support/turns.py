@@ -49,11 +49,11 @@ class Sound:
 class Stage:
     """A conversation with everything it needs; ``gate`` holds the model back."""
 
-    def __init__(self, *replies: Any, **options: Any) -> None:
+    def __init__(self, *replies: Any, voice: Any = None, **options: Any) -> None:
         self.gate = Gate(shut=False)
         self.engine = ScriptedEngine(replies or (TEXT,), gate=self.gate)
         self.session = ScriptedSession(self.engine)
-        self.voice = WordVoice()
+        self.voice: Any = voice or WordVoice()
         self.sound = Sound()
         self.playout = Playout(self.sound, **options)
         self.pipeline = Pipeline(

@@ -82,7 +82,7 @@ class Altered(ScriptedEngine):
         self, *args: Any, **options: Any
     ) -> AsyncGenerator[ScriptedGeneration, None]:
         async with super().generate(*args, **options) as made:
-            generation = self.generation(made._chunks, lambda: None)
+            generation = self.generation(made.ahead, lambda: None)
             if isinstance(generation, AlteredGeneration):
                 generation.alter = self.alter
             try:

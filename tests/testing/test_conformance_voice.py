@@ -349,7 +349,7 @@ class Forgetful(Wrapped):
 
 
 async def test_a_voice_that_leaves_tasks_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machinery, "_SETTLE_S", 0.05)
+    monkeypatch.setattr(machinery, "SETTLE_S", 0.05)
     report = await check_voice(Forgetful)
     for task in Forgetful.tasks:
         task.cancel()

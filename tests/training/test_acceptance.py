@@ -87,7 +87,7 @@ def test_a_wrong_temperature_would_be_noticed() -> None:
     torch.manual_seed(0)
     ids = torch.randint(2, 258, (8, 48))
     with torch.no_grad():
-        logits = (TARGET(ids).logits, trainee._model(ids).logits)
+        logits = (TARGET(ids).logits, trainee.module(ids).logits)
     one, cold = (
         torch.minimum(*((each / heat).softmax(-1) for each in logits)).sum(-1).mean()
         for heat in (1.0, 0.7)

@@ -60,7 +60,7 @@ def test_an_epoch_has_every_sequence_once(replies: ReplyFolder) -> None:
 
 
 def test_one_may_go_on_anywhere(replies: ReplyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 1)  # one shard at a time
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1)  # one shard at a time
     all_of_them = list(islice(batches(replies).endless(Position()), 30))
     for at in (3, 11, 20):
         rest = islice(batches(replies).endless(all_of_them[at - 1][0]), 30 - at)

@@ -59,10 +59,10 @@ def test_a_prediction_depends_on_nothing_behind_its_anchor() -> None:
     for rows in (ids, other):
         batch = batch_of(RUNNER, rows, 2, made.depths)
         anchors = torch.tensor([[5]])
-        x = made._blocks(rows, anchors).flatten(1, 2)
+        x = made.blocks(rows, anchors).flatten(1, 2)
         positions = torch.arange(5, 9).unsqueeze(0)
         seen = _seen(anchors, 12, 4)
-        outs.append(made.module(batch.states, x, made._rotary.upto(16), positions, seen))
+        outs.append(made.module(batch.states, x, made.rotary.upto(16), positions, seen))
     torch.testing.assert_close(outs[0], outs[1])
 
 

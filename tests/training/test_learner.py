@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from torch import Tensor
 from specstream.config import LearningConfig, parse_config
 from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
-from specstream.model.forward import Extras, ForwardInput
+from specstream.model.forward import PLAIN, Extras, ForwardInput
 from specstream.model.runner import ModelRunner
+from specstream.training import learner as module
 from specstream.training.draft import DraftTrainee
 from specstream.training.learner import Buffer, Learner, Weights
 from specstream.training.learning import build_learner
@@ -66,6 +68,10 @@ def learn(one: Learner, count: int, seed: int = 0, limit: int = 10_000) -> int:
     for ids in replies(count, seed=seed):
         one.keep(ids, 6)
     return next(n for n in range(limit) if not one.step())
+
+
+def weights(trainee: DraftTrainee) -> Weights:
+    return {name: value.clone() for name, value in trainee.module.state_dict().items()}
 
 
 def equal(a: Weights, b: Weights) -> bool:
@@ -133,17 +139,18 @@ def test_the_buffer_is_bounded_and_cuts_replies_into_windows() -> None:
 def test_acceptance_rises_and_steps_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     one, trainee, service = learner(every=12, passes=6, lr=3e-3, step_tokens=64)
     read, learnt = list[int](), list[int]()
-    forward, losses = one._target.forward, trainee.losses
+    forward, losses = ModelRunner.forward, trainee.losses
 
-    def reading(inputs: list[ForwardInput], extras: Extras) -> Any:
-        read.append(sum(item.token_ids.shape[0] for item in inputs))
-        return forward(inputs, extras)
+    def reading(self: ModelRunner, inputs: list[ForwardInput], extras: Extras = PLAIN) -> Any:
+        if extras is not PLAIN:  # else a reply is written here
+            read.append(sum(item.token_ids.shape[0] for item in inputs))
+        return forward(self, inputs, extras)
 
     def learning(batch: Any, **options: Any) -> Any:
         learnt.append(batch.token_ids.numel())
         return losses(batch, **options)
 
-    monkeypatch.setattr(one._target, "forward", reading)
+    monkeypatch.setattr(ModelRunner, "forward", reading)
     monkeypatch.setattr(trainee, "losses", learning)
     assert learn(one, 11) == 0
     per_step = list[int]()
@@ -164,7 +171,7 @@ def test_a_bad_round_is_rolled_back_and_waits_longer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, trainee, service = learner(every=4, passes=1, lr=0.03, max_replies=8)
-    before, losses = one._weights(), trainee.losses
+    before, losses = weights(trainee), trainee.losses
 
     def of_wrong_sign(*args: Any, **options: Any) -> Any:
         made = losses(*args, **options)
@@ -186,18 +193,32 @@ def test_a_bad_round_is_rolled_back_and_waits_longer(
     assert "rolled back; the next round waits for 64 replies" in caplog.text and report.says
 
 
-def test_the_weights_that_were_loaded_come_back_if_they_do_better() -> None:
-    one, _, service = learner(every=4, passes=1, lr=1e-9)
-    loaded = one._weights()
-    one._good = {name: value + 0.3 * torch.randn_like(value) for name, value in loaded.items()}
-    one._restore()
-    learn(one, 4)
-    assert equal(service.adopted[0], loaded)
+def test_the_weights_that_were_loaded_come_back_if_they_do_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, trainee, service = learner(every=4, passes=1, lr=1e-9)
+    loaded, losses, rising = weights(trainee), trainee.losses, itertools.count()
+
+    def spoiling(*args: Any, **options: Any) -> Any:
+        for parameter in trainee.module.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        return losses(*args, **options)
+
+    def better(*args: Any) -> Any:
+        return SimpleNamespace(positions=(next(rising) * 1e-3,), tokens=1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainee, "losses", spoiling)
+        patch.setattr(module, "measure", better)
+        learn(one, 4)
+    assert len(service.adopted) == 1 and not equal(service.adopted[0], loaded)
+    learn(one, 4, seed=1)
+    assert equal(service.adopted[1], loaded)
 
 
 def test_a_round_that_breaks_costs_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     one, trainee, service = learner(every=4)
-    before, calls, losses = one._weights(), itertools.count(), trainee.losses
+    before, calls, losses = weights(trainee), itertools.count(), trainee.losses
 
     def breaking(*args: Any, **options: Any) -> Any:
         if next(calls) == 6:
@@ -218,16 +239,17 @@ def test_long_steps_make_passes_shorter() -> None:
         now[0] += now[1]
         return now[0]
 
-    one, _, _ = learner(clock, every=4, step_tokens=256, step_ms=300, passes=1)
+    # Weights that stay as they are: a round that is rolled back would make the next one wait.
+    one, _, _ = learner(clock, every=4, step_tokens=256, step_ms=300, passes=1, lr=1e-12)
     for number, (seconds, width) in enumerate(
         [(0.4, 128), (0.4, 64), (0.4, 64), (0.1, 64), (0.01, 128)]
     ):
-        one._wanted, now[1] = 4, seconds
+        now[1] = seconds
         for seed in range(4):
             one.keep(random.Random(10 * number + seed).choices(range(2, 258), k=150), 4)
         while one.step():
             pass
-        assert one._width == width
+        assert one.width == width
     assert one.report.broken == 0 and one.report.longest_step_ms == pytest.approx(400)
 
 

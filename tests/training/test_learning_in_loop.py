@@ -112,7 +112,7 @@ class Swapping(DraftModelProposer):
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         self._rounds += 1
         draft = self._drafts[self._rounds % 3]
-        cast(ModelRunner, self._runner).adopt(draft.state_dict())
+        cast(ModelRunner, self.runner).adopt(draft.state_dict())
         made = super().propose(requests, budget)
         if not self._lie:
             return made
@@ -153,7 +153,7 @@ def test_only_whole_replies_that_may_be_learnt_from_are_kept() -> None:
     )
     assert learner.report.replies == 0
     answered(core, "kept", SAMPLED)
-    (kept,) = learner._buffer
+    (kept,) = learner.buffer
     assert kept.ids[: kept.prompt] == TOKENIZER.encode("kept") and len(kept.ids) > 24
 
 

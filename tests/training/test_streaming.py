@@ -48,7 +48,7 @@ def test_a_stream_depends_on_nothing_behind_its_token() -> None:
     ids = tokens(1, 12)
     other = ids.clone()
     other[0, 7] = (other[0, 7] + 1) % 64
-    cos, sin = made._rotary.upto(16)
+    cos, sin = made.rotary.upto(16)
     angles, outs = (cos[:12].unsqueeze(1), sin[:12].unsqueeze(1)), list[torch.Tensor]()
     for rows in (ids, other):
         states = batch_of(RUNNER, rows, 2, made.depths).states[:, :, 0]

@@ -41,7 +41,7 @@ class BreakingEngine(ScriptedEngine):
         self.sessions.append(session)
         async with super().generate(messages, params, session=session, **options) as generation:
             if self._faults:
-                yield BrokenGeneration(generation._chunks, *self._faults.pop(0))
+                yield BrokenGeneration(generation.ahead, *self._faults.pop(0))
             else:
                 yield generation
 

@@ -128,10 +128,14 @@ class OpenAIRecognizer:
 
 
 class OpenAITranscription:
-    """The audio of one turn; one request at a time reads it from its beginning."""
+    """The audio of one turn; one request at a time reads it from its beginning.
+
+    Attributes:
+        recognizer: Its server's.
+    """
 
     def __init__(self, recognizer: OpenAIRecognizer, language: str | None) -> None:
-        self._recognizer, self._language = recognizer, language
+        self.recognizer, self._language = recognizer, language
         self._pcm = bytearray()
         self._known = Transcript("", language=language)
         self._read_to = 0  # bytes of audio in the last transcript
@@ -172,7 +176,7 @@ class OpenAITranscription:
             raise AdapterFailed("the recognition of this turn was closed")
         size = len(self._pcm)
         if size >= _LEAST and size != self._read_to:
-            self._known = await self._recognizer.read(bytes(self._pcm), self._language)
+            self._known = await self.recognizer.read(bytes(self._pcm), self._language)
             self._read_to = size
         return self._known
 

@@ -31,6 +31,9 @@ class SmartTurnDetector(SileroDetector):
         start_ms: See `SileroDetector`.
         stop_ms: See `SileroDetector`; Smart Turn expects about 200 ms of silence.
 
+    Attributes:
+        network: Judges whether a turn has ended, of its features.
+
     Raises:
         AdapterUnavailable: a package or the file is missing.
         ConfigError: a time below one frame of 32 ms.
@@ -55,7 +58,7 @@ class SmartTurnDetector(SileroDetector):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
-            self._judge: Any = onnxruntime.InferenceSession(
+            self.network: Any = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
@@ -76,5 +79,5 @@ class SmartTurnDetector(SileroDetector):
         sound = np.pad(sound, (size - len(sound), 0))
         sound = (sound - sound.mean()) / np.sqrt(sound.var() + 1e-7)
         features = self._features(sound, padding=0).astype(np.float32)[None]
-        (probability,) = self._judge.run(None, {"input_features": features})
+        (probability,) = self.network.run(None, {"input_features": features})
         return float(probability.reshape(-1)[0])

@@ -83,7 +83,7 @@ class WhisperRecognizer:
             raise ConfigError("threads and workers must be at least 1")
         compute_type = compute_type or ("int8" if device == "cpu" else "default")
         options = {"cpu_threads": threads, "num_workers": workers}
-        self._model = _load(model, device=device, compute_type=compute_type, **options)
+        self._model = load_model(model, device=device, compute_type=compute_type, **options)
         languages = () if self._model.model.is_multilingual else ("en",)
         self.capabilities = RecognizerCapabilities("whisper", (_RATE,), languages, words, workers)
         self._threads = ThreadPoolExecutor(workers, "specstream-ears")
@@ -114,13 +114,15 @@ class WhisperRecognizer:
         """
         frames = max(_SHORTEST, len(audio) * 100 // _RATE + _MARGIN)
         whole = whole or frames >= _WINDOW
-        transcript, trusted = self._pass(audio, language, _WINDOW if whole else frames // 2 * 2)
+        transcript, trusted = self.transcribe(
+            audio, language, _WINDOW if whole else frames // 2 * 2
+        )
         return transcript, trusted or whole
 
-    def _pass(
+    def transcribe(
         self, audio: npt.NDArray[Any], language: str | None, frames: int
     ) -> tuple[Transcript, bool]:
-        """The transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
+        """Return the transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
         most = int(seconds * _TOKENS_PER_S) + _TOKENS
         self._model.here.frames = frames
@@ -234,7 +236,12 @@ def _repeats(text: str) -> bool:
     return len(set(triples)) < len(triples)
 
 
-def _load(model: str | Path | None, **options: Any) -> Any:
+def load_model(model: str | Path | None, **options: Any) -> Any:
+    """Load a model of faster-whisper that can read shorter windows.
+
+    Raises:
+        AdapterUnavailable: the package or the model is missing.
+    """
     try:
         whisper_model: Any = without_telemetry("faster_whisper").WhisperModel
     except ImportError as error:

@@ -26,10 +26,14 @@ _SHOTS = 64  # shots of a reply that are remembered, to go back to after a revok
 
 
 class _Sink:
-    """What all sinks share: the newest version of each shot, revokes, and the end."""
+    """What all sinks share: the newest version of each shot, revokes, and the end.
+
+    Attributes:
+        shots: By id, the newest versions of the latest shots.
+    """
 
     def __init__(self) -> None:
-        self._shots: OrderedDict[str, ScenePrompt] = OrderedDict()
+        self.shots: OrderedDict[str, ScenePrompt] = OrderedDict()
         self._changed = Signal()
         self._closed = False
 
@@ -40,17 +44,17 @@ class _Sink:
         show some of its text, a cancel everything that the generator has not taken yet.
         """
         if isinstance(item, ScenePrompt):
-            old = self._shots.get(item.shot_id)
+            old = self.shots.get(item.shot_id)
             if old is not None and old.rev >= item.rev:
                 return
-            self._shots[item.shot_id] = item
-            if len(self._shots) > _SHOTS:
-                self._shots.popitem(last=False)
+            self.shots[item.shot_id] = item
+            if len(self.shots) > _SHOTS:
+                self.shots.popitem(last=False)
             self._take_up(item)
         elif isinstance(item, Revoke):
-            gone = {name for name, shot in self._shots.items() if shot.span.end > item.from_char}
+            gone = {name for name, shot in self.shots.items() if shot.span.end > item.from_char}
             for name in gone:
-                del self._shots[name]
+                del self.shots[name]
             self._withdraw(gone)
         elif isinstance(item, Cancel):
             self._give_up()
@@ -58,7 +62,7 @@ class _Sink:
 
     def begin(self) -> None:
         """Begin the next reply, whose spans and times count from 0 again."""
-        self._shots.clear()
+        self.shots.clear()
 
     def close(self) -> None:
         """No more will be added; what waits can still be taken. Idempotent."""
@@ -67,7 +71,7 @@ class _Sink:
 
     def _newest(self) -> ScenePrompt | None:
         """The shot that begins last."""
-        return max(self._shots.values(), key=lambda shot: shot.span.start, default=None)
+        return max(self.shots.values(), key=lambda shot: shot.span.start, default=None)
 
     def _take_up(self, shot: ScenePrompt) -> None:
         """Handle a new version of a shot."""
@@ -87,6 +91,7 @@ class PromptQueue(_Sink):
     a revoke of what was taken last, the last shot that still holds is given out once more.
 
     Attributes:
+        waiting: By id, the prompts that were not taken yet, in order.
         taken: Prompts that were given out.
         superseded: Prompts that a newer version, a revoke or a cancel replaced before they were taken,
             and rewordings of shots that are past.
@@ -100,7 +105,7 @@ class PromptQueue(_Sink):
         check_numbers(1, max_waiting=max_waiting)
         super().__init__()
         self._max_waiting = max_waiting
-        self._waiting: OrderedDict[str, ScenePrompt] = OrderedDict()
+        self.waiting: OrderedDict[str, ScenePrompt] = OrderedDict()
         self._last: ScenePrompt | None = None  # the prompt that the generator has
         self.taken = self.superseded = self.dropped = 0
 
@@ -115,11 +120,11 @@ class PromptQueue(_Sink):
 
     async def next(self) -> ScenePrompt | None:
         """Wait for the next prompt; None once the sink is closed and empty. Cancelling loses nothing."""
-        while not self._waiting:
+        while not self.waiting:
             if self._closed:
                 return None
             await self._changed.wait()
-        _, self._last = self._waiting.popitem(last=False)
+        _, self._last = self.waiting.popitem(last=False)
         self.taken += 1
         return self._last
 
@@ -147,29 +152,29 @@ class PromptQueue(_Sink):
 
     def _take_up(self, shot: ScenePrompt) -> None:
         past = self._last is not None and shot.span.start < self._last.span.start
-        if past and shot.shot_id not in self._waiting:
+        if past and shot.shot_id not in self.waiting:
             self.superseded += 1
             return
-        self.superseded += shot.shot_id in self._waiting
-        self._waiting[shot.shot_id] = shot  # in the place of the version that waits, if one does
+        self.superseded += shot.shot_id in self.waiting
+        self.waiting[shot.shot_id] = shot  # in the place of the version that waits, if one does
         if self._last is not None and shot.shot_id == self._last.shot_id:
-            self._waiting.move_to_end(shot.shot_id, last=False)  # before the shots that follow it
-        if len(self._waiting) > self._max_waiting:
-            self._waiting.popitem(last=False)
+            self.waiting.move_to_end(shot.shot_id, last=False)  # before the shots that follow it
+        if len(self.waiting) > self._max_waiting:
+            self.waiting.popitem(last=False)
             self.dropped += 1
 
     def _withdraw(self, gone: set[str]) -> None:
-        for name in gone & self._waiting.keys():
-            del self._waiting[name]
+        for name in gone & self.waiting.keys():
+            del self.waiting[name]
             self.superseded += 1
         if self._last is not None and self._last.shot_id in gone:
             self._last = self._newest()
-            if self._last is not None and not self._waiting:
-                self._waiting[self._last.shot_id] = self._last
+            if self._last is not None and not self.waiting:
+                self.waiting[self._last.shot_id] = self._last
 
     def _give_up(self) -> None:
-        self.superseded += len(self._waiting)
-        self._waiting.clear()
+        self.superseded += len(self.waiting)
+        self.waiting.clear()
 
 
 class LatestPrompt(PromptQueue):
@@ -183,12 +188,12 @@ class LatestPrompt(PromptQueue):
         super().__init__(max_waiting=1)
 
     def _take_up(self, shot: ScenePrompt) -> None:
-        waiting = next(iter(self._waiting.values()), self._last)
+        waiting = next(iter(self.waiting.values()), self._last)
         if waiting is not None and shot.span.start < waiting.span.start:
             self.superseded += 1
             return
         self._give_up()
-        self._waiting[shot.shot_id] = shot
+        self.waiting[shot.shot_id] = shot
 
 
 class PromptBlocks(_Sink):
@@ -221,7 +226,7 @@ class PromptBlocks(_Sink):
         Waits for the first shot only: a generator that is ahead of the text gets the last caption
         again. Cancelling loses nothing.
         """
-        while not self._shots:
+        while not self.shots:
             if self._closed:
                 return None
             await self._changed.wait()
@@ -233,7 +238,7 @@ class PromptBlocks(_Sink):
         """Return the captions of a video of ``blocks`` blocks, by the shots so far; [] without any."""
         captions: list[str] = []
         shown: str | None = None
-        for block in range(blocks if self._shots else 0):
+        for block in range(blocks if self.shots else 0):
             caption, shown = self._caption(block, shown)
             captions.append(caption)
         return captions
@@ -246,7 +251,7 @@ class PromptBlocks(_Sink):
     def _caption(self, block: int, shown: str | None) -> tuple[str, str]:
         """Return a block's caption and its shot; ``shown`` is the shot of the block before it."""
         middle = (block + 0.5) * self._block_ms
-        shots = sorted(self._shots.values(), key=lambda shot: shot.span.start)
+        shots = sorted(self.shots.values(), key=lambda shot: shot.span.start)
         begun = [shot for shot in shots if shot.t_start_ms <= middle]
         shot = begun[-1] if begun else shots[0]
         cut = self._cut if shown not in (None, shot.shot_id) else ""

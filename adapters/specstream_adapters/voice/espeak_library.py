@@ -14,10 +14,19 @@ from typing import Literal, NamedTuple
 
 from specstream.errors import AdapterFailed, AdapterUnavailable
 
-__all__ = ["BUFFER_MS", "USUAL_PITCH", "USUAL_WPM", "EspeakLibrary", "LibraryEvent"]
+__all__ = [
+    "BUFFER_MS",
+    "SYSTEM_NAMES",
+    "USUAL_PITCH",
+    "USUAL_WPM",
+    "EspeakLibrary",
+    "LibraryEvent",
+    "candidates",
+]
 
 BUFFER_MS = 60
-_SYSTEM_NAMES = ("libespeak-ng.so.1", "libespeak-ng.1.dylib", "libespeak-ng.dll")
+SYSTEM_NAMES = ("libespeak-ng.so.1", "libespeak-ng.1.dylib", "libespeak-ng.dll")
+"""The system's own library, by system."""
 _SYNCHRONOUS = 2
 _PHONEME_EVENTS, _PHONEME_IPA, _DONT_EXIT = 0x1, 0x2, 0x8000
 _CHARS_UTF8, _END_PAUSE = 0x1, 0x1000  # and neither SSML (0x10) nor [[phonemes]] (0x100)
@@ -73,21 +82,25 @@ Sink = Callable[[bytes, Sequence[LibraryEvent]], bool]
 class EspeakLibrary:
     """One initialised libespeak-ng. Not thread-safe.
 
+    Attributes:
+        lib: Its functions.
+        sample_rate: Of its audio.
+
     Raises:
         AdapterUnavailable: no usable library was found.
     """
 
     def __init__(self) -> None:
-        self._lib, self.sample_rate = _open()
+        self.lib, self.sample_rate = _open()
         self._sink: Sink | None = None
         self._error: BaseException | None = None
         self._chosen: tuple[str, int, int] | None = None
         self._callback = _Callback(self._on_audio)  # kept alive as long as the library may call it
-        self._lib.espeak_SetSynthCallback(self._callback)
+        self.lib.espeak_SetSynthCallback(self._callback)
 
     def voices(self) -> dict[str, str]:
         """The language codes that can be given as a voice's name, with their voice files."""
-        listed = self._lib.espeak_ListVoices(None)
+        listed = self.lib.espeak_ListVoices(None)
         voices = {}
         for index in range(10_000):
             if not listed[index]:
@@ -111,12 +124,12 @@ class EspeakLibrary:
                 f"espeak-ng has no voice {voice!r}; specstream_adapters.voice.EspeakVoice.voices() "
                 "(or `espeak-ng --voices`) lists those it has"
             )
-        self._lib.espeak_SetParameter(_RATE, rate_wpm, 0)
-        self._lib.espeak_SetParameter(_PITCH, pitch, 0)
+        self.lib.espeak_SetParameter(_RATE, rate_wpm, 0)
+        self.lib.espeak_SetParameter(_PITCH, pitch, 0)
         self._chosen = (voice, rate_wpm, pitch)
 
     def _set_voice(self, name: str) -> bool:
-        return bool(self._lib.espeak_SetVoiceByName(name.encode("utf-8", "replace")) == 0)
+        return bool(self.lib.espeak_SetVoiceByName(name.encode("utf-8", "replace")) == 0)
 
     def _file_of(self, voice: str) -> str:
         """The file of a listed voice: look-up by name lacks some listed codes, such as "en-gb"."""
@@ -131,7 +144,7 @@ class EspeakLibrary:
         """
         encoded, flags = text.encode("utf-8", "replace") + b"\0", _CHARS_UTF8 | _END_PAUSE
         self._sink, self._error = sink, None
-        synth = self._lib.espeak_Synth
+        synth = self.lib.espeak_Synth
         status = synth(encoded, len(encoded), 0, _POS_CHARACTER, 0, flags, None, None)
         error, self._sink, self._error = self._error, None, None
         if error is not None:
@@ -151,7 +164,7 @@ class EspeakLibrary:
         encoded = c.create_string_buffer(text.encode("utf-8", "replace"))
         at, said = c.c_void_p(c.addressof(encoded)), list[str]()
         while at.value:  # a clause at a time; null after the last
-            clause = self._lib.espeak_TextToPhonemes(c.byref(at), _CHARS_UTF8, _IPA)
+            clause = self.lib.espeak_TextToPhonemes(c.byref(at), _CHARS_UTF8, _IPA)
             said.append((clause or b"").decode("utf-8", "replace"))
         return " ".join(" ".join(said).split())
 
@@ -176,20 +189,20 @@ def _decoded(events: c._Pointer[_Event]) -> Iterator[LibraryEvent]:
             yield LibraryEvent(kind, event.sample, event.text_position - 1, name)
 
 
-def _candidates() -> Iterator[tuple[str, bytes | None]]:
+def candidates() -> Iterator[tuple[str, bytes | None]]:
     """Where the library may be, best first, with its data folder (None: built into the library)."""
     with suppress(ImportError):
         import espeakng_loader
 
         data = str(espeakng_loader.get_data_path())
         yield str(espeakng_loader.get_library_path()), data.encode()
-    for name in _SYSTEM_NAMES:
+    for name in SYSTEM_NAMES:
         yield name, None
 
 
 def _open() -> tuple[c.CDLL, int]:
     reasons = []
-    for path, data in _candidates():
+    for path, data in candidates():
         try:
             lib = _declare(c.CDLL(path))
         except (OSError, AttributeError) as error:

@@ -28,7 +28,8 @@ __all__ = ["DEFAULT_SPEAKER", "HibariModel", "HibariVoice", "shared_model"]
 
 DEFAULT_SPEAKER = "heart"
 
-_DURATIONS = "/Clip_output_0"
+DURATIONS = "/Clip_output_0"
+"""The network's output that gives each symbol's length."""
 _THREADS = 1  # of one call; the language model needs the other cores
 _PAD = 0
 _SEED = 0
@@ -83,7 +84,7 @@ def shared_model(speaker: str) -> HibariModel:
     options.log_severity_level = 3
     assets = Path(tts.ASSETS)
     try:
-        graph = file.read_bytes() + _declared(_DURATIONS)
+        graph = file.read_bytes() + _declared(DURATIONS)
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         ids = json.loads((assets / "vocab.json").read_text("utf-8"))
         to_phonemes = g2p.G2P(british=voices.VOICES[speaker]["british"])

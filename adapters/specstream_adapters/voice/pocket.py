@@ -29,10 +29,16 @@ _SPEAKERS = (".safetensors", ".wav", ".mp3", ".flac")
 
 @dataclass(frozen=True, slots=True)
 class PocketModel:
-    """A loaded model and the state of a speaker. Use it from one thread at a time."""
+    """A loaded model and the state of a speaker. Use it from one thread at a time.
 
-    _model: Any
-    _speaker: Any
+    Attributes:
+        model: Of the package pocket-tts.
+        speaker: The speaker's state.
+        rate: Samples a second.
+    """
+
+    model: Any
+    speaker: Any
     rate: int
 
     def speak(self, text: str, stop: Event) -> Iterator[bytes]:
@@ -40,7 +46,7 @@ class PocketModel:
 
         Once ``stop`` is set no further piece is made.
         """
-        for piece in self._model.generate_audio_stream(self._speaker, text, stop=stop):
+        for piece in self.model.generate_audio_stream(self.speaker, text, stop=stop):
             pcm = np.clip(piece.detach().cpu().numpy().astype(np.float32), -1.0, 1.0) * 32767.0
             yield pcm.round().astype("<i2").tobytes()
 

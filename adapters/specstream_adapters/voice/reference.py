@@ -54,6 +54,10 @@ class ReferenceVoice:
         pitch: 1 is 110 Hz; 0.5 to 2.
         seed: The seed of the noise in the consonants.
 
+    Attributes:
+        speed: As given.
+        pitch_hz: The pitch of its vowels.
+
     Raises:
         ConfigError: an option is out of range.
     """
@@ -69,8 +73,8 @@ class ReferenceVoice:
         in_range("sample_rate", sample_rate, 8_000, 48_000, whole=True)
         delivery(speed, pitch)
         in_range("seed", seed, 0, math.inf, whole=True)
-        self._rate, self._speed = sample_rate, speed
-        self._pitch, self._seed = _PITCH_HZ * pitch, seed
+        self._rate, self.speed = sample_rate, speed
+        self.pitch_hz, self._seed = _PITCH_HZ * pitch, seed
         self._closed = False
         self.capabilities = VoiceCapabilities(
             "reference",
@@ -100,7 +104,7 @@ class ReferenceVoice:
         marks = self._marks(text, phrase.chars.start)
         sounds = [(mark.text, mark.samples) for mark in marks if mark.kind == "phoneme"]
         for phone, place in sounds:
-            samples = _sound(phone, place.length, self._rate, self._pitch, self._seed)
+            samples = sound_of(phone, place.length, self._rate, self.pitch_hz, self._seed)
             for start in range(0, len(samples), size):
                 block = samples[start : start + size].astype("<i2").tobytes()
                 at += len(block) // 2
@@ -131,7 +135,7 @@ class ReferenceVoice:
         return marks
 
     def _samples(self, ms: float) -> int:
-        return round(ms / self._speed * self._rate / 1000)
+        return round(ms / self.speed * self._rate / 1000)
 
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent."""
@@ -154,7 +158,7 @@ def _phones(token: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _sound(phone: str, count: int, rate: int, pitch: float, seed: int) -> Samples:
+def sound_of(phone: str, count: int, rate: int, pitch: float, seed: int) -> Samples:
     """``count`` samples of a sound: a vowel's harmonics, noise for a hiss, a hum for the rest."""
     out = np.zeros(count)
     seconds = np.arange(count) / rate

@@ -36,12 +36,15 @@ class CoreArm:
 
     Two arms that share a core differ in nothing but speculation. Chunks go to the event loop as they do
     in `Engine`, so that cost is measured as well.
+
+    Attributes:
+        core: It serves the arm's requests.
     """
 
     def __init__(self, name: str, core: EngineCore, thread: BenchThread, proposer: str) -> None:
         self.name = name
         self.setting = ""
-        self._core = core
+        self.core = core
         self._thread = thread
         self._proposer = proposer
         self.weights = core.draft_weights if proposer != "off" else DraftWeights()
@@ -66,11 +69,11 @@ class CoreArm:
         return run_of(chunks, request.report())
 
     def _serve(self, request: Request) -> None:
-        self._core.submit(request)
+        self.core.submit(request)
         with torch.inference_mode():  # the engine's own thread is always in this mode
             while request.finish_reason is None and request.error is None:
                 request.delivery.cancelled = self._thread.stopping
-                self._core.step()
+                self.core.step()
 
 
 class EngineArm:

@@ -34,7 +34,7 @@ from specstream.testing.doubles import ScriptedVoice
 from specstream.testing.engine import ScriptedEngine, chunks_of
 from specstream.types import Message, SamplingParams
 
-__all__ = ["ARMS", "HttpFigures", "ServerFigures", "measure_http", "measure_serving"]
+__all__ = ["ARMS", "SETTLE_S", "HttpFigures", "ServerFigures", "measure_http", "measure_serving"]
 
 Arm = Literal["bare", "text", "audio", "bare events", "events"]
 ARMS: Sequence[Arm] = ("bare", "text", "audio", "bare events", "events")
@@ -43,7 +43,8 @@ chat completions."""
 PER_S = 20.0
 """Deltas a second of each session."""
 _PAD = 330  # characters of the bare server's events, as many as our text deltas have
-_SETTLE_S = 1.0  # after all sessions have begun
+SETTLE_S = 1.0
+"""What servers have to settle after all sessions have begun."""
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigure
             reading = [asyncio.create_task(client.read()) for client in seen]
             await asyncio.gather(*(client.ask(arm) for client in seen))
             await asyncio.gather(*(client.began.wait() for client in seen))
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(SETTLE_S)
             before = await _cpu_s(here)
             for client in seen:
                 client.count()

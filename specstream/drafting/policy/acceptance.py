@@ -241,18 +241,21 @@ class ChainStop:
         acceptance: The candidate's acceptance for the request.
         lockstep: The costs that the chains share.
         room: The most tokens of the chain. The rule is called after the last one, too.
+
+    Attributes:
+        lockstep: As given.
     """
 
-    __slots__ = ("_ceiling", "_chances", "_depth", "_edges", "_lockstep", "_room", "_survival")
+    __slots__ = ("_ceiling", "_chances", "_depth", "_edges", "_room", "_survival", "lockstep")
 
     def __init__(self, acceptance: RequestAcceptance, lockstep: Lockstep, room: int) -> None:
         self._edges, self._chances, self._ceiling = acceptance.of_confidence()
-        self._lockstep, self._room = lockstep, room
+        self.lockstep, self._room = lockstep, room
         self._survival, self._depth = min(acceptance.factor, 1.0), 1
 
     def __call__(self, confidence: float) -> bool:
         """Return whether to draft another token after one of that confidence."""
-        lockstep, chance = self._lockstep, self._chances[bisect_right(self._edges, confidence)]
+        lockstep, chance = self.lockstep, self._chances[bisect_right(self._edges, confidence)]
         self._depth += 1
         self._survival *= chance
         # The next token's confidence is unknown: its chance is taken to be this token's, but not more
@@ -267,7 +270,7 @@ class ChainStop:
 
     def stop(self) -> StopRule | None:
         """Return the rule as data; None where the answers depend on other chains."""
-        lockstep, room = self._lockstep, self._room - self._depth
+        lockstep, room = self.lockstep, self._room - self._depth
         if lockstep.active != 1:
             return None
         prices = [lockstep.price(lockstep.depth + 1, ahead) for ahead in range(room)]

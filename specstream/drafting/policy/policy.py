@@ -162,6 +162,10 @@ class Policy:
         candidates: Who may propose; none: plain decoding.
         costs: The cost model, seeded by a calibration.
         max_tokens: The longest proposal.
+
+    Attributes:
+        costs: As given; it learns from each step.
+        requests: By request, what was learned of it; it is forgotten when the request ends.
     """
 
     def __init__(self, candidates: Sequence[Candidate], costs: Costs, *, max_tokens: int) -> None:
@@ -177,7 +181,7 @@ class Policy:
         self._common = {
             greedy: [CandidateAcceptance(c) for c in candidates] for greedy in (True, False)
         }
-        self._requests: dict[int, _Request] = {}
+        self.requests: dict[int, _Request] = {}
         self._tries = Tries()
         self._load = Load()
         # Per round: committed tokens, and cost in plain rounds.
@@ -214,11 +218,11 @@ class Policy:
 
     def _request(self, outlook: Outlook) -> _Request:
         """Return the state of a request whose next round begins."""
-        request = self._requests.get(outlook.id)
+        request = self.requests.get(outlook.id)
         if request is None:
             common = self._common[outlook.greedy]
             request = _Request(common, self._tokens.value, self._cost.value)
-            self._requests[outlook.id] = request
+            self.requests[outlook.id] = request
         most = min(outlook.budget, self._max_tokens)
         ahead = min(outlook.budget + 1.0, self._reply.value)
         rounds = max(1.0, ahead / request.tokens.value)
@@ -266,7 +270,7 @@ class Policy:
 
     def _observe_one(self, outcome: RoundOutcome, cost: float, told: float, rows: int) -> None:
         """Learn from one request's round; ``cost`` and ``told`` (for reports) are in plain rounds."""
-        request = self._requests.get(outcome.id)
+        request = self.requests.get(outcome.id)
         if request is None:
             return
         place, name, offers = request.place, outcome.plan.proposer, request.place.outlook.offers
@@ -292,12 +296,12 @@ class Policy:
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; estimates over all requests stay. Idempotent."""
-        request = self._requests.pop(request_id, None)
+        request = self.requests.pop(request_id, None)
         if request is not None and request.committed:
             self._reply.learn(request.committed)
 
     def explain(self, request_id: int | None = None) -> Explanation:
         """Explain the latest plans in figures and words: of one request, or of all."""
-        request = self._requests.get(request_id) if request_id is not None else None
+        request = self.requests.get(request_id) if request_id is not None else None
         rounds = self._rounds if request is None else request.rounds
         return explain(rounds, self.costs, self._candidates)

@@ -94,6 +94,10 @@ class AutoProposer:
         policy: Plans each round.
         candidates: The proposers to choose among, the same as the policy's.
         now: Clock of the host, in seconds.
+
+    Attributes:
+        candidates: The proposers to choose among, by name.
+        rounds: By request, what was planned and proposed in this step.
     """
 
     name = "auto"
@@ -105,7 +109,7 @@ class AutoProposer:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._policy = policy
-        self._candidates = {made.candidate.name: made for made in candidates}
+        self.candidates = {made.candidate.name: made for made in candidates}
         known = [made.capabilities for made in candidates]
         self.capabilities = Capabilities(
             hidden_states=tuple(sorted({depth for c in known for depth in c.hidden_states})),
@@ -119,14 +123,14 @@ class AutoProposer:
             if (wanted := made.capabilities.hidden_states) and isinstance(made, StateReader)
         ]
         self._reading = {made.candidate.name for made, _ in self._readers}
-        self._others = {n: made for n, made in self._candidates.items() if n not in self._reading}
+        self._others = {n: made for n, made in self.candidates.items() if n not in self._reading}
         self._stateless: dict[int, bool] = {}  # by request: whether its hidden states are not read
         self._begun = 0  # number of requests so far
         self._now = now
         self._planning = self._learning = (
             0.0  # s: planning of this step, learning of the one before
         )
-        self._rounds: dict[int, _Round] = {}
+        self.rounds: dict[int, _Round] = {}
         self._used: set[str] = set()  # candidates that drafted in this step
         self._asked = False  # whether `propose` was called since the last step's times
         self._outcomes: list[RoundOutcome] = []
@@ -140,14 +144,14 @@ class AutoProposer:
 
     def candidate(self, name: str) -> Candidate | None:
         """Return the candidate of that name; None if there is none."""
-        made = self._candidates.get(name)
+        made = self.candidates.get(name)
         return None if made is None else made.candidate
 
     def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Proposal]:
         """Propose for each request what the policy planned."""
         began = self._now()
         self._asked = True
-        self._rounds, self._used, self._passes, self._read = {}, set(), 0, 0
+        self.rounds, self._used, self._passes, self._read = {}, set(), 0, 0
         offering = self._policy.drafts(len(requests))
         pairs = zip(requests, budget, strict=True)
         outlooks = [self._outlook(request, most, offering) for request, most in pairs]
@@ -155,40 +159,40 @@ class AutoProposer:
         self._planning = self._now() - began
         tasks: dict[str, list[Task]] = {}
         for request, most, outlook, plan in zip(requests, budget, outlooks, plans, strict=True):
-            if (name := plan.proposer) in self._candidates:
+            if (name := plan.proposer) in self.candidates:
                 count, offer = min(plan.num_tokens, most), outlook.offers[name]
                 task = Task(request, count, offer, plan.go_on, plan.least)
                 tasks.setdefault(name, []).append(task)
         drafted: dict[int, TaskProposal] = {}
         for name, each in tasks.items():
             self._used.add(name)
-            made = self._candidates[name].draft(each)
+            made = self.candidates[name].draft(each)
             drafted.update(zip((task.request.id for task in each), made, strict=True))
             self._passes += max(one.passes for one in made)
             self._read += sum(one.read for one in made)
         nothing = TaskProposal(Proposal.empty())
         for request, plan, outlook in zip(requests, plans, outlooks, strict=True):
             found = drafted.get(request.id, nothing)
-            self._rounds[request.id] = _Round(plan, outlook.offers, found)
-        return [self._rounds[request.id].drafted.proposal for request in requests]
+            self.rounds[request.id] = _Round(plan, outlook.offers, found)
+        return [self.rounds[request.id].drafted.proposal for request in requests]
 
     def _outlook(self, request: SpecRequest, budget: int, offering: bool) -> Outlook:
         offers = dict[str, Offer]()
         if offering:
-            made = self._candidates if self.wants_states(request) else self._others
+            made = self.candidates if self.wants_states(request) else self._others
             offers = {name: one.offer(request, budget) for name, one in made.items()}
         return Outlook(request.id, request.params.greedy, budget, offers)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Keep the verdicts until the step's times are known."""
-        rounds, self._rounds = self._rounds, {}
+        rounds, self.rounds = self.rounds, {}
         self._outcomes = [
             rounds[request.id].outcome(request.id, verdict)
             for request, verdict in zip(requests, verdicts, strict=True)
             if request.id in rounds
         ]
         for name in self._used:
-            self._candidates[name].observe(requests, verdicts)
+            self.candidates[name].observe(requests, verdicts)
 
     def wants_states(self, request: SpecRequest) -> bool:
         """Return whether the request's hidden states are read.
@@ -224,7 +228,7 @@ class AutoProposer:
         """
         began = self._now()
         planning_ms, learning_ms = self._planning * 1e3, self._learning * 1e3
-        drafting = any(self._candidates[n].candidate.passes != "none" for n in self._used)
+        drafting = any(self.candidates[n].candidate.passes != "none" for n in self._used)
         draft_ms = max(0.0, times.propose_ms - planning_ms) if drafting else 0.0
         measured = RoundTimes(
             draft_ms=draft_ms,
@@ -255,7 +259,7 @@ class AutoProposer:
     def finish(self, request_id: int) -> None:
         """Forget the request as soon as its last round has been learned from."""
         self._stateless.pop(request_id, None)
-        self._rounds.pop(request_id, None)
+        self.rounds.pop(request_id, None)
         if any(outcome.id == request_id for outcome in self._outcomes):
             self._over.append(request_id)
         else:
@@ -263,7 +267,7 @@ class AutoProposer:
 
     def release(self, slot: int) -> None:
         """Have all candidates drop their caches of the slot."""
-        for made in self._candidates.values():
+        for made in self.candidates.values():
             made.release(slot)
 
 

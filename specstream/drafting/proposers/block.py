@@ -16,9 +16,10 @@ from specstream.methods import BlockProposerConfig
 from specstream.model.heads.base import Context
 from specstream.model.heads.block import BlockHead
 
-__all__ = ["BlockProposer", "build"]
+__all__ = ["TOGETHER", "BlockProposer", "build"]
 
-_TOGETHER = 1024  # kept states from which rows are made even if nothing is drafted
+TOGETHER = 1024
+"""So many kept states get rows even if nothing is drafted."""
 
 
 class BlockProposer(RowProposer):
@@ -37,7 +38,7 @@ class BlockProposer(RowProposer):
         self.most = min(config.num_tokens, head.shape.block_size - 1)
         self.least = config.min_confidence
         self._looks = head.device.type == "cpu"
-        self._sequences: dict[int, StateRows] = {}
+        self.sequences: dict[int, StateRows] = {}
         self.candidate = Candidate("block", "the block draft", passes="one", stops=self._looks)
         self.capabilities = Capabilities(hidden_states=head.depths)
 
@@ -67,7 +68,7 @@ class BlockProposer(RowProposer):
 
     def bound(self, kept: StateRows) -> None:
         """Make rows from many states at once."""
-        if kept.unread >= _TOGETHER:
+        if kept.unread >= TOGETHER:
             self._enter([kept])
 
     def _enter(self, slots: Sequence[StateRows]) -> None:

@@ -58,6 +58,13 @@ class DraftModelProposer(TaskProposer):
 
     The target may have more token ids than the draft has rows. A request with such a token gets no draft
     until the draft's window is past the token.
+
+    Attributes:
+        runner: The draft model.
+        window: How many tokens of a longer text the draft reads.
+        prefill_chunk: The most tokens that the draft reads in one round before it drafts.
+        sequences: By slot, the draft's cache, and the tokens whose rows it holds.
+        looks: Whether the host reads a chain's tokens while it is written.
     """
 
     name = "draft"
@@ -70,16 +77,16 @@ class DraftModelProposer(TaskProposer):
         eos_ids: frozenset[int],
         prefill_chunk: int = 512,
     ) -> None:
-        self.most, self._runner = config.num_tokens, runner
+        self.most, self.runner = config.num_tokens, runner
         # At most half of the draft's context: the window moves only when the context is full, and then
         # there must be room to go on.
-        self._window = min(config.window, max(1, runner.context_length // 2))
+        self.window = min(config.window, max(1, runner.context_length // 2))
         self._eos_ids = eos_ids
-        self._prefill_chunk = max(prefill_chunk, _MIN_CHUNK)
-        self._sequences: dict[int, DraftSequence] = {}
-        self._looks = runner.device.type == "cpu"
+        self.prefill_chunk = max(prefill_chunk, _MIN_CHUNK)
+        self.sequences: dict[int, DraftSequence] = {}
+        self.looks = runner.device.type == "cpu"
         self._fewer = runner.model_vocab_size < runner.vocab_size
-        self.candidate = Candidate("draft", "the draft model", stops=self._looks)
+        self.candidate = Candidate("draft", "the draft model", stops=self.looks)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind."""
@@ -92,14 +99,14 @@ class DraftModelProposer(TaskProposer):
         """Draft the tasks' chains in lockstep."""
         chains = [Drafting(task.request, task.count, task.go_on) for task in tasks]
         passes = self.write(chains)
-        each = zip(chains, proposals(chains, self._runner.device), strict=True)
+        each = zip(chains, proposals(chains, self.runner.device), strict=True)
         return [TaskProposal(made, chain.confidences, passes, chain.read) for chain, made in each]
 
     def write(self, chains: Sequence[Drafting]) -> int:
         """Write the chains in lockstep; return the number of draft passes."""
-        left = self._prefill_chunk
+        left = self.prefill_chunk
         if len(chains) > 1:
-            left = min(left, _SHARED_CHUNK) if self._looks else _GPU_CHUNK
+            left = min(left, _SHARED_CHUNK) if self.looks else _GPU_CHUNK
         begun = list[tuple[Drafting, list[int]]]()
         for chain in chains:
             behind = self._begin(chain, left)
@@ -127,11 +134,11 @@ class DraftModelProposer(TaskProposer):
             for chain in chains
             if chain.unread is not None and chain.state is not None
         ]
-        rows = self._runner.forward(inputs).logits
+        rows = self.runner.forward(inputs).logits
         # Processors may choose a token that the draft has no row for: the chain ends with that one.
         risky = [self._fewer and not chain.params.plain_logits for chain in chains]
         usual = [i for i, one in enumerate(risky) if not one]
-        choose_rows([chains[i] for i in usual], [rows[i] for i in usual], looks=self._looks)
+        choose_rows([chains[i] for i in usual], [rows[i] for i in usual], looks=self.looks)
         for index, chain in enumerate(chains):
             if risky[index]:
                 chain.choose(rows[index], looks=True)
@@ -147,7 +154,7 @@ class DraftModelProposer(TaskProposer):
         Returns:
             The number of steps, and the chains (by `id`) that took them.
         """
-        if not self._runner.captured_steps:
+        if not self.runner.captured_steps:
             steps = self._write_natively(active[0]) if len(active) == 1 else 0
             return steps, {id(active[0])} if steps else set()
         groups = dict[tuple[bool, bool], list[Drafting]]()
@@ -165,7 +172,7 @@ class DraftModelProposer(TaskProposer):
 
     def _write_captured(self, chains: Sequence[Drafting], greedy: bool) -> int:
         """Replay a captured chain of steps for all chains; return its steps, 0 if there is none."""
-        captured, draws = self._runner.captured_steps, None
+        captured, draws = self.runner.captured_steps, None
         if not greedy:
             places = [len(chain.request.token_ids) + chain.size for chain in chains]
             params = [chain.params for chain in chains]
@@ -174,11 +181,11 @@ class DraftModelProposer(TaskProposer):
                 return 0
         tokens = [chain.unread for chain in chains if chain.unread is not None]
         caches = [chain.state.cache for chain in chains if chain.state is not None]
-        found = self._runner.chains(tokens, caches, draws)
+        found = self.runner.chains(tokens, caches, draws)
         if found is None:
             return 0
         told = None
-        if self._looks or any(chain.go_on is not None for chain in chains):
+        if self.looks or any(chain.go_on is not None for chain in chains):
             both = torch.stack([found.tokens.double(), found.confidences.double()])
             told = both.transpose(1, 2).tolist()  # one transfer for all
         for number, chain in enumerate(chains):
@@ -196,21 +203,21 @@ class DraftModelProposer(TaskProposer):
         stop = StopRule() if chain.go_on is None else stop_of(chain.go_on)
         if stop is not None:
             stop = stop._replace(ends=tuple(self._eos_ids))
-        found = self._runner.chain(chain.unread, chain.state.cache, room, stop)
+        found = self.runner.chain(chain.unread, chain.state.cache, room, stop)
         if found is None:
             return 0
-        chain.take_each(*found, looks=self._looks)
+        chain.take_each(*found, looks=self.looks)
         return found[0].shape[0]
 
     def _unread(self, request: SpecRequest) -> int:
         """How many tokens the draft has to read before it can draft."""
         state, length = self._sequence(request), len(request.token_ids)
         known = state.end if state is not None and self._start(state, length) == state.start else 0
-        return min(length - known, self._window)
+        return min(length - known, self.window)
 
     def _reads(self, tokens: Sequence[int]) -> bool:
         """Whether the draft has a row for each of the tokens."""
-        return max(tokens, default=0) < self._runner.model_vocab_size
+        return max(tokens, default=0) < self.runner.model_vocab_size
 
     def _begin(self, chain: Drafting, most: int) -> list[int]:
         """Prepare the slot's cache, and return the committed tokens that the first draft pass reads.
@@ -227,7 +234,7 @@ class DraftModelProposer(TaskProposer):
         if not chain.params.greedy:
             chain.params = state.cooled(chain.params, _SHARPER)
         length = len(request.token_ids) - state.start
-        chain.count = min(chain.count, self._runner.context_length - length)
+        chain.count = min(chain.count, self.runner.context_length - length)
         if chain.count < 1:
             return []
         behind = request.token_ids[state.end :]
@@ -235,11 +242,11 @@ class DraftModelProposer(TaskProposer):
             chain.count = 0
             return []
         chain.read = max(0, len(behind) - 2)
-        if chain.read > most and chain.read >= min(_MIN_CHUNK, self._prefill_chunk):
+        if chain.read > most and chain.read >= min(_MIN_CHUNK, self.prefill_chunk):
             # Read one chunk a round, as the target does, so that other requests needn't wait for it.
             chain.read = most
             if part := behind[:most]:
-                self._runner.forward([ForwardInput(self._ids(part), state.cache)])
+                self.runner.forward([ForwardInput(self._ids(part), state.cache)])
                 state.rows.extend(part)
             return []
         state.rows.extend(behind)
@@ -251,7 +258,7 @@ class DraftModelProposer(TaskProposer):
         Only a new request needs the comparison: within one request only rows of drafted tokens can be
         wrong, and `observe` rolls those back.
         """
-        state = self._sequences.get(request.slot)
+        state = self.sequences.get(request.slot)
         if state is not None and state.request_id != request.id:
             state.keep(common_prefix(state.rows, request.token_ids[state.start :]))
             state.request_id = request.id
@@ -263,11 +270,11 @@ class DraftModelProposer(TaskProposer):
         That is where it began before, or one window before the end of the tokens.
         """
         held = length - state.start
-        full = held >= self._runner.context_length
-        far = held - len(state.rows) > self._window
+        full = held >= self.runner.context_length
+        far = held - len(state.rows) > self.window
         # The prompt has lost its oldest part since: too few of its tokens are behind ``start``.
-        short = state.start > 0 and held < max(1, self._window // 2)
-        return max(0, length - self._window) if full or far or short else state.start
+        short = state.start > 0 and held < max(1, self.window // 2)
+        return max(0, length - self.window) if full or far or short else state.start
 
     def _synchronised(self, request: SpecRequest) -> DraftSequence:
         """The slot's cache, made if need be and rolled back to its common prefix with the request.
@@ -276,8 +283,8 @@ class DraftModelProposer(TaskProposer):
         """
         state = self._sequence(request)
         if state is None:
-            state = DraftSequence(self._runner.new_cache(), request.id)
-            self._sequences[request.slot] = state
+            state = DraftSequence(self.runner.new_cache(), request.id)
+            self.sequences[request.slot] = state
         length = len(request.token_ids)
         start = self._start(state, length)
         if start != state.start:
@@ -287,12 +294,12 @@ class DraftModelProposer(TaskProposer):
         return state
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
-        return to_device(tokens, self._runner.device)
+        return to_device(tokens, self.runner.device)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Keep the rows of accepted tokens and roll back the others; called before the commit."""
         for request, verdict in zip(requests, verdicts, strict=True):
-            state = self._sequences.get(request.slot)
+            state = self.sequences.get(request.slot)
             if state is None or state.request_id != request.id:
                 continue
             if state.end != len(request.token_ids):
@@ -309,14 +316,14 @@ class DraftModelProposer(TaskProposer):
         if state is None or self._start(state, length) != state.start:
             return None
         before = min(len(state.rows), state.cache.length, length - state.start - count)
-        if before < 0 or length - state.start - before > self._window:
+        if before < 0 or length - state.start - before > self.window:
             return None
         state.keep(before)
         unread = request.token_ids[state.end :]
         if not self._reads(unread):
             return None
         item = ForwardInput(self._ids(unread), state.cache, count)
-        (logits,) = self._runner.forward([item]).logits
+        (logits,) = self.runner.forward([item]).logits
         state.rows.extend(unread)
         return logits
 
@@ -329,7 +336,7 @@ class DraftModelProposer(TaskProposer):
             chain: The tokens that `write` drafted last; their rows are behind those that it read.
             sure: The number of first tokens that are known to agree and aren't compared.
         """
-        state = self._sequences.get(slot)
+        state = self.sequences.get(slot)
         if state is None:
             return
         state.rows.extend(chain)
@@ -338,4 +345,4 @@ class DraftModelProposer(TaskProposer):
 
     def release(self, slot: int) -> None:
         """Drop the slot's cache."""
-        self._sequences.pop(slot, None)
+        self.sequences.pop(slot, None)

@@ -59,7 +59,7 @@ class EagleProposer(RowProposer):
         self._chunk, self.most = max(prefill_chunk, _MIN_CHUNK), config.depth
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu" or self._tree
-        self._sequences: dict[int, StateRows] = {}
+        self.sequences: dict[int, StateRows] = {}
         self._breadth = float(config.top_k)  # nodes a level, a moving average over trees
         self.capabilities = Capabilities(head.depths, trees=self._tree)
         self.candidate = Candidate(head.kind, head.title, stops=self._looks)
@@ -126,7 +126,7 @@ class EagleProposer(RowProposer):
         """
         tokens = [growth.unread for growth in active if growth.unread is not None]
         features = [growth.features for growth in active if growth.features is not None]
-        caches = [self._sequences[growth.request.slot].cache for growth in active]
+        caches = [self.sequences[growth.request.slot].cache for growth in active]
         counts = [unread.shape[0] for unread in tokens]
         keeps = [1] * len(counts) if first else counts
         trees = [growth.tree for growth in active]

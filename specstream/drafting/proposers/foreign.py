@@ -240,6 +240,11 @@ class ForeignDraftProposer(TaskProposer):
         translation: Between the two vocabularies.
         device: The target's device.
         prefill_chunk: The most prompt tokens that one pass reads.
+
+    Attributes:
+        translation: As given.
+        writers: The proposers that draft in the draft's tokens, by way.
+        renderings: By slot, the text of its latest request in the draft's tokens.
     """
 
     name = "draft"
@@ -254,22 +259,22 @@ class ForeignDraftProposer(TaskProposer):
         device: torch.device,
         prefill_chunk: int = 512,
     ) -> None:
-        self._config, self._translation, self._device = config, translation, device
+        self._config, self.translation, self._device = config, translation, device
         self.most = config.num_tokens
         self._common = IntersectionRunner(runner, translation)
         own_ends = frozenset(translation.draft_ends)
-        self._writers: dict[Way, DraftModelProposer] = {
+        self.writers: dict[Way, DraftModelProposer] = {
             "retokenised": DraftModelProposer(config, runner, own_ends, prefill_chunk),
             "intersection": DraftModelProposer(config, self._common, target_eos, prefill_chunk),
         }
-        self._renderings: dict[int, Rendering] = {}
+        self.renderings: dict[int, Rendering] = {}
         title = (
             f"the draft (another tokenizer, {translation.overlap:.0%} of tokens in common; greedy "
             f"replies {_WORDS[self.way(_GREEDY)]}, sampled ones {_WORDS[self.way(_SAMPLED)]})"
         )
         _log.info("%s", title)
         self.candidate = Candidate(
-            "draft", title, stops=self._writers["retokenised"].candidate.stops
+            "draft", title, stops=self.writers["retokenised"].candidate.stops
         )
 
     def way(self, params: SamplingParams) -> Way:
@@ -277,7 +282,7 @@ class ForeignDraftProposer(TaskProposer):
         if self._config.vocabulary != "auto":
             return self._config.vocabulary
         least = _MIN_OVERLAP_GREEDY if params.greedy else _MIN_OVERLAP_SAMPLED
-        return "intersection" if self._translation.overlap >= least else "retokenised"
+        return "intersection" if self.translation.overlap >= least else "retokenised"
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer up to ``budget`` tokens, once the draft has read the tokens that it lags behind.
@@ -286,19 +291,19 @@ class ForeignDraftProposer(TaskProposer):
         """
         way = self.way(request.params)
         view = self._view(request, way)
-        return Offer(0) if view is None else self._writers[way].offer(view, budget)
+        return Offer(0) if view is None else self.writers[way].offer(view, budget)
 
     def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Draft the tasks' chains; those drafted in the same way run in lockstep."""
         results: list[TaskProposal] = [TaskProposal(Proposal.empty(self._device)) for _ in tasks]
-        chains: dict[Way, dict[int, Drafting]] = {way: {} for way in self._writers}
+        chains: dict[Way, dict[int, Drafting]] = {way: {} for way in self.writers}
         for number, task in enumerate(tasks):
             way = self.way(task.request.params)
             if task.count > 0 and (view := self._view(task.request, way)) is not None:
                 chains[way][number] = Drafting(view, task.count, task.go_on)
         passes = 0
         for way, each in chains.items():
-            passes += self._writers[way].write(list(each.values()))
+            passes += self.writers[way].write(list(each.values()))
             for number, chain in each.items():
                 proposal = self._proposal(tasks[number], chain, way)
                 told = chain.confidences if way == "intersection" else ()
@@ -310,7 +315,7 @@ class ForeignDraftProposer(TaskProposer):
         if chain.state is not None and drafted:
             # Their rows are in the cache; the next round compares them with the committed tokens.
             if way == "intersection":  # as `IntersectionRunner` names the draft's own tokens
-                own = self._translation.to_draft
+                own = self.translation.to_draft
                 read = [self._common.shift + own.get(token, 0) for token in drafted]
             else:
                 read = drafted
@@ -318,15 +323,15 @@ class ForeignDraftProposer(TaskProposer):
         if way == "intersection":
             return chain.proposal(self._device)
         request = task.request
-        half = self._renderings[request.slot].half
-        ids = retokenised(self._translation, request.token_ids, half, drafted)[: task.count]
+        half = self.renderings[request.slot].half
+        ids = retokenised(self.translation, request.token_ids, half, drafted)[: task.count]
         return Proposal(to_device(ids, self._device), source="draft")
 
     def _view(self, request: SpecRequest, way: Way) -> Rendered | None:
         """The request in the draft's tokens; None if its text is empty or can't be spelled."""
-        kept = self._renderings.get(request.slot)
+        kept = self.renderings.get(request.slot)
         if kept is None or kept.request_id != request.id:
-            kept = self._renderings[request.slot] = Rendering(self._translation, request.id)
+            kept = self.renderings[request.slot] = Rendering(self.translation, request.id)
         kept.read(request.token_ids)
         ids = kept.context
         if not ids:
@@ -337,6 +342,6 @@ class ForeignDraftProposer(TaskProposer):
 
     def release(self, slot: int) -> None:
         """Drop the slot's rendered text and draft caches."""
-        self._renderings.pop(slot, None)
-        for writer in self._writers.values():
+        self.renderings.pop(slot, None)
+        for writer in self.writers.values():
             writer.release(slot)

@@ -76,10 +76,14 @@ class StateRows(Context):
 
 
 class RowProposer(TaskProposer):
-    """A candidate with such a head; it drafts once the states of all tokens but the last were read."""
+    """A candidate with such a head; it drafts once the states of all tokens but the last were read.
 
+    Attributes:
+        sequences: By slot, the head's rows and the states without one.
+    """
+
+    sequences: dict[int, StateRows]
     _head: FeatureHead | BlockHead
-    _sequences: dict[int, StateRows]
 
     @abstractmethod
     def bound(self, kept: StateRows) -> None:
@@ -88,15 +92,15 @@ class RowProposer(TaskProposer):
     def read(self, requests: Sequence[SpecRequest], states: Sequence[States]) -> None:
         """Keep the states of committed tokens; rows are made from them when the head drafts."""
         for request, one in zip(requests, states, strict=True):
-            found = self._sequences.get(request.slot)
+            found = self.sequences.get(request.slot)
             if found is None:
-                found = self._sequences[request.slot] = StateRows(self._head.new_cache())
+                found = self.sequences[request.slot] = StateRows(self._head.new_cache())
             found.add(one.start, one.states)
             self.bound(found)
 
     def known(self, request: SpecRequest) -> StateRows | None:
         """The rows and states of the request; None unless it can be drafted for."""
-        found = self._sequences.get(request.slot)
+        found = self.sequences.get(request.slot)
         return found if found is not None and found.told == len(request.token_ids) - 1 else None
 
     def behind(self, unread: int) -> int:
@@ -105,7 +109,7 @@ class RowProposer(TaskProposer):
 
     def release(self, slot: int) -> None:
         """Drop the slot's rows and states."""
-        self._sequences.pop(slot, None)
+        self.sequences.pop(slot, None)
 
 
 _Ready = TypeVar("_Ready")

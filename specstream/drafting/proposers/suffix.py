@@ -82,6 +82,11 @@ class SuffixProposer(TaskProposer):
 
     Drafts are deterministic, so the verifier needs no probabilities. Used alone, a draft ends where the
     probability that all its tokens are accepted, by the priors, falls below ``min_score``.
+
+    Attributes:
+        device: Of the proposals.
+        texts: By slot, the text of its latest request.
+        stores: By slot, the past replies of its conversation.
     """
 
     name = "suffix"
@@ -92,23 +97,23 @@ class SuffixProposer(TaskProposer):
         self._config = config
         self.most, self.least = config.num_tokens, config.min_score
         self.device = device
-        self._texts: dict[int, RequestText] = {}
-        self._stores: dict[int, ReplyStore] = {}  # by slot; of conversations
+        self.texts: dict[int, RequestText] = {}
+        self.stores: dict[int, ReplyStore] = {}
         shared = config.store == "engine" and config.store_tokens > 0
         self._shared = ReplyStore(config.store_tokens) if shared else None
 
     def look_up(self, request: SpecRequest, count: int) -> Lookup:
         """Return the offer for the next position, at most ``count`` and ``num_tokens`` tokens."""
         slot = request.slot
-        text = self._texts.get(slot)
+        text = self.texts.get(slot)
         if text is None or text.request_id != request.id:
             if text is not None:
                 self._keep(slot, text)
             text = RequestText(
                 request.id, request.token_ids, request.prompt_length, request.reference_ids
             )
-            self._texts[slot] = text
-        store = self._shared if self._shared is not None else self._stores.get(slot)
+            self.texts[slot] = text
+        store = self._shared if self._shared is not None else self.stores.get(slot)
         return text.look_up(min(count, self.most), self._config.min_match, store)
 
     def _keep(self, slot: int, text: RequestText) -> None:
@@ -116,9 +121,9 @@ class SuffixProposer(TaskProposer):
         if self._shared is not None:
             self._shared.add(text.reply)
         elif self._config.store_tokens:
-            store = self._stores.get(slot)
+            store = self.stores.get(slot)
             if store is None:
-                store = self._stores[slot] = ReplyStore(self._config.store_tokens)
+                store = self.stores[slot] = ReplyStore(self._config.store_tokens)
             store.add(text.reply)
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
@@ -134,10 +139,10 @@ class SuffixProposer(TaskProposer):
 
     def release(self, slot: int) -> None:
         """Drop the slot's text and store; a shared store keeps the reply."""
-        text = self._texts.pop(slot, None)
+        text = self.texts.pop(slot, None)
         if text is not None and self._shared is not None:
             self._shared.add(text.reply)
-        self._stores.pop(slot, None)
+        self.stores.pop(slot, None)
 
 
 def _likely(task: Task) -> Sequence[int]:

@@ -49,6 +49,9 @@ class EarlyExitProposer(TaskProposer):
     behind these layers; only for the last drafted token, which no draft pass read, it computes them all.
     Nothing is kept between rounds. A bad exit lowers acceptance but can't change the output, because the
     reused states are the target's own.
+
+    Attributes:
+        exit: The early exit: the layers before it draft.
     """
 
     name = "early-exit"
@@ -61,7 +64,7 @@ class EarlyExitProposer(TaskProposer):
         leave: EarlyExit,
         eos_ids: frozenset[int],
     ) -> None:
-        self._target, self._exit, self._eos_ids = target, leave, eos_ids
+        self._target, self.exit, self._eos_ids = target, leave, eos_ids
         self.most = config.num_tokens
         self._first = Extras((leave.layers,), logits=False)
         self._looks = target.device.type == "cpu"
@@ -84,7 +87,7 @@ class EarlyExitProposer(TaskProposer):
         cache.append_to(rows)
         token = torch.zeros(1, dtype=torch.int64, device=self._target.device)
         (states,) = self._target.forward([ForwardInput(token, cache)], self._first).states
-        self._exit.logits(states[:, 0])[0, 0].item()  # wait for the device
+        self.exit.logits(states[:, 0])[0, 0].item()  # wait for the device
 
     def _write(self, chains: Sequence[_Chain]) -> int:
         """Write the chains in lockstep; return the number of passes through the first layers."""
@@ -102,7 +105,7 @@ class EarlyExitProposer(TaskProposer):
                 passes += 1
                 made = self._target.forward([item for _, item in inputs], self._first)
                 states = [each[:, 0] for each in made.states]
-                rows = self._exit.logits(torch.cat([each[-1:] for each in states]))
+                rows = self.exit.logits(torch.cat([each[-1:] for each in states]))
                 for (chain, _), each, row in zip(
                     inputs, states, rows.unsqueeze(1).unbind(), strict=True
                 ):
@@ -119,7 +122,7 @@ class EarlyExitProposer(TaskProposer):
         if not chain.tokens:
             return made
         states = torch.cat(chain.states)
-        return replace(made, entered=Entered(chain.cache.length, self._exit.layers, states))
+        return replace(made, entered=Entered(chain.cache.length, self.exit.layers, states))
 
     def release(self, slot: int) -> None:
         """Do nothing: nothing is kept between rounds."""

@@ -73,7 +73,7 @@ class _Trie:
 
 
 @dataclass(slots=True)
-class _Window:
+class Window:
     """One request's window of guessed tokens.
 
     Attributes:
@@ -147,6 +147,10 @@ class LookaheadProposer(TaskProposer):
 
     Drafts are deterministic, so the verifier needs no probabilities. Each round adds up to ``(window +
     branches) * (ngram - 1)`` tokens to the target's pass.
+
+    Attributes:
+        device: Of the proposals.
+        windows: By slot, the guesses for its latest request.
     """
 
     name = "lookahead"
@@ -157,7 +161,7 @@ class LookaheadProposer(TaskProposer):
         self._config = config
         self.most = self._height = config.ngram - 1
         self.device = device
-        self._windows: dict[int, _Window] = {}
+        self.windows: dict[int, Window] = {}
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer n-grams; the window's nodes count as part of the first level."""
@@ -191,20 +195,20 @@ class LookaheadProposer(TaskProposer):
         """How many columns of ``rows`` rows fit into a depth of ``room``: the last is the deepest."""
         return max(0, min(self._config.window, room + 1 - rows))
 
-    def _window(self, request: SpecRequest) -> _Window:
-        window = self._windows.get(request.slot)
+    def _window(self, request: SpecRequest) -> Window:
+        window = self.windows.get(request.slot)
         if window is None or window.request_id != request.id:
             text = request.token_ids
             pool, width = NgramPool(self._config.branches), self._config.window
             rows = [_filler(text, width)]
-            window = _Window(request.id, pool, rows, [0] * width, len(text))
-            self._windows[request.slot] = window
+            window = Window(request.id, pool, rows, [0] * width, len(text))
+            self.windows[request.slot] = window
         return window
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
         """Advance the windows by the target's predictions."""
         for request, verdict in zip(requests, verdicts, strict=True):
-            window = self._windows.get(request.slot)
+            window = self.windows.get(request.slot)
             if window is None or window.request_id != request.id:
                 continue
             # If the engine refused the proposal, the predictions don't belong to its tree.
@@ -214,7 +218,7 @@ class LookaheadProposer(TaskProposer):
 
     def release(self, slot: int) -> None:
         """Drop the window and its n-grams."""
-        self._windows.pop(slot, None)
+        self.windows.pop(slot, None)
 
 
 def build(config: LookaheadProposerConfig, parts: EngineParts) -> LookaheadProposer:

@@ -153,6 +153,10 @@ class MedusaProposer(TaskProposer):
     A head doesn't know which tokens were drafted before its own, so a tree consists of the paths whose
     product of the heads' probabilities is largest. A tree's nodes are deterministic. Trees are grown on
     the host, which waits for the device once a round.
+
+    Attributes:
+        kept: By slot the state from which the last token was predicted, ``[hidden]``, before the
+            target's final norm, and the number of tokens before that last token.
     """
 
     name = "medusa"
@@ -167,9 +171,7 @@ class MedusaProposer(TaskProposer):
         self.most = min(config.depth, head.heads)
         self._tree = config.top_k > 1
         self._looks = head.device.type == "cpu"
-        # By slot the state from which the last token was predicted, ``[hidden]``, before the target's
-        # final norm, and the number of tokens before that last token.
-        self._lasts: dict[int, tuple[Tensor, int]] = {}
+        self.kept: dict[int, tuple[Tensor, int]] = {}
         self.capabilities = Capabilities(head.depths, trees=self._tree)
         self.candidate = Candidate("medusa", "the Medusa heads", passes="one")
 
@@ -203,7 +205,7 @@ class MedusaProposer(TaskProposer):
         return [TaskProposal(tree, (), 1) for tree in grow_all(requests, self._head, shape)]
 
     def _state(self, request: SpecRequest) -> Tensor | None:
-        state, end = self._lasts.get(request.slot, (None, 0))
+        state, end = self.kept.get(request.slot, (None, 0))
         return state if end == len(request.token_ids) - 1 else None
 
     def _size(self, depth: int) -> int:
@@ -222,11 +224,11 @@ class MedusaProposer(TaskProposer):
         for request, one in zip(requests, states, strict=True):
             count = one.states.shape[0]
             if count:
-                self._lasts[request.slot] = one.states[-1, 0].clone(), one.start + count
+                self.kept[request.slot] = one.states[-1, 0].clone(), one.start + count
 
     def release(self, slot: int) -> None:
         """Drop the slot's state."""
-        self._lasts.pop(slot, None)
+        self.kept.pop(slot, None)
 
 
 def build(config: MedusaProposerConfig, parts: EngineParts) -> MedusaProposer:

@@ -46,6 +46,14 @@ class MirrorProposer:
         eos_ids: Token ids that end a turn.
         pool: Runs one function at a time, see `one_thread`; shut down by `close`.
         costs: Times of plain steps, with which `explain` compares.
+
+    Attributes:
+        draft: As given.
+        exit: The early exit.
+        midway_depth: The layers before it.
+        counts: How often outcomes were foretold, and what that gained.
+        rounds: By slot, the round under way, from its proposal to its verdict.
+        ready: By slot, the chain behind an outcome that came true.
     """
 
     name = "mirror"
@@ -60,12 +68,12 @@ class MirrorProposer:
         pool: Executor,
         costs: Costs,
     ) -> None:
-        self._config, self._draft, self._exit, self._eos_ids = config, draft, leave, eos_ids
+        self._config, self.draft, self.exit, self._eos_ids = config, draft, leave, eos_ids
         self._pool, self._costs = pool, costs
         self.midway_depth = leave.layers
         self.counts = MirrorCounts()
-        self._rounds: dict[int, MirrorRound] = {}  # by slot, from the proposal to the verdict
-        self._ready: dict[int, Drafting] = {}  # by slot: the chains behind outcomes that came true
+        self.rounds: dict[int, MirrorRound] = {}
+        self.ready: dict[int, Drafting] = {}
         self._stop = threading.Event()
         self._work: Future[None] | None = None
 
@@ -77,17 +85,17 @@ class MirrorProposer:
             Drafting(Ahead(one.request, one.drafted), one.count - len(one.drafted))
             for one in rounds
         ]
-        self._draft.write([chain for chain in chains if chain.count > 0])
+        self.draft.write([chain for chain in chains if chain.count > 0])
         for one, chain in zip(rounds, chains, strict=True):
             if chain.tokens:
                 one.extend(chain)
-            self._rounds[one.request.slot] = one
+            self.rounds[one.request.slot] = one
         return [one.proposal(torch.device("cpu"), self.name) for one in rounds]
 
     def _begun(self, request: SpecRequest, budget: int) -> MirrorRound:
         """A new round, which begins with the tokens that were drafted during the last pass, if any."""
         most = min(budget, self._config.num_tokens)
-        found, chain = MirrorRound(request, most), self._ready.pop(request.slot, None)
+        found, chain = MirrorRound(request, most), self.ready.pop(request.slot, None)
         if chain is None or chain.request.id != request.id:
             return found
         if len(chain.request.token_ids) == len(request.token_ids):
@@ -101,7 +109,7 @@ class MirrorProposer:
         self._finish()
         told = list[tuple[MirrorRound, Tensor]]()
         for request, rows in zip(requests, states, strict=True):
-            one = self._rounds.get(request.slot)
+            one = self.rounds.get(request.slot)
             if one is not None and one.request is request and request.params.plain_logits:
                 told.append((one, rows))
         if told:
@@ -111,7 +119,7 @@ class MirrorProposer:
     @torch.inference_mode()
     def _look_ahead(self, told: Sequence[tuple[MirrorRound, Tensor]]) -> None:
         """Draft behind the likeliest outcomes, one of each request at a time, until told to stop."""
-        logits = self._exit.logits(torch.cat([rows for _, rows in told])).float()
+        logits = self.exit.logits(torch.cat([rows for _, rows in told])).float()
         sizes = [rows.shape[0] for _, rows in told]
         outcomes = list[tuple[MirrorRound, list[tuple[int, ...]]]]()
         for (one, _), rows in zip(told, logits.split_with_sizes(sizes), strict=True):
@@ -124,7 +132,7 @@ class MirrorProposer:
                     return
                 if rank < len(found):
                     branches.append((one, found[rank], self._branch(one, found[rank])))
-            self._draft.write([chain for _, _, chain in branches])
+            self.draft.write([chain for _, _, chain in branches])
             for one, outcome, chain in branches:
                 one.written = chain.drafted
                 one.branches[outcome] = chain
@@ -136,7 +144,7 @@ class MirrorProposer:
         last drafted token anyway.
         """
         ahead, one.written = Ahead(one.request, one.drafted), []
-        own = self._draft.reread(ahead, exit_log_p.shape[0])
+        own = self.draft.reread(ahead, exit_log_p.shape[0])
         if own is None:
             return exit_log_p.exp()
         return (exit_log_p + own.float().log_softmax(-1)).softmax(-1)
@@ -145,7 +153,7 @@ class MirrorProposer:
         """An empty chain behind an outcome, to which the draft's cache is rolled back."""
         ahead = Ahead(one.request, outcome)
         before = len(one.request.token_ids)
-        self._draft.settle(one.request.slot, ahead.token_ids, one.written, before)
+        self.draft.settle(one.request.slot, ahead.token_ids, one.written, before)
         one.written = []
         return Drafting(ahead, self._config.num_tokens, lambda _: not self._stop.is_set())
 
@@ -153,7 +161,7 @@ class MirrorProposer:
         """Keep the branch that came true, if any, and roll the draft's cache back to valid rows."""
         self._finish()
         for request, verdict in zip(requests, verdicts, strict=True):
-            one = self._rounds.pop(request.slot, None)
+            one = self.rounds.pop(request.slot, None)
             if one is None:
                 continue
             before, chain = len(request.token_ids), None
@@ -162,9 +170,9 @@ class MirrorProposer:
                 self.counts.add(one, verdict)
             text = [*request.token_ids, *verdict.tokens]
             if chain is not None and chain.tokens:
-                self._ready[request.slot] = chain
+                self.ready[request.slot] = chain
                 text += chain.drafted
-            self._draft.settle(request.slot, text, one.written, before)
+            self.draft.settle(request.slot, text, one.written, before)
 
     def _finish(self) -> None:
         """Stop the second thread's work; returns when the draft pass under way has ended."""
@@ -175,26 +183,26 @@ class MirrorProposer:
         try:
             work.result()
         except Exception:
-            for slot, one in self._rounds.items():  # their draft caches may be in any state
+            for slot, one in self.rounds.items():  # their draft caches may be in any state
                 one.branches, one.written = {}, []
-                self._draft.release(slot)
+                self.draft.release(slot)
             raise
 
     def _abandon(self) -> None:
         """Drop rounds that never got a verdict because their target pass failed."""
         self._finish()
-        for slot, one in self._rounds.items():
-            self._draft.settle(slot, one.request.token_ids, one.written)
-        self._rounds = {}
+        for slot, one in self.rounds.items():
+            self.draft.settle(slot, one.request.token_ids, one.written)
+        self.rounds = {}
 
     def release(self, slot: int) -> None:
         """Drop what is kept for the slot."""
         try:
             self._finish()
         finally:
-            self._rounds.pop(slot, None)
-            self._ready.pop(slot, None)
-            self._draft.release(slot)
+            self.rounds.pop(slot, None)
+            self.ready.pop(slot, None)
+            self.draft.release(slot)
 
     def clock(self, times: StepTimes) -> None:
         """Add a step's times to the counts."""

@@ -37,6 +37,9 @@ class StreamingProposer(TaskProposer):
     A stream predicts its token without knowing the drafted tokens between, so a token's q is the
     stream's own distribution. If the last accepted token got no streams (see ``prune_below``), the next
     round has no draft.
+
+    Attributes:
+        kept: By slot, the streams that its next proposal is drafted from.
     """
 
     name = "streaming"
@@ -47,7 +50,7 @@ class StreamingProposer(TaskProposer):
         self.most = min(config.num_tokens, head.shape.streams)
         self.least = config.min_confidence
         self._looks = head.device.type == "cpu"
-        self._next: dict[int, _Next] = {}
+        self.kept: dict[int, _Next] = {}
         self._pass: Streams | None = None
         self._on_board: list[int] = []  # slots of the requests that have streams in that pass
 
@@ -57,7 +60,7 @@ class StreamingProposer(TaskProposer):
 
     def _streams(self, request: SpecRequest) -> Tensor | None:
         """The streams behind the request's tokens, ``[streams, hidden]``; None: there are none."""
-        found = self._next.get(request.slot)
+        found = self.kept.get(request.slot)
         if found is None or found[:2] != (request.id, len(request.token_ids)):
             return None
         return found.states
@@ -84,18 +87,16 @@ class StreamingProposer(TaskProposer):
         states = self._pass.states if self._pass is not None else []
         found, self._pass = dict(zip(self._on_board, states, strict=False)), None
         for request, verdict in zip(requests, verdicts, strict=True):
-            self._next.pop(request.slot, None)
+            self.kept.pop(request.slot, None)
             nodes = found.get(request.slot)
             if nodes is not None and verdict.accepted < nodes.shape[0]:
                 length = len(request.token_ids) + len(verdict.tokens)
                 # A copy, since a view would keep the states of all nodes alive.
-                self._next[request.slot] = _Next(
-                    request.id, length, nodes[verdict.accepted].clone()
-                )
+                self.kept[request.slot] = _Next(request.id, length, nodes[verdict.accepted].clone())
 
     def release(self, slot: int) -> None:
         """Drop the slot's streams."""
-        self._next.pop(slot, None)
+        self.kept.pop(slot, None)
 
 
 def build(config: StreamingProposerConfig, parts: EngineParts) -> StreamingProposer:

@@ -74,7 +74,11 @@ _ATTEMPTS = 4  # at shortening a conversation
 
 
 class Admission:
-    """Turns requests into sequences to decode; refuses before the first round what can't be served."""
+    """Turns requests into sequences to decode; refuses before the first round what can't be served.
+
+    Attributes:
+        prompts: Encodes the conversations.
+    """
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class Admission:
         self._tokenizer, self._decoder = tokenizer, decoder_of(tokenizer)
         longest = max(len(token) for token in tokenizer.get_vocab())
         self._max_chars = longest * target.context_length
-        self._prompts = PromptEncoder(tokenizer)
+        self.prompts = PromptEncoder(tokenizer)
         # A tokenizer must be used by one thread only: long prompts are encoded on a second, by a copy.
         self._copy = PromptEncoder(copy.deepcopy(tokenizer), warns=False)
         self._template_kwargs = config.chat_template_kwargs
@@ -123,7 +127,7 @@ class Admission:
             PromptError: the messages can't be encoded or leave no room, or the model takes no tools.
         """
         context = self._target.context_length
-        prompts = self._copy if aside else self._prompts
+        prompts = self._copy if aside else self.prompts
         prompt = self._shortened(request, prompts)
         if request.reference:
             ids = prompts.encode_text(request.reference[: self._max_chars])
@@ -175,7 +179,7 @@ class Admission:
             PromptError: see `PromptEncoder.encode`.
         """
         options = {**self._template_kwargs, **(template_kwargs or {})}
-        return self._prompts.encode(messages, self._target.context_length, options)
+        return self.prompts.encode(messages, self._target.context_length, options)
 
     def admit(self, request: Request) -> bool:
         """Make a request ready for its first round; False if it must wait until memory becomes free.

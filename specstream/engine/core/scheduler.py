@@ -16,7 +16,7 @@ from specstream.engine.core.request import Request
 from specstream.errors import EngineBusy
 from specstream.model.runner import ModelRunner
 
-__all__ = ["Scheduler", "choose_places"]
+__all__ = ["Scheduler", "choose_places", "free_bytes"]
 
 _log = logging.getLogger("specstream.engine")
 
@@ -35,7 +35,7 @@ def choose_places(target: ModelRunner, times: MeasuredTimes = FRESH) -> int:
     """
     if not target.lean or target.fixed_width is not None:
         return USUAL_PLACES
-    free = _free_bytes(target)
+    free = free_bytes(target)
     if _MANY * target.cache_bytes(_tokens(target)) > _SHARE * free:
         fit = int(_SHARE * free) // target.cache_bytes(_tokens(target))
         _log.info("%d requests share a pass: memory has room for %d", USUAL_PLACES, fit)
@@ -57,7 +57,8 @@ def _tokens(target: ModelRunner) -> int:
     return min(_TOKENS, target.context_length)
 
 
-def _free_bytes(target: ModelRunner) -> int:
+def free_bytes(target: ModelRunner) -> int:
+    """The memory left for keys and values."""
     pooled = target.free_cache_bytes
     return int(psutil.virtual_memory().available) if pooled is None else pooled
 

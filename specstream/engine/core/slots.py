@@ -51,6 +51,9 @@ class Slots:
     ``on_drop`` is called with the id of each slot that is dropped. ``free_bytes`` returns the device's
     free memory; None turns the memory check off. Without ``shares`` a sequence uses rows of its own
     conversation only.
+
+    Attributes:
+        kept: Slots of idle conversations, the oldest first.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Slots:
         self._on_drop = on_drop
         self._free_bytes = free_bytes
         self._numbers = itertools.count()
-        self._kept: OrderedDict[str, Slot] = OrderedDict()  # idle conversations, oldest first
+        self.kept: OrderedDict[str, Slot] = OrderedDict()
         self._used: dict[int, Slot] = {}
         # Beginnings of dropped sequences: the tokens, and their rows.
         self._left: deque[tuple[list[int], KVCache]] = deque(maxlen=_MOST_LEFT if shares else 0)
@@ -80,17 +83,17 @@ class Slots:
         """
         if self._free_bytes is None:
             return True
-        own = self._kept.get(session) if session is not None else None
+        own = self.kept.get(session) if session is not None else None
         needed = self._target.cache_bytes(tokens) - (own.cache.nbytes if own else 0)
         needed += sum(max(0, slot.reserved - slot.cache.nbytes) for slot in self._used.values())
         while needed > self._free_bytes():
             if self._left:
                 self._left.popleft()
                 continue
-            oldest = next((name for name in self._kept if name != session), None)
+            oldest = next((name for name in self.kept if name != session), None)
             if oldest is None:
                 return False
-            self._on_drop(self._kept.pop(oldest).id)
+            self._on_drop(self.kept.pop(oldest).id)
         return True
 
     def take(
@@ -101,7 +104,7 @@ class Slots:
         The sequence may grow to ``limit`` tokens. The prompt's last token is never taken from the cache,
         since the target must read it to give the logits of the reply's first token.
         """
-        slot = self._kept.pop(session, None) if session is not None else None
+        slot = self.kept.pop(session, None) if session is not None else None
         if slot is None:
             slot = Slot(next(self._numbers), self._target.new_cache(), session=session)
         same = common_prefix(slot.rows, prompt_ids)
@@ -121,7 +124,7 @@ class Slots:
         Returns how many of the prompt's tokens the slot's cache holds.
         """
         wanted, found, rows = list(prompt_ids[:-1]), None, same + _WORTH - 1
-        others = [(s.rows, s.cache) for s in (*self._used.values(), *self._kept.values())]
+        others = [(s.rows, s.cache) for s in (*self._used.values(), *self.kept.values())]
         for tokens, cache in (*others, *self._left):
             held = min(common_prefix(tokens, wanted), cache.length)
             if held > rows:
@@ -159,13 +162,13 @@ class Slots:
             self._leave(slot)
             return
         slot.cut()
-        self._kept[slot.session] = slot
-        if len(self._kept) > self._max_kept:
-            self.forget(next(iter(self._kept)))
+        self.kept[slot.session] = slot
+        if len(self.kept) > self._max_kept:
+            self.forget(next(iter(self.kept)))
 
     def trim(self, session: str, tokens: int) -> None:
         """Keep at most the first ``tokens`` tokens of a conversation, now or when its request ends."""
-        kept = self._kept.get(session)
+        kept = self.kept.get(session)
         if kept is not None:
             kept.most = tokens
             kept.cut()
@@ -175,7 +178,7 @@ class Slots:
 
     def forget(self, session: str) -> None:
         """Drop a conversation's cache, now or when its request ends. Idempotent."""
-        slot = self._kept.pop(session, None)
+        slot = self.kept.pop(session, None)
         if slot is not None:
             self._leave(slot)
         for slot in self._used.values():
@@ -186,11 +189,6 @@ class Slots:
     def in_use(self) -> int:
         """Slots of running requests."""
         return len(self._used)
-
-    @property
-    def kept(self) -> int:
-        """Slots of idle conversations."""
-        return len(self._kept)
 
 
 def free_memory(target: ModelRunner) -> Callable[[], int] | None:

@@ -16,9 +16,10 @@ from specstream.metrics import Report
 from specstream.tools import CallProblem, arguments_problem
 from specstream.types import Chunk, FinishReason, SamplingParams, Span, ToolCall, ToolCallDelta
 
-__all__ = ["OpenAIGeneration", "Patience"]
+__all__ = ["FOR_COUNTS_S", "OpenAIGeneration", "Patience"]
 
-_FOR_COUNTS_S = 1.0  # what is waited for the counts of a reply that has its finish reason
+FOR_COUNTS_S = 1.0
+"""What is waited for the counts of a reply that has its finish reason."""
 _MAX_UNREAD = 64  # chunks; then nothing more is read from the socket, which holds the server back
 
 
@@ -182,7 +183,7 @@ class OpenAIGeneration:
         while True:
             patience = self._patience.between_s if self._round else self._patience.first_s
             try:
-                part = await self._within(anext(parts), _FOR_COUNTS_S if reason else patience)
+                part = await self._within(anext(parts), FOR_COUNTS_S if reason else patience)
             except StopAsyncIteration:
                 break
             except Exception:

@@ -17,7 +17,7 @@ from specstream.model.numerics import to_device
 from specstream.model.tree import Tree
 from specstream.model.weights import DecoderWeights
 
-__all__ = ["ContiguousAttention", "Heads"]
+__all__ = ["ContiguousAttention", "ContiguousPlan", "Heads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class ContiguousAttention(AttentionBackend):
 
     def plan(self, batch: Batch) -> AttentionPlan:
         """See `AttentionBackend.plan`."""
-        return _Plan(self._heads, batch)
+        return ContiguousPlan(self._heads, batch)
 
 
-class _Plan(AttentionPlan):
+class ContiguousPlan(AttentionPlan):
     """The attention of one pass: per sequence and layer one copy and one kernel call."""
 
     def __init__(self, heads: Heads, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from specstream.model import fused
 from specstream.model.attention.base import Ragged
 from specstream.model.numerics import rounding, to_device
 
-__all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded"]
+__all__ = ["Kernel", "Kernels", "Ragged", "choose_kernels", "flash", "padded", "works"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -135,17 +135,17 @@ def choose_kernels(
     if why or dtype not in (torch.float16, torch.bfloat16):
         return slow  # in float32 what counts is agreement with other devices
     shapes = (8, heads, head_dim), (160, kv_heads, head_dim)
-    quick = flash if _works(flash, *shapes, dtype, device) else None
+    quick = flash if works(flash, *shapes, dtype, device) else None
     if fused.installed():
         from specstream.model.fused.attention import attend
 
-        if _works(attend, *shapes, dtype, device, trees=True):
+        if works(attend, *shapes, dtype, device, trees=True):
             return Kernels(attend, attend, quick or attend)
     return slow if quick is None else Kernels(quick, padded, quick)
 
 
 @torch.inference_mode()
-def _works(
+def works(
     kernel: Kernel,
     queries: tuple[int, int, int],
     keys: tuple[int, int, int],

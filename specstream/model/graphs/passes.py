@@ -18,7 +18,8 @@ from specstream.model.kv import PooledCache
 
 __all__ = ["GraphedPasses"]
 
-_PADDED_ROWS = 4096  # longest sequence with a kernel that always reads the maximum
+PADDED_ROWS = 4096
+"""Longest sequence with a kernel that always reads the maximum."""
 
 
 @dataclass(slots=True)
@@ -50,6 +51,9 @@ class GraphedPasses:
 
     Attributes:
         missing: Why a pass could not be captured; "" if all were.
+        longest: Rows up to which sequences are served.
+        scratch: The slot that fills smaller batches up.
+        graphs: The captured passes, by number of sequences and width.
     """
 
     def __init__(
@@ -65,11 +69,11 @@ class GraphedPasses:
         self.batches, self.depths, self.missing = tuple(batches), tuple(depths), ""
         self._attention = cast(PooledAttention, decoder.attention)
         if not self._attention.by_length:
-            longest = min(longest, _PADDED_ROWS)
-        self._longest = min(longest, self._attention.pool.rows)
-        self._scratch = PooledCache(self._attention.pool)
-        self._scratch.reserve(max((*plan.widths, *plan.wide)))
-        self._graphs: dict[tuple[int, int], _Graph] = {}
+            longest = min(longest, PADDED_ROWS)
+        self.longest = min(longest, self._attention.pool.rows)
+        self.scratch = PooledCache(self._attention.pool)
+        self.scratch.reserve(max((*plan.widths, *plan.wide)))
+        self.graphs: dict[tuple[int, int], _Graph] = {}
 
     @property
     def trees(self) -> bool:
@@ -84,17 +88,17 @@ class GraphedPasses:
     @property
     def captured(self) -> list[tuple[int, int]]:
         """The captured passes, as (number of sequences, tokens of each), the smallest first."""
-        return sorted(self._graphs)
+        return sorted(self.graphs)
 
     @torch.inference_mode()
     def record_all(self, check: Callable[[], None]) -> None:
         """Capture every pass of the plan that can be captured; see `capture_all` for ``check``."""
         keys = self._plan.passes(self.batches)
-        self._graphs, self.missing = capture_all(keys, self._record, check)
+        self.graphs, self.missing = capture_all(keys, self._record, check)
 
     def drop(self, key: tuple[int, int]) -> None:
         """Drop a captured pass; the next larger one then serves it."""
-        del self._graphs[key]
+        del self.graphs[key]
 
     def __call__(
         self,
@@ -120,9 +124,9 @@ class GraphedPasses:
             return None
         if any(trees) and not self.trees:
             return None
-        if max(cache.length for cache in caches) + key[1] > self._longest:
+        if max(cache.length for cache in caches) + key[1] > self.longest:
             return None
-        graph, width = self._graphs[key], key[1]
+        graph, width = self.graphs[key], key[1]
         for cache in caches:
             cache.reserve(cache.length + width)
         tokens = [item.token_ids for item in inputs]
@@ -145,15 +149,15 @@ class GraphedPasses:
 
     def fitting(self, batch: int, width: int) -> tuple[int, int] | None:
         """The smallest captured pass that has room for so many sequences and tokens."""
-        fits = [key for key in self._graphs if key[0] >= batch and key[1] >= width]
+        fits = [key for key in self.graphs if key[0] >= batch and key[1] >= width]
         return min(fits, key=lambda key: (key[0] * key[1], key), default=None)
 
     def _record(self, key: tuple[int, int]) -> _Graph:
         batch, width = key
         decoder, device = self._decoder, self._decoder.weights.device
-        fixed = FixedInputs(self._attention, self._scratch, batch, width, self._longest, device)
+        fixed = FixedInputs(self._attention, self.scratch, batch, width, self.longest, device)
         made = _Graph(fixed, fixed.tokens)
-        cos, sin = decoder.rotary.upto(self._longest)
+        cos, sin = decoder.rotary.upto(self.longest)
 
         def work() -> None:
             placed, counts = fixed.placed(), [width] * batch

@@ -166,6 +166,9 @@ class BlockHead:
         tensors: Its weights, under the published names.
         target: The model that it drafts for.
 
+    Attributes:
+        rotary: The table of its rotary embedding.
+
     Raises:
         ModelBroken: a tensor is missing or has another shape.
         ModelUnsupported: it was made for another target.
@@ -201,7 +204,7 @@ class BlockHead:
         joint = torch.cat([one.qkv[first:] for one in each])
         self._keys_values = products(joint, torch.cat(biases) if biases else None)
         self._key_norms = [norms(one.key_norm) for one in each]
-        self._rotary = rotary_of(shape, sizes.embedding)
+        self.rotary = rotary_of(shape, sizes.embedding)
         self._heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
 
     def new_cache(self) -> ContiguousCache:
@@ -214,7 +217,7 @@ class BlockHead:
         joint = states[0] if len(states) == 1 else torch.cat(list(states))
         features = self._feature_norm(self._fc(joint.flatten(1)))
         each = zip(contexts, counts, strict=True)
-        cos, sin = self._rotary.at([at for one, n in each for at in range(one.end, one.end + n)])
+        cos, sin = self.rotary.at([at for one, n in each for at in range(one.end, one.end + n)])
         keys, dim = self._weights.kv_heads, self._weights.head_dim
         made = self._keys_values(features).view(-1, len(self._key_norms), 2 * keys, dim)
         for index, norm in enumerate(self._key_norms):
@@ -240,7 +243,7 @@ class BlockHead:
         ids = [[anchor] + [self.shape.mask_token_id] * (size - 1) for anchor in anchors]
         x = F.embedding(to_device(ids, self.device).flatten(), self._weights.embedding)
         places = [at for one in contexts for at in range(one.end, one.end + size)]
-        cos, sin = self._rotary.at(places)
+        cos, sin = self.rotary.at(places)
         plan = _BlockPlan(self._heads, self.shape, contexts, keeps)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):

@@ -174,6 +174,9 @@ class EagleHead:
         target: The model that it drafts for, whose embedding and output head are used where the folder
             has none.
 
+    Attributes:
+        output: The product with its output matrix.
+
     Raises:
         ModelBroken: a tensor is missing or has another shape.
     """
@@ -205,7 +208,7 @@ class EagleHead:
         self._embedding_norm, self._norm = norms(embedding_norm), norms(norm)
         self.ids = _vocabulary(shape, tensors, self.device)
         self._embedding = _embedding(take, like.embedding)
-        self._output = products(_head(shape, take, like.head, self.ids))
+        self.output = products(_head(shape, take, like.head, self.ids))
         layer = layer_weights(
             of_layer,
             s,
@@ -217,10 +220,10 @@ class EagleHead:
         self._layer = FeatureLayer(weights, norms, target.decoder, rotary_of(s, like.embedding))
         native, alike = self._layer.native, self._embedding.dtype is weights.dtype
         self._level: NativeLevel | None = None
-        if native is not None and isinstance(self._output, NativeMatrix) and alike:
+        if native is not None and isinstance(self.output, NativeMatrix) and alike:
             self._level = NativeLevel(
                 native,
-                self._output,
+                self.output,
                 self._layer.rotary,
                 self._embedding,
                 (embedding_norm, layer.norm, norm),
@@ -266,7 +269,7 @@ class EagleHead:
         x = normed.clone() if self.shape.norm_before_residual else features.clone()
         x = self._layer(x, batch, torch.cat([read, normed], -1))
         final = self._norm(x)
-        returned, logits = final if self.shape.norm_output else x, self._output(final)
+        returned, logits = final if self.shape.norm_output else x, self.output(final)
         return Level(logits, returned, *likeliest(logits, most, self.ids))
 
 

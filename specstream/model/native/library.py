@@ -33,7 +33,17 @@ from specstream.model.native.structs import (
     Sizes,
 )
 
-__all__ = ["CodeStore", "Library", "library", "loaded_library", "machine_facts", "native_library"]
+__all__ = [
+    "CodeStore",
+    "Library",
+    "compile_code",
+    "compiled_here",
+    "library",
+    "loaded_library",
+    "machine_facts",
+    "native_library",
+    "try_code",
+]
 
 _KEPT = 8  # compiled files, of several versions and CPUs; each has some 100 kB
 _STALE_S = 24 * 3600.0  # age from which temporary folders are removed
@@ -104,7 +114,8 @@ _log = logging.getLogger("specstream.model")
 
 _SOURCE = Path(__file__).with_name("passes.cpp")  # includes all headers of this folder
 _HERE_ONLY = ("-march=native", "-shared", "-fPIC")
-_TIMEOUT_S = 300.0
+TIMEOUT_S = 300.0
+"""For a compiler, and for a trial of its code."""
 _HERE = "compiled here"
 _WISH, _TRIAL = "SPECSTREAM_NATIVE", "SPECSTREAM_TRIAL"
 _WORKS = "works"
@@ -184,7 +195,7 @@ def native_library() -> Library | str:
             return made
     if wish not in ("", "compile"):
         return _none(f"${_WISH} is {wish!r}, and there is no code of that name for this CPU")
-    return _compiled()
+    return compiled_here()
 
 
 def _shipped(build: Build) -> Library | None:
@@ -197,7 +208,7 @@ def _shipped(build: Build) -> Library | None:
         with suppress(
             OSError
         ):  # where nothing can be kept, each start would take seconds to try it
-            note = CodeStore().path(recipe, lambda to: _try(build, to))
+            note = CodeStore().path(recipe, lambda to: try_code(build, to))
             verdict = note.read_text(encoding="utf-8")
         if verdict == _WORKS:
             return Library(build.path, build.name)
@@ -207,7 +218,7 @@ def _shipped(build: Build) -> Library | None:
     return None
 
 
-def _try(build: Build, note: Path) -> None:
+def try_code(build: Build, note: Path) -> None:
     """Write to ``note`` how a process ends that computes with the code."""
     verdict = _WORKS
     # A frozen program's executable is the program; the variable ends what would start itself for ever.
@@ -216,7 +227,7 @@ def _try(build: Build, note: Path) -> None:
         command = [sys.executable, "-m", "specstream.model.native.trial", str(build.path)]
         try:
             status = subprocess.run(
-                command, capture_output=True, timeout=_TIMEOUT_S, env={**os.environ, _TRIAL: "1"}
+                command, capture_output=True, timeout=TIMEOUT_S, env={**os.environ, _TRIAL: "1"}
             ).returncode
         except subprocess.TimeoutExpired:
             status = -1
@@ -227,7 +238,8 @@ def _try(build: Build, note: Path) -> None:
     note.write_text(verdict, encoding="utf-8")
 
 
-def _compiled() -> Library | str:
+def compiled_here() -> Library | str:
+    """The code that this machine's compiler makes, or why there is none."""
     compiler = shutil.which(os.environ.get("CXX", "") or "c++") or shutil.which("g++")
     if compiler is None:
         return _none("there is no C++ compiler (g++ or clang++, or the one that CXX names)")
@@ -236,14 +248,14 @@ def _compiled() -> Library | str:
     except OSError as error:
         return _none(f"their code can't be kept ({error})")
     try:
-        path = store.path(_recipe(compiler), lambda to: _compile(compiler, to))
+        path = store.path(_recipe(compiler), lambda to: compile_code(compiler, to))
         try:
             return Library(path)
         except (OSError, AttributeError):  # the kept file is damaged: compile again
             store.discard(path)
-            return Library(store.path(_recipe(compiler), lambda to: _compile(compiler, to)))
+            return Library(store.path(_recipe(compiler), lambda to: compile_code(compiler, to)))
     except subprocess.TimeoutExpired:
-        return _none(f"{compiler} took longer than {_TIMEOUT_S:g} s")
+        return _none(f"{compiler} took longer than {TIMEOUT_S:g} s")
     except subprocess.CalledProcessError as error:
         return _none(f"{compiler} can't compile them ({first_line(ValueError(error.stderr))})")
     except AttributeError as error:
@@ -269,11 +281,12 @@ def _none(why: str) -> str:
     return said
 
 
-def _compile(compiler: str, to: Path) -> None:
+def compile_code(compiler: str, to: Path) -> None:
+    """Compile the passes for this CPU."""
     _log.info("compiling native passes for this CPU, some ten seconds; kept for later starts")
     began = time.perf_counter()
     command = [compiler, *FLAGS, *_HERE_ONLY, str(_SOURCE), "-o", str(to)]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
     _log.info("compiled native passes in %.0f s", time.perf_counter() - began)
 
 

@@ -21,7 +21,7 @@ from specstream.types import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["COMPACT", "GrammarState", "check_grammar"]
+__all__ = ["COMPACT", "GrammarState", "check_grammar", "compiled", "vocabulary_of"]
 
 _LOOKS = 256  # grammar states that `can_last` tries before it assumes yes
 
@@ -36,6 +36,10 @@ class GrammarState:
     that a round costs one matcher step per position. Matchers are not rolled back, because llguidance
     (1.9) then may return the mask of another position. A matcher never reads an end-of-sequence id:
     such ids are allowed where the grammar may end, and they end the reply.
+
+    Attributes:
+        matchers: By the tokens after the committed ones, the matcher that has read them.
+        masks: Likewise, which tokens may follow; None: none, as one of them is forbidden.
     """
 
     def __init__(
@@ -57,12 +61,11 @@ class GrammarState:
             raise SamplingError("a grammar needs a model with an end-of-sequence token")
         self._end_ids = sorted(end_ids)
         self._vocab_size = vocab_size
-        self._vocabulary = _vocabulary(tokenizer, vocab_size, self._end_ids[0])
+        self._vocabulary = vocabulary_of(tokenizer, vocab_size, self._end_ids[0])
         matcher = _matcher(self._vocabulary, grammar)
         _check(matcher, f"the {grammar.kind} grammar can't be used")
-        # Both by the tokens after the committed ones.
-        self._matchers: dict[tuple[int, ...], LLMatcher] = {(): matcher}
-        self._known: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
+        self.matchers: dict[tuple[int, ...], LLMatcher] = {(): matcher}
+        self.masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
 
     def commit(self, token: int) -> None:
         """Append a final token of the reply.
@@ -70,13 +73,13 @@ class GrammarState:
         Raises:
             SamplingError: the grammar forbids it.
         """
-        self._known.clear()
+        self.masks.clear()
         if token in self._end_ids:
             return
         if self._behind((token,)) is None:
             raise SamplingError(f"the grammar forbids token {token}, which was committed")
-        read = self._matchers.items()
-        self._matchers = {path[1:]: matcher for path, matcher in read if path[:1] == (token,)}
+        read = self.matchers.items()
+        self.matchers = {path[1:]: matcher for path, matcher in read if path[:1] == (token,)}
 
     def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_] | None:
         """Return which tokens may follow the committed and the ``drafted`` ones: ``[V]``.
@@ -87,10 +90,10 @@ class GrammarState:
             SamplingError: the grammar has become too complex for the matcher.
         """
         path = tuple(drafted)
-        if path not in self._known:  # often asked twice: by the draft and by the verifier
+        if path not in self.masks:  # often asked twice: by the draft and by the verifier
             matcher = self._behind(path)
-            self._known[path] = None if matcher is None else self._mask(matcher)
-        return self._known[path]
+            self.masks[path] = None if matcher is None else self._mask(matcher)
+        return self.masks[path]
 
     def can_last(self, tokens: int) -> bool:
         """Whether the grammar has a reply of at least ``tokens`` tokens before its end.
@@ -136,9 +139,9 @@ class GrammarState:
         None if the grammar forbids a token of ``path`` or one is an end-of-sequence id.
         """
         read = len(path)
-        while path[:read] not in self._matchers:
+        while path[:read] not in self.matchers:
             read -= 1
-        matcher = self._matchers[path[:read]]
+        matcher = self.matchers[path[:read]]
         for end in range(read + 1, len(path) + 1):
             token = path[end - 1]
             matcher = matcher.deep_copy()
@@ -146,7 +149,7 @@ class GrammarState:
             _check(matcher, "the grammar can't be followed further")
             if not legal:
                 return None
-            self._matchers[path[:end]] = matcher
+            self.matchers[path[:end]] = matcher
         return matcher
 
 
@@ -159,7 +162,7 @@ def _check(matcher: LLMatcher, what: str) -> None:
 def _matcher(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
     from llguidance import LLMatcher
 
-    return LLMatcher(vocabulary, _compiled(grammar), log_level=0)
+    return LLMatcher(vocabulary, compiled(grammar), log_level=0)
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -172,7 +175,7 @@ def check_grammar(grammar: Grammar) -> None:
         from llguidance import LLMatcher
     except ImportError:
         raise _missing() from None
-    reason = LLMatcher.validate_grammar(_compiled(grammar))
+    reason = LLMatcher.validate_grammar(compiled(grammar))
     if reason:
         raise SamplingError(f"the {grammar.kind} grammar can't be used: {first_line(reason)}")
 
@@ -181,7 +184,8 @@ def _missing() -> SamplingError:
     return SamplingError('grammars need llguidance: pip install "llguidance>=1.3,<2"')
 
 
-def _compiled(grammar: Grammar) -> str:
+def compiled(grammar: Grammar) -> str:
+    """The grammar as llguidance takes it."""
     from llguidance import LLMatcher
 
     if grammar.kind == "regex":
@@ -195,7 +199,7 @@ def _compiled(grammar: Grammar) -> str:
 
 
 @lru_cache(maxsize=4)
-def _vocabulary(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
+def vocabulary_of(tokenizer: Any, vocab_size: int, end_id: int) -> LLTokenizer:
     """The tokenizer in llguidance's form; cached, because making it takes up to a second."""
     try:
         from llguidance import LLTokenizer, TokenizerWrapper

@@ -17,6 +17,7 @@ from specstream.types import SamplingParams
 
 __all__ = [
     "Uniforms",
+    "column_of",
     "draw",
     "draw_at",
     "draw_one",
@@ -73,12 +74,12 @@ def probabilities_of_rows(logits: Tensor, params: Sequence[SamplingParams]) -> T
     Rows whose parameters are equal, or are temperature and top-p only, share all operations.
     """
     if all(map(only_nucleus, params)):
-        scales = _column(tuple(1.0 / one.temperature for one in params), logits.device)
+        scales = column_of(tuple(1.0 / one.temperature for one in params), logits.device)
         probs = (logits * scales).softmax(-1)  # the product is in float32
         if all(one.top_p >= 1.0 for one in params):
             return probs
         return nucleus(
-            probs, _column(tuple(usable_mass(one.top_p) for one in params), logits.device)
+            probs, column_of(tuple(usable_mass(one.top_p) for one in params), logits.device)
         )
     groups = dict[tuple[float, ...], list[int]]()
     for row, one in enumerate(params):
@@ -95,7 +96,7 @@ def probabilities_of_rows(logits: Tensor, params: Sequence[SamplingParams]) -> T
 
 
 @lru_cache(256)
-def _column(values: tuple[float, ...], device: torch.device) -> Tensor:
+def column_of(values: tuple[float, ...], device: torch.device) -> Tensor:
     """``[n, 1]`` float32 on the device; the same batch asks again for each drafted token."""
     with torch.inference_mode(False):
         return to_device(values, device, torch.float32).unsqueeze(-1)

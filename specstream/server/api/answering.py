@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from specstream.errors import SpecstreamError
 from specstream.server.api.errors import ApiError
 
-__all__ = ["DONE", "Events", "Streamed", "read_body", "while_connected"]
+__all__ = ["BODY_S", "DONE", "Events", "Streamed", "read_body", "while_connected"]
 
 T = TypeVar("T")
 _log = logging.getLogger("specstream.server")
@@ -27,7 +27,8 @@ _PING = b": ping\n\n"
 _SILENT_S = 5.0  # after so much silence a comment is sent: some clients give up after ten
 _PATIENCE_S = 20.0  # a client that takes nothing for so long is dropped
 _READ = 128 << 20  # bytes of a body that is too long
-_BODY_S = 30.0  # for a whole body to arrive
+BODY_S = 30.0
+"""Seconds for a whole body to arrive."""
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -38,7 +39,7 @@ async def read_body(request: Request, most: int) -> bytes:
     """
     parts, size = list[bytes](), 0
     try:
-        with anyio.fail_after(_BODY_S):
+        with anyio.fail_after(BODY_S):
             async for part in request.stream():
                 parts.append(part)
                 size += len(part)
@@ -47,7 +48,7 @@ async def read_body(request: Request, most: int) -> bytes:
                 if size > _READ:
                     break
     except TimeoutError:
-        raise ApiError(408, f"the body didn't end within {_BODY_S:g} s") from None
+        raise ApiError(408, f"the body didn't end within {BODY_S:g} s") from None
     if size > most:
         raise ApiError(413, f"a body has at most {most} bytes", code="body_too_large")
     return b"".join(parts)

@@ -79,7 +79,8 @@ class Encoder:
 
 
 _PIECE = SAMPLE_RATE // 10  # samples in the largest audio event
-_SLICE = SAMPLE_RATE // 2  # bytes of speech that are converted before other tasks may run
+SLICE = SAMPLE_RATE // 2
+"""Bytes of speech that are converted before other tasks may run."""
 _ROUNDING = 1e-3  # samples: a float error above a whole sample must not round up to the next one
 
 
@@ -201,10 +202,10 @@ class AudioPacer:
             if self._sources and self._sources[-1][1].phrase == speech.phrase:
                 self._sources.pop()
             self._sources.append((self.at_24k(speech.samples).end, speech))
-            for at in range(0, len(speech.pcm), _SLICE):
+            for at in range(0, len(speech.pcm), SLICE):
                 if at:
                     await anyio.lowlevel.checkpoint()
-                self._enter(self._resampler.push(speech.pcm[at : at + _SLICE]))
+                self._enter(self._resampler.push(speech.pcm[at : at + SLICE]))
         if self._ended:  # stopped meanwhile
             return
         self._given.popleft()

@@ -65,6 +65,11 @@ class RealtimeConnection:
         resume: See `RealtimeSession.resume`.
         record: Where the session is written down.
         restored: The session as an earlier process has left it.
+
+    Attributes:
+        socket: As given.
+        session: Its settings and its conversation.
+        responses: Those that run and wait.
     """
 
     def __init__(
@@ -77,7 +82,7 @@ class RealtimeConnection:
         record: SessionRecord | None = None,
         restored: RestoredSession | None = None,
     ) -> None:
-        self._socket = socket
+        self.socket = socket
         self._service = service
         settings = (service.caller.session or service.settings).model_copy(
             update={"model": model} if model else {}
@@ -86,7 +91,7 @@ class RealtimeConnection:
         if restored is not None:
             settings = restored.settings
             before = {"id": restored.id, "conversation": restored.conversation}
-        self._session = RealtimeSession(
+        self.session = RealtimeSession(
             settings,
             service.params,
             has_voice=service.factories.voice is not None,
@@ -102,12 +107,12 @@ class RealtimeConnection:
         self._age_s = 0.0
         if record is not None:
             began = time.time() if restored is None else restored.began
-            record.begin(self._session, began)
+            record.begin(self.session, began)
             if restored is not None:
                 self._applied = restored.applied
                 self._age_s = max(0.0, time.time() - began)
                 self._outbox.go_on(restored.next, self._age_s)
-        self._responses = SessionResponses(service, self._session, self._outbox, meter)
+        self.responses = SessionResponses(service, self.session, self._outbox, meter)
         self._written = 0
         self._most = float("inf") if resume is not None else service.limits.max_output
         self._meter = meter
@@ -118,12 +123,12 @@ class RealtimeConnection:
     @property
     def id(self) -> str:
         """The session's id."""
-        return self._session.id
+        return self.session.id
 
     @property
     def stopping(self) -> bool:
         """Whether it ends because the server does."""
-        ending = self._responses.ending
+        ending = self.responses.ending
         return ending is not None and ending.code == "server_stopping"
 
     async def serve(self) -> None:
@@ -132,23 +137,23 @@ class RealtimeConnection:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                self._responses.open(group)
+                self.responses.open(group)
                 if ears is not None:
-                    shared = self._session, self._outbox.put, self._responses, group, self._meter
-                    self._microphone = self._responses.microphone = Microphone(ears, *shared)
+                    shared = self.session, self._outbox.put, self.responses, group, self._meter
+                    self._microphone = self.responses.microphone = Microphone(ears, *shared)
                 group.start_soon(self._write)
                 group.start_soon(self._apply)
                 group.start_soon(self._expire)
-                group.start_soon(drop_slow_reader, self._socket, lambda: self._written, timer)
+                group.start_soon(drop_slow_reader, self.socket, lambda: self._written, timer)
                 if self._restored is None:
-                    await self._outbox.put(self._session.created())
+                    await self._outbox.put(self.session.created())
                 else:
-                    await self._responses.restore(self._restored)
+                    await self.responses.restore(self._restored)
                 await self._read()
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._responses.aclose()
+                await self.responses.aclose()
             self._ended.set()
 
     async def drain(self, seconds: float) -> None:
@@ -156,12 +161,12 @@ class RealtimeConnection:
 
         The caller must drop a client that does not read to the end in time.
         """
-        ending = self._responses.ending = _stopping()
+        ending = self.responses.ending = _stopping()
         with anyio.move_on_after(seconds):
-            await self._responses.over()
-        self._responses.cancel_all(ending)
+            await self.responses.over()
+        self.responses.cancel_all(ending)
         with anyio.move_on_after(GRACE_S + CLOSE_TIMEOUT):
-            await self._responses.over()
+            await self.responses.over()
             self._outbox.finish()
             await self._ended.wait()
 
@@ -172,16 +177,16 @@ class RealtimeConnection:
 
     async def _end(self, why: Refused) -> None:
         """Start no more responses; once none runs, tell the client why and close."""
-        if self._responses.ending is None:
-            self._responses.ending = why
-            await self._responses.over()
-            await self._responses.report(why)
+        if self.responses.ending is None:
+            self.responses.ending = why
+            await self.responses.over()
+            await self.responses.report(why)
             self._outbox.finish()
 
     async def _stop(self) -> None:
         """End the session at once: its client may have read none of what it was sent."""
         why = _too_much(self._service.limits.max_output)
-        self._responses.cancel_all(why)
+        self.responses.cancel_all(why)
         await self._end(why)
 
     async def _write(self) -> None:
@@ -190,30 +195,30 @@ class RealtimeConnection:
         try:
             while (frame := await self._outbox.take()) is not None:
                 before, self._written = self._written, self._written + len(frame.encode())
-                await self._socket.send(frame)
+                await self.socket.send(frame)
                 if before < self._most <= self._written:
                     self._group.start_soon(self._stop)
-            ending = self._responses.ending
+            ending = self.responses.ending
             assert ending is not None
-            await self._socket.close(*_CLOSING[ending.code])
+            await self.socket.close(*_CLOSING[ending.code])
         except SocketClosed:
             self._group.cancel_scope.cancel()
 
     async def _read(self) -> None:
         idle_s = self._service.limits.idle_s
-        quiet_since = self._responses.quiet_since = anyio.current_time()
+        quiet_since = self.responses.quiet_since = anyio.current_time()
         try:
             while True:
-                quiet_since = max(quiet_since, self._responses.quiet_since)
+                quiet_since = max(quiet_since, self.responses.quiet_since)
                 left = quiet_since + idle_s - anyio.current_time()
-                if left <= 0 and self._responses.none:
-                    await self._socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
+                if left <= 0 and self.responses.none:
+                    await self.socket.close(1008, f"idle_timeout: no frame for {idle_s:g} s")
                     return
                 frame: str | bytes | None = None
                 with anyio.move_on_after(left if left > 0 else idle_s):
-                    frame = await self._socket.receive()
+                    frame = await self.socket.receive()
                 if isinstance(frame, bytes):
-                    await self._socket.close(1003, "frames are JSON text")
+                    await self.socket.close(1003, "frames are JSON text")
                     return
                 if frame is not None:
                     quiet_since = anyio.current_time()
@@ -260,7 +265,7 @@ class RealtimeConnection:
                 raise event
             return await self._handle(event)
         except SpecstreamError as error:
-            await self._responses.report(error, event.event_id)
+            await self.responses.report(error, event.event_id)
             return 0.0
 
     async def _handle(self, event: pr.ClientEvent) -> float:
@@ -273,26 +278,26 @@ class RealtimeConnection:
             case pr.ResponseCreate():
                 asked = event.response or ResponseSettings()
                 if microphone is None or not microphone.defer(asked, event.event_id):
-                    await self._responses.start(asked)
+                    await self.responses.start(asked)
                 elif self._record is not None:
                     self._record.deferred(asked)
                 return 0.0
             case pr.ResponseCancel(response_id=None):
                 if microphone is not None and (waiting := microphone.take_deferred()):
-                    await self._responses.respond(*waiting)  # so that its end is reported
-                await self._responses.cancel(self._responses.speaking())
+                    await self.responses.respond(*waiting)  # so that its end is reported
+                await self.responses.cancel(self.responses.speaking())
                 return 0.0
             case pr.ResponseCancel(response_id=str(response_id)):
-                await self._responses.cancel(self._responses.get(response_id))
+                await self.responses.cancel(self.responses.get(response_id))
                 return 0.0
             case pr.ItemTruncate(item_id=item_id, content_index=index, audio_end_ms=end_ms):
-                self._session.conversation.check_truncation(item_id, index, end_ms)
+                self.session.conversation.check_truncation(item_id, index, end_ms)
                 # Truncating the item that is being spoken cancels its response: nobody hears the rest.
-                speaking = self._responses.speaking()
+                speaking = self.responses.speaking()
                 if speaking is not None and speaking.item_id == item_id:
                     speaking.cancel(heard_ms=end_ms)
                     await speaking.finished.wait()
-        answers = self._session.answer(event)
+        answers = self.session.answer(event)
         size = await self._outbox.put(*answers) if answers else 0
         if isinstance(event, pr.SessionUpdate) and microphone is not None:
             await microphone.reconfigure()

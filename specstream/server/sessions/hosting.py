@@ -43,6 +43,11 @@ class SessionHost:
         limit: The places, of which each takes one.
         allowances: What clients pay with.
         journal: Where sessions that can be resumed are written down.
+
+    Attributes:
+        connections: Of the sessions that are served now.
+        resumables: By token, the sessions that can be resumed.
+        tasks: Of these sessions.
     """
 
     def __init__(
@@ -54,10 +59,10 @@ class SessionHost:
     ) -> None:
         self._service, self._limit, self._allowances = service, limit, allowances
         self._journal = journal
-        self._connections: set[RealtimeConnection] = set()
-        self._resumables: dict[str, ResumableSocket] = {}
+        self.connections: set[RealtimeConnection] = set()
+        self.resumables: dict[str, ResumableSocket] = {}
         self._restoring = anyio.Lock()
-        self._tasks = set[asyncio.Task[None]]()  # of sessions that can be resumed
+        self.tasks = set[asyncio.Task[None]]()
         self._under_way = UnderWay()
 
     @asynccontextmanager
@@ -70,10 +75,10 @@ class SessionHost:
             self.end()
             if keeper is not None:
                 keeper.cancel()
-                self._tasks.add(keeper)
+                self.tasks.add(keeper)
             with anyio.CancelScope(shield=True):
-                if self._tasks:
-                    await asyncio.wait(self._tasks)
+                if self.tasks:
+                    await asyncio.wait(self.tasks)
                 if self._journal is not None:
                     await self._journal.aclose()
 
@@ -84,7 +89,7 @@ class SessionHost:
     async def drain(self, seconds: float) -> None:
         """See `RealtimeServer.drain`."""
         async with anyio.create_task_group() as group:
-            for connection in self._connections:
+            for connection in self.connections:
                 group.start_soon(connection.drain, seconds)
 
     async def serve(self, socket: AsgiSocket, query: Mapping[str, str], caller: ApiCaller) -> None:
@@ -119,14 +124,14 @@ class SessionHost:
     async def _resume(self, socket: Socket, token: str, seen: int, caller: ApiCaller) -> None:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
-        held = self._resumables.get(token)
+        held = self.resumables.get(token)
         if held is None and self._journal is not None:
             if (full := self._limit.refusal(socket.address, caller.account)) is not None:
                 await socket.close(1013, full)
                 return
             try:
                 async with self._restoring:  # a client may try again while its session is restored
-                    held = self._resumables.get(token)
+                    held = self.resumables.get(token)
                     held = held or await self._restore(self._journal, socket, token, caller)
             except JournalFailed as error:
                 why = error
@@ -167,10 +172,10 @@ class SessionHost:
         caller: ApiCaller,
         session: RestoredSession | None = None,
     ) -> None:
-        self._resumables[held.token] = held
+        self.resumables[held.token] = held
         task = asyncio.create_task(self._run(held, model, caller, session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _run(
         self,
@@ -188,7 +193,7 @@ class SessionHost:
         connection = RealtimeConnection(socket, service, model, meter, resume, record, session)
         service.counters.sessions += 1
         service.counters.sessions_total += 1
-        self._connections.add(connection)
+        self.connections.add(connection)
         key = account.key.name if account.key is not None else None
         stopped = False
         try:
@@ -206,10 +211,10 @@ class SessionHost:
             _log.exception("session %s broke", connection.id)
             await socket.close(1011, "the session broke")
         finally:
-            self._connections.remove(connection)
+            self.connections.remove(connection)
             service.counters.sessions -= 1
             if held is not None:
-                del self._resumables[held.token]
+                del self.resumables[held.token]
                 await self._leave(held, goes_on=stopped or connection.stopping)
         if stopped or held is not None:
             code = (1001, "the server is stopping") if stopped else (1000, "")
@@ -230,7 +235,7 @@ class SessionHost:
     async def _keep(self, journal: Journal) -> None:
         """Drop from the journal what is too old, but no session that is served here."""
         while True:
-            for held in list(self._resumables.values()):
+            for held in list(self.resumables.values()):
                 if held.record is not None:
                     with suppress(JournalFailed):  # the next frame tells it
                         await held.record.commit(touch=True)

@@ -21,6 +21,7 @@ from specstream.listening.resampler import Resampler
 
 __all__ = [
     "RATE",
+    "SETTLE_S",
     "CheckResult",
     "ConformanceCheck",
     "ConformanceReport",
@@ -43,7 +44,8 @@ Make: TypeAlias = Callable[[], A | Awaitable[A]]
 """Makes a new object under test; a coroutine function does, too."""
 
 _LIMIT_S = 100.0  # of one check: an adapter that hangs is reported, and a slow machine isn't
-_SETTLE_S = 3.0  # what threads and tasks may need to end after aclose()
+SETTLE_S = 3.0
+"""What threads and tasks may need to end after ``aclose()``."""
 _BLOCKED_S = 0.25  # a pause of the loop that the adapter is to blame for, three times in a row
 _ATTEMPTS = 3
 
@@ -284,7 +286,7 @@ async def left_behind(work: Callable[[], Awaitable[object]]) -> None:
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
     for _ in range(_ATTEMPTS):
         await work()
-    until = time.monotonic() + _SETTLE_S
+    until = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
         late = [f"task {task.get_name()!r}" for task in asyncio.all_tasks() - tasks]

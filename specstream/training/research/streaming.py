@@ -205,6 +205,9 @@ class StreamingTrainee:
         rank: Rank of the low-rank adapters.
         places: Tokens of each sequence whose streams are computed in a training step.
 
+    Attributes:
+        rotary: The table of the target's rotary embedding.
+
     Raises:
         ModelUnsupported: the target is no plain model of the Llama family.
     """
@@ -230,7 +233,7 @@ class StreamingTrainee:
         self.depths: tuple[int, ...] = (self.shape.depth,)
         self._places = places
         self._head = weights.head.detach().float()
-        self._rotary = RotaryTable.of(target.model, weights.head_dim)
+        self.rotary = RotaryTable.of(target.model, weights.head_dim)
         self.module: StreamingModule = StreamingModule(self.shape, weights).to(weights.device)
 
     def losses(self, batch: TrainingBatch, *, acceptance: float) -> Losses:
@@ -239,7 +242,7 @@ class StreamingTrainee:
         length = wanted.shape[1]
         # Place t: token t + 1 is the reply's, and token t + 2, which stream 1 predicts, is too.
         at, real = random_places(wanted[:, 2:] & wanted[:, 1:-1], self._places)
-        wide = self._rotary.wide(length + count + 1)
+        wide = self.rotary.wide(length + count + 1)
         states = batch.states[:, :, 0].float()
         angles = wide[0][:length].unsqueeze(1), wide[1][:length].unsqueeze(1)
         out = self.module(states, at, self.module.text_rows(states, angles), wide)

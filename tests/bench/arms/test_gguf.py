@@ -41,7 +41,7 @@ async def loaded(file: str, models: PeerModels, threads: int) -> GgufArm:
 async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:
     arm = await loaded("some/tiny-q8.gguf", models, 3)
     run = await arm.run(MESSAGES, PARAMS)
-    llama: FakeLlama = arm._llama
+    llama: FakeLlama = FakeLlama.latest
     (prompt,) = llama.prompts
     assert arm.setting == "tiny-q8"
     assert run.token_ids == tuple(prompt[-1] + i for i in range(1, 5))

@@ -72,14 +72,14 @@ async def test_emissions_are_the_targets_passes(config: EngineConfig) -> None:
     async with open_arms(Wanted(("own", "auto")), config) as (own, auto):
         assert isinstance(auto, CoreArm)
         passes = 0
-        forward = auto._core.target.forward
+        forward = auto.core.target.forward
 
         def counted(inputs: Any, extras: Any = PLAIN) -> Any:
             nonlocal passes
             passes += 1
             return forward(inputs, extras)
 
-        auto._core.target.forward = counted  # type: ignore[method-assign]
+        auto.core.target.forward = counted  # type: ignore[method-assign]
         for arm, speculating in ((own, False), (auto, True)):
             passes = 0
             run = await arm.run(MESSAGES, PARAMS)

@@ -121,7 +121,7 @@ def test_a_plan_for_a_tree_names_what_a_node_costs() -> None:
         (plan,) = step.plans()
         assert plan.least == pytest.approx(least)
         assert plan.go_on is not None
-        lockstep = plan.go_on._lockstep  # type: ignore[attr-defined]
+        lockstep = plan.go_on.lockstep  # type: ignore[attr-defined]
         assert lockstep.price(1) == pytest.approx(0.2 * 0.05 * (2 if nodes else 1))
 
 

@@ -305,7 +305,7 @@ def test_forgetting_keeps_nothing_of_a_request() -> None:
     machine = Machine(target=flat)
     chooser = policy(machine)
     serve(chooser, texts(5, 30, 0.7), machine)
-    assert not chooser._requests
+    assert not chooser.requests
     chooser.forget(3)  # twice, or never seen: no matter
     chooser.observe(RoundTimes(0, 0, 0, 3, 1, 1, 1), [])
     assert chooser.plan([]) == []

@@ -47,14 +47,14 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
             run_until_idle(core)
     run_until_idle(core)
     made: Any = core.proposer
-    assert not made._rounds and not dice.known
-    assert len(core.slots._kept) == 2
-    kept = {slot.id for slot in core.slots._kept.values()}
-    assert set(made._candidates["draft"]._sequences) <= kept
-    assert set(made._candidates["suffix"]._texts) <= kept
+    assert not made.rounds and not dice.known
+    assert len(core.slots.kept) == 2
+    kept = {slot.id for slot in core.slots.kept.values()}
+    assert set(made.candidates["draft"].sequences) <= kept
+    assert set(made.candidates["suffix"].texts) <= kept
     for session in "stuv":
         core.slots.forget(session)
-    assert not made._candidates["draft"]._sequences and not made._candidates["suffix"]._texts
+    assert not made.candidates["draft"].sequences and not made.candidates["suffix"].texts
 
 
 def test_a_request_is_not_looked_up_after_it_is_over() -> None:
@@ -82,10 +82,10 @@ class Watched(ScriptedRunner):
         for item in inputs:
             (slot,) = (
                 s
-                for s, q in proposer._candidates["draft"]._sequences.items()
+                for s, q in proposer.candidates["draft"].sequences.items()
                 if q.cache is item.cache
             )
-            state = proposer._candidates["draft"]._sequences[slot]
+            state = proposer.candidates["draft"].sequences[slot]
             (request,) = (
                 r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot
             )
@@ -114,7 +114,7 @@ def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     watched.context_length = context
     dice = Dice(seed)
     made: Any = proposer_with(dice, watched, window=window)
-    made._candidates["draft"]._prefill_chunk = chunk
+    made.candidates["draft"].prefill_chunk = chunk
     core = EngineCore(small_config(), table, TOKENIZER, made, frozenset({EOS}))
     box.append(core)
     history = dict.fromkeys("st", "abcabcabc")
@@ -169,5 +169,5 @@ def test_a_history_that_lost_its_beginning_is_read_afresh_not_from_the_middle() 
     request, _ = ask(core, "xyz" * 33, greedy(12), session="s")  # 99 tokens
     core.step()
     core.step()
-    state = made._candidates["draft"]._sequences[request.sequence.slot]
+    state = made.candidates["draft"].sequences[request.sequence.slot]
     assert request.prompt_length - state.start >= 31

@@ -157,7 +157,7 @@ def test_the_clock_comes_after_the_verdicts_and_says_what_the_step_was() -> None
         return forward(inputs, extras)
 
     core.target.forward = spy  # type: ignore[method-assign]
-    draft = core.proposer._candidates["draft"]._runner  # type: ignore[attr-defined]
+    draft = core.proposer.candidates["draft"].runner  # type: ignore[attr-defined]
     core.step()
     while True:
         passes = draft.forwards
@@ -229,7 +229,7 @@ def test_a_step_that_only_catches_up_is_not_taken_for_overhead() -> None:
     """A draft that reads a long prompt in parts proposes nothing yet; that time is the draft's."""
     script = Script(*[[RoundPlan("draft", 4)]] * 90)
     made: Any = proposer_with(script, ModelRunner(DRAFT))
-    made._candidates["draft"]._prefill_chunk = 16
+    made.candidates["draft"].prefill_chunk = 16
     core = make_core(MODEL, TOKENIZER, made, eos_ids=())
     ask(core, "abc" * 30, greedy(30))
     core.step()
@@ -279,8 +279,8 @@ def test_what_choosing_costs_is_told_apart() -> None:
     """Looking up and planning are no part of a draft pass or a plain round; learning comes after."""
     ticks = itertools.count()
     dice = Dice(kinds=["off"])
-    made = proposer_with(dice, None, target=RUNNER)
-    made._now = lambda: next(ticks) * 1e-3  # each reading a millisecond after the one before
+    # Each reading of the clock is a millisecond after the one before.
+    made = proposer_with(dice, None, target=RUNNER, now=lambda: next(ticks) * 1e-3)
     text = Text([1, 2, 3, 4, 5, 1], id=7, prompt_length=6)
     for learning_ms in (0.0, 1.0, 1.0):
         made.propose([text], [9])

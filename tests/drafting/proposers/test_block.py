@@ -72,7 +72,7 @@ def test_a_gap_in_the_states_begins_anew_and_release_forgets() -> None:
     assert proposer.offer(text, 9).tokens == SIZE - 1
     proposer.release(text.slot)
     proposer.release(text.slot)
-    assert not proposer._sequences
+    assert not proposer.sequences
     assert proposer.offer(text, 9).tokens == 0
 
 
@@ -80,15 +80,15 @@ def test_a_gap_in_the_states_begins_anew_and_release_forgets() -> None:
 def test_rows_are_made_when_a_block_is_drafted_or_many_states_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proposer, made = block_proposer(MODEL), list[int]()
-    real = proposer._head.read
+    head, made = block_head(RUNNER), list[int]()
+    proposer, real = BlockProposer(BlockProposerConfig(), head), head.read
 
     def read_rows(contexts: Sequence[Context], states: Sequence[Tensor]) -> None:
         made.extend(one.shape[0] for one in states)
         real(contexts, states)
 
-    monkeypatch.setattr(proposer._head, "read", read_rows)
-    monkeypatch.setattr(block, "_TOGETHER", 64)
+    monkeypatch.setattr(head, "read", read_rows)
+    monkeypatch.setattr(block, "TOGETHER", 64)
     text = Text([3, 9, 4, 8] * 20)
     read(proposer, text, 0, 40)
     assert not made  # others may draft
@@ -106,13 +106,14 @@ def test_rows_are_made_when_a_block_is_drafted_or_many_states_wait(
 def test_states_that_wait_keep_no_pass_alive_and_a_broken_head_loses_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proposer, text = block_proposer(MODEL), Text([3, 9, 4, 8, 2])
+    head, text = block_head(RUNNER), Text([3, 9, 4, 8, 2])
+    proposer = BlockProposer(BlockProposerConfig(), head)
     whole = states_of([1] * 200, proposer.capabilities.hidden_states)
     proposer.read([text], [States(0, whole[10:14])])
-    (kept,) = proposer._sequences[text.slot].parts
+    (kept,) = proposer.sequences[text.slot].parts
     assert kept.untyped_storage().nbytes() == kept.nbytes
     with monkeypatch.context() as patch:
-        patch.setattr(proposer._head, "read", lambda *_: 1 / 0)
+        patch.setattr(head, "read", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             proposer.draft([Task(text, 2, proposer.offer(text, 2))])
     assert proposer.offer(text, 9).tokens == 0
@@ -165,9 +166,9 @@ def test_greedy_text_with_processors_limits_and_four_at_once() -> None:
 def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     proposer = block_proposer(MODEL)
     core = check_turns(proposer)
-    assert len(proposer._sequences) == 1
+    assert len(proposer.sequences) == 1
     core.slots.forget("s")
-    assert not proposer._sequences
+    assert not proposer.sequences
 
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:

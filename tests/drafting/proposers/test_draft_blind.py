@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("inference")
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_what_is_not_looked_at_comes_out_the_same(params: SamplingParams) -> None:
     looking, blind = draft(), draft()
-    blind._looks = False
+    blind.looks = False
     for rounds in range(5):
         pair = [Text([2, 3, 4], params=params) for _ in range(2)]
         for text in pair:
@@ -49,7 +49,7 @@ def test_the_count_has_teeth() -> None:
     with transfers() as counter:
         proposer.propose([Text([2, 3, 4])], [3])
     assert counter.count == 2 * 3
-    proposer._looks = False
+    proposer.looks = False
     with transfers() as counter:
         proposer.write([Drafting(Text([2, 3, 4], 1), 3, lambda q: True)])
     assert counter.count == 2 * 3
@@ -85,10 +85,10 @@ def test_a_whole_round_waits_for_the_device_once(
         dice = Dice(1, kinds=["draft", "suffix", "off"])
         dice.stops = lambda: None
         proposer = proposer_with(dice, runner)
-        inner = proposer._candidates["draft"]
+        inner = proposer.candidates["draft"]
     else:
         inner = proposer = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
-    inner._looks = False
+    inner.looks = False
     core = make_core(model, TOKENIZER, proposer, eos_ids=(), rule=rule, max_running=count)
     params = SamplingParams(temperature=temperature, top_p=0.9, top_k=30, max_tokens=60)
     asked = [ask(core, "abab" * (n + 1), params, noise=4) for n in range(count)]
@@ -112,7 +112,7 @@ def test_a_blind_draft_changes_no_token_of_a_reply() -> None:
         for looks in (True, False):
             runner = ModelRunner(noisy_copy(model, 0.1))
             inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
-            inner._looks = looks
+            inner.looks = looks
             core = make_core(model, TOKENIZER, inner, eos_ids=())
             params = SamplingParams(temperature=temperature, max_tokens=60)
             _, inbox = answered(core, "abab", params, noise=3)
@@ -125,7 +125,7 @@ def test_processors_are_followed_even_where_nobody_looks() -> None:
     model = tiny_model(len(TOKENIZER), seed=2)
     runner = ModelRunner(noisy_copy(model, 0.0))
     inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
-    inner._looks = False
+    inner.looks = False
     core = make_core(model, TOKENIZER, inner, eos_ids=())
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.7, max_tokens=60)
     request, _ = answered(core, "abab", params)
@@ -159,7 +159,7 @@ def test_a_blind_draft_without_numbers_names_no_token_that_there_is_not(
         runner = ModelRunner(noisy_copy(model, 0.1))
         runner.forward = nan_after(runner, passes)  # type: ignore[method-assign]
         inner = DraftModelProposer(DraftProposerConfig(), runner, frozenset())
-        inner._looks = False
+        inner.looks = False
         core = make_core(model, TOKENIZER, Listening(inner), eos_ids=(), rule=rule)
         request, inbox = answered(core, "abab", params, noise=4)
         proposals = core.proposer.made  # type: ignore[attr-defined]

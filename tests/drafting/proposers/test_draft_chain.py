@@ -23,16 +23,16 @@ pytestmark = pytest.mark.usefixtures("inference")
 PLAN = CapturePlan((), (), steps=3)
 
 
-def captured(**options: int) -> DraftModelProposer:
+def captured(*eos: int) -> DraftModelProposer:
     """A draft with captured chains of three steps, whose graphs run their work directly instead."""
 
     def replayed(work: Callable[[], None]) -> Callable[[], None]:
         return work
 
-    proposer = draft(**options)  # type: ignore[arg-type]
+    proposer = draft(eos=eos)
     decoder = decoder_of(MODEL, "pooled")
-    runner: Any = proposer._runner
-    runner._decoder = decoder
+    runner: Any = proposer.runner
+    runner.decoder = decoder
     passes = GraphedPasses(decoder, CapturePlan((1,)), replayed, 256, ())
     chains = GraphedChains(decoder, PLAN, V, replayed, 256, (1, 2))
     chains.record_all(lambda: None)
@@ -63,7 +63,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_round_after_round_they_are_those_of_single_steps(looked: bool) -> None:
     """Whatever is accepted, and wherever the chain is told to end."""
     single, chained = draft(), captured()
-    single._looks = chained._looks = looked
+    single.looks = chained.looks = looked
     left, right = (Text([5, 9, 2, 7, 7, 1]) for _ in range(2))
     rng = random.Random(1)
     for number in range(40):
@@ -112,8 +112,7 @@ def test_an_end_of_sequence_ends_the_chain() -> None:
     first = Drafting(Text([3, 4]), 6)
     free.write([first])
     eos = first.drafted[1]
-    proposer = captured()
-    proposer._eos_ids = frozenset({eos})
+    proposer = captured(eos)
     chain = Drafting(Text([3, 4]), 6)
     proposer.write([chain])
     assert chain.drafted == first.drafted[: first.drafted.index(eos) + 1]

@@ -43,8 +43,8 @@ def test_several_in_step_are_as_one_by_one() -> None:
             single = Drafting(twin, count)
             assert alone.write([single]) == count
             one, many = (
-                single.proposal(alone._runner.device),
-                chain.proposal(together._runner.device),
+                single.proposal(alone.runner.device),
+                chain.proposal(together.runner.device),
             )
             assert many.tokens.tolist() == one.tokens.tolist()
             assert many.length == count
@@ -61,7 +61,7 @@ def test_several_in_step_are_as_one_by_one() -> None:
 def test_a_pass_serves_all_that_still_draft() -> None:
     proposer = draft()
     sizes: list[int] = []
-    runner = cast(ModelRunner, proposer._runner)
+    runner = cast(ModelRunner, proposer.runner)
     forward = runner.forward
 
     def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
@@ -102,7 +102,7 @@ def test_a_stop_keeps_the_token_that_it_saw(params: SamplingParams, stop_at: int
     text = Text([3, 4, 5], params=params, generator=torch.Generator().manual_seed(1))
     chain = Drafting(text, 6, go_on)
     passes = proposer.write([chain])
-    proposal = chain.proposal(proposer._runner.device)
+    proposal = chain.proposal(proposer.runner.device)
     assert proposal.length == passes == len(asked) == min(stop_at, 6)
     assert chain.confidences == asked
     check_honest(text, proposal)
@@ -110,7 +110,7 @@ def test_a_stop_keeps_the_token_that_it_saw(params: SamplingParams, stop_at: int
     twin = Text([3, 4, 5], params=params, generator=torch.Generator().manual_seed(1))
     whole = Drafting(twin, 6)
     fixed.write([whole])
-    full = whole.proposal(fixed._runner.device)
+    full = whole.proposal(fixed.runner.device)
     assert full.tokens.tolist()[: proposal.length] == proposal.tokens.tolist()
     # go_on was called with the draft's own probability of each token.
     rows = rows_after([*text.token_ids, *proposal.tokens.tolist()[:-1]], proposal.length)
@@ -126,7 +126,7 @@ def test_a_chain_that_stops_holds_up_no_other() -> None:
     assert proposer.write(chains) == 5
     assert [len(chain.tokens) for chain in chains] == [1, 5, 5]
     for text, chain in zip((a, b, c), chains):
-        check_honest(text, chain.proposal(proposer._runner.device))
+        check_honest(text, chain.proposal(proposer.runner.device))
 
 
 def test_an_end_of_sequence_ends_the_chain_and_is_proposed() -> None:
@@ -145,7 +145,7 @@ def test_an_end_of_sequence_ends_the_chain_and_is_proposed() -> None:
 @pytest.mark.usefixtures("single_steps")
 def test_a_draft_that_loses_its_numbers_midway_keeps_what_it_had(params: SamplingParams) -> None:
     proposer = draft()
-    runner: Any = proposer._runner
+    runner: Any = proposer.runner
     runner.forward = nan_after(runner, 2)
     text = Text([3, 4, 5], params=params)
     proposal = proposer.propose([text], [5])[0]
@@ -160,5 +160,5 @@ def test_parameters_of_a_request_are_cooled_once() -> None:
         chain = Drafting(text, 3)
         proposer.write([chain])
         used.append(chain.params)
-        settle(proposer, text, chain.proposal(proposer._runner.device), 1)
+        settle(proposer, text, chain.proposal(proposer.runner.device), 1)
     assert used[0] is used[1] and used[0].temperature < SAMPLED.temperature

@@ -35,13 +35,13 @@ def test_a_full_context_is_left_behind_for_a_window() -> None:
     for _ in range(40):
         proposal = proposer.propose([text], [6])[0]
         drafted += proposal.length
-        state = proposer._sequences[0]
+        state = proposer.sequences[0]
         assert state.cache.length <= 24
         if proposal.length:
             check_honest(text, proposal, state.start)
         settle(proposer, text, proposal, min(2, proposal.length))
     assert drafted > 4 * 40
-    assert proposer._sequences[0].start > 0
+    assert proposer.sequences[0].start > 0
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 5])
@@ -51,13 +51,13 @@ def test_next_to_no_context_is_enough_not_to_break(context: int) -> None:
     for _ in range(10):
         proposal = proposer.propose([text], [4])[0]
         assert proposal.length <= context
-        assert proposer._sequences[0].cache.length <= context
+        assert proposer.sequences[0].cache.length <= context
         settle(proposer, text, proposal, proposal.length // 2)
 
 
 def test_catching_up_in_parts_ends_where_one_read_does() -> None:
     whole, parts = draft(), draft()
-    parts._prefill_chunk = 10
+    parts.prefill_chunk = 10
     a, b = (Text([i * 3 % V for i in range(47)], params=SAMPLED) for _ in range(2))
     b.generator.manual_seed(0)
     a.generator.manual_seed(0)
@@ -65,15 +65,15 @@ def test_catching_up_in_parts_ends_where_one_read_does() -> None:
     for _ in range(4):  # 47 tokens: four parts of ten, and what is left with the first draft
         chain = Drafting(b, 3)
         assert parts.write([chain]) == 0
-        assert not chain.proposal(parts._runner.device).length
+        assert not chain.proposal(parts.runner.device).length
         reads.append(chain.read)
         parts.observe([b], [Verdict(0, 1, (), (1,))])  # nothing was drafted: no row is rolled back
-        assert len(parts._sequences[0].rows) == sum(reads)
+        assert len(parts.sequences[0].rows) == sum(reads)
     assert reads == [10] * 4
     chain, twin = Drafting(b, 3), Drafting(a, 3)
     assert parts.write([chain]) == whole.write([twin]) == 3
     assert (chain.read, twin.read) == (5, 45)  # beyond the one or two of any round
-    one, other = (c.proposal(whole._runner.device) for c in (chain, twin))
+    one, other = (c.proposal(whole.runner.device) for c in (chain, twin))
     assert one.tokens.tolist() == other.tokens.tolist()
     check_honest(b, one)
 
@@ -86,7 +86,7 @@ def test_newcomers_share_what_the_draft_reads_in_a_step() -> None:
     for _ in range(3):
         chains = [Drafting(text, 2) for text in texts]
         proposer.write(chains)
-        proposals = [chain.proposal(proposer._runner.device) for chain in chains]
+        proposals = [chain.proposal(proposer.runner.device) for chain in chains]
         reads.append([chain.read for chain in chains])
         lengths.append([proposal.length for proposal in proposals])
         for text, proposal in zip(texts, proposals, strict=True):
@@ -116,7 +116,7 @@ def test_who_has_next_to_nothing_to_read_does_not_wait_for_newcomers() -> None:
 def test_a_prompt_that_comes_alone_is_read_at_once() -> None:
     proposer = draft(window=250, context=250)
     chain = Drafting(Text([i * 3 % V for i in range(240)]), 2)
-    proposer._window = 250
+    proposer.window = 250
     proposer.write([chain])
     assert chain.read == 238 and len(chain.tokens) == 2
 
@@ -124,7 +124,7 @@ def test_a_prompt_that_comes_alone_is_read_at_once() -> None:
 @pytest.mark.parametrize("context", [48, 256])
 def test_prompts_of_every_length_are_read_honestly_and_within_the_context(context: int) -> None:
     proposer = draft(context=context, window=200)
-    runner, longest = cast(ModelRunner, proposer._runner), 0
+    runner, longest = cast(ModelRunner, proposer.runner), 0
     forward = runner.forward
 
     def spy(inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
@@ -139,12 +139,12 @@ def test_prompts_of_every_length_are_read_honestly_and_within_the_context(contex
         text = Text([i * 7 % V for i in range(length)], id=length, params=SAMPLED)
         proposal = proposer.propose([text], [3])[0]
         if proposal.length:
-            check_honest(text, proposal, proposer._sequences[0].start)
+            check_honest(text, proposal, proposer.sequences[0].start)
         settle(proposer, text, proposal, length % (proposal.length + 1))
         text.token_ids.extend([3] * (length % 23))  # rounds without a draft
         again = proposer.propose([text], [3])[0]
         if again.length:
-            check_honest(text, again, proposer._sequences[0].start)
+            check_honest(text, again, proposer.sequences[0].start)
     assert min(context, 150) - 8 < longest <= context
 
 
@@ -158,7 +158,7 @@ def test_behind_says_what_is_read() -> None:
         if rng.random() < 0.7:
             proposer.write([chain])
             assert chain.read == behind
-        proposal = chain.proposal(proposer._runner.device)
+        proposal = chain.proposal(proposer.runner.device)
         settle(proposer, text, proposal, rng.randint(0, proposal.length))
         if rng.random() < 0.2:  # the next turn of the conversation, its history edited
             number += 1
@@ -178,7 +178,7 @@ def test_after_anything_rows_are_the_texts_own() -> None:
         if rng.random() < 0.7:
             proposal = proposer.propose([text], [rng.randint(1, 5)])[0]
             if proposal.length:
-                check_honest(text, proposal, proposer._sequences[0].start)
+                check_honest(text, proposal, proposer.sequences[0].start)
                 checked += 1
         fate = rng.random()
         if fate < 0.75:
@@ -205,6 +205,6 @@ def test_a_slot_that_is_released_is_forgotten() -> None:
     proposer.propose([a, b], [3, 3])
     proposer.release(a.slot)
     proposer.release(a.slot)
-    assert list(proposer._sequences) == [b.slot]
+    assert list(proposer.sequences) == [b.slot]
     proposer.observe([a], [Verdict(0, 1, (), (1,))])
-    assert list(proposer._sequences) == [b.slot]
+    assert list(proposer.sequences) == [b.slot]

@@ -257,8 +257,8 @@ def test_of_a_long_prompt_the_last_part_is_read() -> None:
         tell(proposer, request, start, start + 33)
     found = proposer.propose([request], [3])[0]
     assert found.length == 3
-    assert proposer._sequences[0].cache.length == 32
-    assert proposer._sequences[0].told == 99
+    assert proposer.sequences[0].cache.length == 32
+    assert proposer.sequences[0].told == 99
 
 
 def test_a_later_turn_goes_on_where_the_texts_part() -> None:
@@ -270,7 +270,7 @@ def test_a_later_turn_goes_on_where_the_texts_part() -> None:
     later.id = 7
     tell(proposer, later, 20)  # the target kept 20 rows
     (found,) = proposer.propose([later], [3])
-    assert proposer._sequences[0].told == proposer._sequences[0].cache.length == 39
+    assert proposer.sequences[0].told == proposer.sequences[0].cache.length == 39
     # Only the row before the place where the texts differ was made with the old token.
     mended = eagle(depth=3)
     old = replace(later, token_ids=[*later.token_ids[:20], request.token_ids[20]])
@@ -284,7 +284,7 @@ def test_states_that_were_missed_start_anew() -> None:
     proposer, request = eagle(depth=3), text(30)
     tell(proposer, request, 0, 10)
     tell(proposer, request, 20)
-    assert proposer._sequences[0].start == 20
+    assert proposer.sequences[0].start == 20
     assert proposer.propose([request], [3])[0].length == 3
 
 
@@ -301,7 +301,7 @@ def test_release_drops_what_was_kept() -> None:
     tell(proposer, request, 0)
     proposer.release(0)
     proposer.release(0)
-    assert proposer._sequences == {}
+    assert proposer.sequences == {}
     assert proposer.propose([request], [4])[0].length == 0
 
 
@@ -394,4 +394,4 @@ def test_weights_that_are_not_finite_draft_nothing() -> None:
 def test_a_rehearsal_leaves_nothing_behind(settings: dict[str, int]) -> None:
     proposer = eagle(**settings)
     proposer.rehearse()
-    assert proposer._sequences == {}
+    assert proposer.sequences == {}

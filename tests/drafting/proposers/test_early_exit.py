@@ -182,7 +182,7 @@ def test_cancelled_rounds_and_turns_leave_a_cache_that_serves_the_next() -> None
         run_until_idle(core)
         shown = inbox.token_ids
         assert shown == plain_greedy(text, len(shown), None)
-        kept = core.slots._kept["s"]
+        kept = core.slots.kept["s"]
         assert kept.rows == request.token_ids[: kept.cache.length]
         text = text + "." + str(turn)
 
@@ -218,11 +218,11 @@ def parts(runner: ModelRunner, **heads: EarlyExit) -> EngineParts:
 def test_it_is_built_with_a_trained_exit_or_without() -> None:
     runner = ModelRunner(MODEL)
     plain = build_proposer(EarlyExitProposerConfig(layers=1), parts(runner))
-    assert isinstance(plain, EarlyExitProposer) and not plain._exit.trained
+    assert isinstance(plain, EarlyExitProposer) and not plain.exit.trained
     assert isinstance(build_proposer(EarlyExitProposerConfig(), parts(runner)), EarlyExitProposer)
     trained = EarlyExit(runner, 1, weights(0))
     made = build_proposer(EarlyExitProposerConfig(), parts(runner, early_exit=trained))
-    assert isinstance(made, EarlyExitProposer) and made._exit is trained
+    assert isinstance(made, EarlyExitProposer) and made.exit is trained
     with pytest.raises(ConfigError, match="behind 1 layers, not 2"):
         build_proposer(EarlyExitProposerConfig(layers=2), parts(runner, early_exit=trained))
     with pytest.raises(ModelUnsupported, match="1 to 1"):
@@ -236,6 +236,6 @@ def test_auto_takes_a_trained_exit_as_a_candidate() -> None:
     runner = ModelRunner(MODEL)
     trained = EarlyExit(runner, 1, weights(0))
     auto = build_auto(AutoProposerConfig(), parts(runner, early_exit=trained))
-    assert "early-exit" in auto._candidates
+    assert "early-exit" in auto.candidates
     core = make_core(MODEL, TOKENIZER, auto, eos_ids=())
     check_greedy(core, 30, None)

@@ -144,21 +144,21 @@ def letters_cell(way: str, *, honest: bool = True) -> tuple[EngineCore, toy.Pair
     config = DraftProposerConfig.model_validate({"num_tokens": 3, "vocabulary": way})
     made = ForeignDraftProposer(config, draft, frozenset({0}), translation, CPU)
     if not honest:
-        common = made._common._common
-        made._common._common = lambda logits: common(logits) * 0.5  # type: ignore[method-assign]
-        write = made._proposal
+        write = made.draft
 
-        def untrue(*args: Any) -> Any:
-            found = write(*args)
-            return found if found.probs is None else _sharper(found)
+        def untrue(tasks: Any) -> Any:
+            each = write(tasks)
+            return [one._replace(proposal=_sharper(one.proposal)) for one in each]
 
-        made._proposal = untrue  # type: ignore[assignment,method-assign]
+        made.draft = untrue  # type: ignore[method-assign]
     return toy.make_core(target, toy.Letters(), made, frozenset({0})), target
 
 
 def _sharper(proposal: Any) -> Any:
     from dataclasses import replace
 
+    if proposal.probs is None:
+        return proposal
     probs = proposal.probs**3
     return replace(proposal, probs=probs / probs.sum(-1, keepdim=True))
 
@@ -206,7 +206,6 @@ def test_the_same_model_under_another_numbering_is_accepted(way: str) -> None:
     order = [0, 3, 1, 4, 2]  # the draft's id i is the target's order[i]
     draft = toy.PairRunner(target.table[order][:, order][:, :, order].contiguous())
     names = "bcde"
-    draft.compiled = draft._decoder = None
     translation = Translation(
         _Letters(*names),
         _Letters(*(names[i - 1] for i in order[1:])),
@@ -229,7 +228,7 @@ def test_the_draft_reads_each_token_once() -> None:
     """The rows of accepted drafted tokens stay in the draft's cache and aren't computed again."""
     made = foreign("merged", "bytes", "retokenised")
     read: list[int] = []
-    runner: Any = made._writers["retokenised"]._runner
+    runner: Any = made.writers["retokenised"].runner
     forward, chain = runner.forward, runner.chain
 
     def count(inputs: Any) -> Any:
@@ -249,12 +248,12 @@ def test_the_draft_reads_each_token_once() -> None:
 def test_how_is_chosen_by_overlap_and_by_greed() -> None:
     greedy, sampled = SamplingParams(), SamplingParams(1.0)
     alike = foreign("merged", "merged")
-    assert alike._translation.overlap == 1.0
+    assert alike.translation.overlap == 1.0
     assert (alike.way(greedy), alike.way(sampled)) == ("intersection", "intersection")
     apart = foreign("merged", "bytes")
-    assert 0.5 < apart._translation.overlap < 0.98
+    assert 0.5 < apart.translation.overlap < 0.98
     assert (apart.way(greedy), apart.way(sampled)) == ("retokenised", "intersection")
-    apart._translation.overlap = 0.4
+    apart.translation.overlap = 0.4
     assert (apart.way(greedy), apart.way(sampled)) == ("retokenised", "retokenised")
     forced = foreign("merged", "bytes", "intersection")
     assert forced.way(greedy) == "intersection"
@@ -288,7 +287,7 @@ def plain_without_end(text: str, count: int) -> list[int]:
 @pytest.mark.usefixtures("single_steps")
 def test_a_draft_of_nan_costs_speed_only(way: str) -> None:
     made = foreign("merged", "unsplit", way)
-    runner: Any = made._writers["retokenised"]._runner
+    runner: Any = made.writers["retokenised"].runner
     forward = runner.forward
 
     def nan(inputs: Sequence[ForwardInput]) -> ForwardOutput:
@@ -307,11 +306,11 @@ def test_nothing_is_kept_of_a_slot_that_is_gone() -> None:
     for session in ("one", "two", None):
         ask(core, "the cat", SamplingParams(max_tokens=8), session=session)
     run_until_idle(core)
-    for slot in list(made._renderings):
+    for slot in list(made.renderings):
         made.release(slot)
         made.release(slot)
-    assert not made._renderings
-    assert not any(writer._sequences for writer in made._writers.values())
+    assert not made.renderings
+    assert not any(writer.sequences for writer in made.writers.values())
 
 
 def test_vocabularies_without_a_common_token_are_refused_by_name() -> None:

@@ -138,9 +138,9 @@ def test_a_conversation_goes_on_and_a_slot_is_forgotten() -> None:
             _, inbox = answered(one, text, SamplingParams(max_tokens=20), session="a")
             replies.append(inbox.token_ids)
         assert replies[0] == replies[1] and len(replies[0]) == 20
-    assert len(proposer._lasts) == 1
-    proposer.release(next(iter(proposer._lasts)))
-    assert not proposer._lasts
+    assert len(proposer.kept) == 1
+    proposer.release(next(iter(proposer.kept)))
+    assert not proposer.kept
 
 
 def test_a_tree_accepts_more_than_a_chain() -> None:

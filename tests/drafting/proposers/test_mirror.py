@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
@@ -42,9 +42,7 @@ pytestmark = pytest.mark.slow
 
 
 def threaded(pool: Executor | None = None, noise: float = 0.05) -> MirrorProposer:
-    made = mirror(MODEL, noise, frozenset())
-    made._pool = pool or one_thread()
-    return made
+    return mirror(MODEL, noise, frozenset(), pool or one_thread())
 
 
 def test_the_likeliest_outcomes_come_first() -> None:
@@ -85,12 +83,12 @@ def knowing(proposer: MirrorProposer) -> None:
     runner = ModelRunner(MODEL)
 
     def look(states: Tensor) -> Tensor:
-        (one,) = proposer._rounds.values()
+        (one,) = proposer.rounds.values()
         ids = torch.tensor([*one.request.token_ids, *one.drafted])
         item = ForwardInput(ids, runner.new_cache(), states.shape[0])
         return runner.forward([item]).logits[0] * 100  # nearly all mass on the likeliest token
 
-    proposer._exit.logits = look  # type: ignore[method-assign]
+    proposer.exit.logits = look  # type: ignore[method-assign]
 
 
 def test_the_same_proposals_as_the_draft_alone() -> None:
@@ -121,7 +119,7 @@ def test_an_exit_that_lies_or_breaks_costs_speed_only(lie: str) -> None:
         made = torch.randn(states.shape[0], len(TOKENIZER))
         return made * torch.nan if lie == "NaN" else made
 
-    proposer._exit.logits = look  # type: ignore[method-assign]
+    proposer.exit.logits = look  # type: ignore[method-assign]
     check_greedy(core, 30, None)
 
 
@@ -187,36 +185,26 @@ def test_its_thread_computes_alone_and_the_engines_threads_stay_as_they_were() -
         torch.set_num_threads(before)
 
 
-class Held(Executor):
-    """Begins the work only when it is waited for, or lets it run between two calls."""
+class Late(Future[Any]):
+    """Work that begins only when it is waited for."""
 
-    def __init__(self) -> None:
-        self.inner, self.gate = ThreadPoolExecutor(1), threading.Event()
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self.work()
+
+
+class Held(Executor):
+    """Begins the work only when it is waited for."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        def late() -> Any:
-            self.gate.wait()
-            return work(*args, **options)
-
-        return self.inner.submit(late)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self.gate.set()
-        self.inner.shutdown()
+        return Late(lambda: work(*args, **options))
 
 
 def test_work_that_has_not_begun_when_the_pass_ends_is_given_up() -> None:
-    pool = Held()
-    proposer = threaded(pool)
-    finish = proposer._finish
-
-    def released() -> None:
-        proposer._stop.set()
-        pool.gate.set()
-        finish()
-        pool.gate.clear()
-
-    proposer._finish = released  # type: ignore[method-assign]
+    proposer = threaded(Held())
     core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
     check_greedy(core, 30, None, prompts=[PROMPTS[1]])
     assert proposer.counts.foretold == 0
@@ -250,16 +238,16 @@ def test_cancels_failed_passes_and_turns_leave_everything_in_order(
         text = text + ";" + str(turn)
     assert core.target.decoder.logits == logits
     core.slots.forget("s")
-    assert not (proposer._rounds or proposer._ready or proposer._draft._sequences)
+    assert not (proposer.rounds or proposer.ready or proposer.draft.sequences)
     core.close()
 
 
 def test_a_proposer_that_is_replaced_ends_its_thread() -> None:
-    proposer = threaded()
-    core = make_core(MODEL, TOKENIZER, proposer, eos_ids=())
+    pool = one_thread()
+    core = make_core(MODEL, TOKENIZER, threaded(pool), eos_ids=())
     core.proposer = mirror(MODEL, 0.05, frozenset())
     with pytest.raises(RuntimeError, match="shutdown"):
-        proposer._pool.submit(int)
+        pool.submit(int)
 
 
 def test_what_it_needs_is_told() -> None:

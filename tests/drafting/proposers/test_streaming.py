@@ -25,7 +25,7 @@ def test_four_at_once_write_the_targets_own_text(prune_below: float) -> None:
     proposer = streaming_proposer(RUNNER, prune_below=prune_below)
     core = make_core(MODEL, TOKENIZER, proposer, prefill_chunk=5, max_running=4)
     assert all(request.stats.drafted > 0 for request in check_greedy(core, 25))
-    assert not proposer._next
+    assert not proposer.kept
 
 
 def test_a_draft_is_as_long_as_budget_and_setting_allow() -> None:
@@ -57,9 +57,9 @@ def test_processors_and_seeds_are_followed() -> None:
 def test_turns_of_a_conversation_and_a_cancelled_one() -> None:
     proposer = streaming_proposer(RUNNER)
     core = check_turns(proposer)
-    assert len(proposer._next) <= 1
+    assert len(proposer.kept) <= 1
     core.slots.forget("s")
-    assert not proposer._next
+    assert not proposer.kept
 
 
 class Lying(StreamingHead):

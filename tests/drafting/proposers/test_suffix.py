@@ -161,7 +161,7 @@ def test_a_new_request_in_the_slot_starts_afresh() -> None:
     assert propose(proposer, Text([5, 6, 1, 2], id=1)) == []
     proposer.release(0)
     proposer.release(0)
-    assert not proposer._texts and not proposer._stores
+    assert not proposer.texts and not proposer.stores
 
 
 def test_past_replies_of_a_conversation_are_drafted_from_until_it_ends() -> None:
@@ -181,7 +181,7 @@ def test_a_shared_store_serves_every_conversation() -> None:
     propose(proposer, Text([1, 50, 51, 52]))
     proposer.release(0)
     assert propose(proposer, Text([9, 50, 51], id=1, slot=1)) == [52]
-    assert not proposer._stores
+    assert not proposer.stores
     # The prompt is nobody else's: only replies are kept.
     propose(proposer, Text([60, 61, 62, 3], prompt_length=3, id=2, slot=2))
     proposer.release(2)

@@ -50,7 +50,7 @@ class Bench:
         self.core = make_core(self.target, self.tokenizer, proposer)
 
     def ids(self, messages: list[Message], tools: Tools | None) -> list[int]:
-        return self.core.admission._prompts.encode(messages, 9999, None, tools).ids
+        return self.core.admission.prompts.encode(messages, 9999, None, tools).ids
 
     def ask(
         self,
@@ -220,7 +220,7 @@ def test_messages_with_calls_are_checked(message: Any, why: str) -> None:
 
 def test_tools_are_given_once() -> None:
     bench = Bench(formats.HERMES)
-    encode = bench.core.admission._prompts.encode
+    encode = bench.core.admission.prompts.encode
     with pytest.raises(PromptError, match="given twice"):
         encode(ASKED, 9999, {"tools": []}, TOOLS)
 

@@ -161,7 +161,7 @@ def test_whatever_happens_to_them_they_stay_themselves(
 ) -> None:
     """Growing, rolled back, dropped, interrupted, in any company."""
     rng = random.Random(seed)
-    monkeypatch.setattr(kv, "_FIRST_ROWS", rng.choice((1, 16, 256)))
+    monkeypatch.setattr(kv, "FIRST_ROWS", rng.choice((1, 16, 256)))
     crowd = Crowd(build(rng.choice(sorted(FAMILY))), backend, [90] * rng.choice((3, 9, 19)))
     everybody = range(len(crowd.caches))
     for _ in range(40):
@@ -190,7 +190,7 @@ def _interrupt(crowd: Crowd, counts: dict[int, int]) -> None:
     """A pass that breaks in its second layer counts for nothing."""
     lengths = [cache.length for cache in crowd.caches]
     with pytest.MonkeyPatch.context() as patch:
-        for plan in (contiguous._Plan, pooled.PooledPlan):
+        for plan in (contiguous.ContiguousPlan, pooled.PooledPlan):
             patch.setattr(plan, "forward", _broken(plan.forward))
         with suppress(_Interrupted):
             crowd.mislead(counts) if counts else None
@@ -229,7 +229,7 @@ def test_half_precision_is_as_near_as_the_models_own(dtype: torch.dtype, backend
 def test_a_pool_tells_how_much_of_it_is_free() -> None:
     runner, decoder = ModelRunner(build("llama")), decoder_of(build("llama"), "pooled", 1024)
     assert runner.free_cache_bytes is None
-    runner._decoder = decoder
+    runner.decoder = decoder
     assert runner.free_cache_bytes == 1024 * decoder.weights.kv_bytes
     cache = decoder.new_cache()
     decoder([ForwardInput(text(3), cache)])

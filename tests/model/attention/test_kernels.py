@@ -124,7 +124,7 @@ def on_a_card(monkeypatch: pytest.MonkeyPatch, *broken: str) -> list[str]:
         tried.append(kernel.__name__)
         return kernel.__name__ not in broken
 
-    monkeypatch.setattr(kernels, "_works", works)
+    monkeypatch.setattr(kernels, "works", works)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("specstream.model.fused.installed", lambda: False)
     return tried
@@ -152,9 +152,9 @@ def test_a_kernel_that_raises_or_is_wrong_is_left_out(caplog: pytest.LogCaptureF
     def double(q: Tensor, k: Tensor, v: Tensor, places: Ragged) -> Tensor:
         return padded(q * 2, k, v, places)
 
-    assert kernels._works(padded, *sizes, trees=True)
+    assert kernels.works(padded, *sizes, trees=True)
     with caplog.at_level(logging.WARNING, "specstream.model"):
-        assert not kernels._works(double, *sizes)
-        assert not kernels._works(raises, *sizes)
+        assert not kernels.works(double, *sizes)
+        assert not kernels.works(raises, *sizes)
     assert "attention by raises is left out: no kernel image" in caplog.text
     assert "attention by double is left out: its results are off by" in caplog.text

@@ -190,8 +190,8 @@ def test_sequences_longer_than_what_was_captured_run_eagerly() -> None:
 def test_the_padded_kernel_which_reads_all_rows_is_captured_for_short_sequences_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(passes, "_PADDED_ROWS", 64)
-    assert Both(128).graphed._longest == 64
+    monkeypatch.setattr(passes, "PADDED_ROWS", 64)
+    assert Both(128).graphed.longest == 64
 
 
 @torch.inference_mode()
@@ -221,7 +221,7 @@ def test_recording_touches_no_sequences_rows() -> None:
     cache = both.decoder.new_cache()
     both.decoder([ForwardInput(text(6), cache)])
     attention: Any = both.decoder.attention
-    scratch, kv = both.graphed._scratch.slot, attention.pool.kv
+    scratch, kv = both.graphed.scratch.slot, attention.pool.kv
     kv[:, :, scratch.start : scratch.start + scratch.rows] = 0
     before = kv.clone()
     both.graphed.record_all(lambda: None)

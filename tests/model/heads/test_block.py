@@ -39,7 +39,7 @@ def by_module(module: BlockModule, head: Any, ids: Tensor, states: Tensor, seen:
     block[0, 0] = ids[-1]
     x = RUNNER.model.get_input_embeddings()(block)
     positions = torch.arange(at, at + size).unsqueeze(0)
-    out = module(states.unsqueeze(0), x, head._rotary.upto(64), positions, seen)
+    out = module(states.unsqueeze(0), x, head.rotary.upto(64), positions, seen)
     return RUNNER.head_logits(out[0, 1:])
 
 

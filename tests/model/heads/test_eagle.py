@@ -296,5 +296,5 @@ def test_a_head_of_bfloat16_is_read_as_eight_bits() -> None:
         one(tokens, features, Batch([one.new_cache()], [6], [6])).logits for one in (exact, short)
     ]
     assert float((each[0] - each[1]).abs().max()) < 0.05 * float(each[0].abs().max())
-    assert isinstance(short._output, NativeMatrix)
-    assert short._output.struct.kind == INT8
+    assert isinstance(short.output, NativeMatrix)
+    assert short.output.struct.kind == INT8

@@ -62,12 +62,12 @@ def test_service_computes_what_training_computes(name: str, layers: int) -> None
     with torch.inference_mode():
         (states,) = runner.forward([item], Extras(trainee.depths)).states
     plain = states[:, 0].clone().unsqueeze(0)
-    cos, sin = trainee._rotary.upto(32)
+    cos, sin = trainee.rotary.upto(32)
     rows = trainee.module.text_rows(plain, (cos[:14].unsqueeze(1), sin[:14].unsqueeze(1)))
     at = torch.arange(10, 14).unsqueeze(0)
     with torch.inference_mode():
         wanted = trainee.module(plain, at, rows, (cos, sin))[0]
-        found = head._norm(streams.states[0].flatten(0, 1)).view(4, STREAMS, -1)
+        found = head.norm(streams.states[0].flatten(0, 1)).view(4, STREAMS, -1)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert streams.states[1].shape == (1, STREAMS, 32)
     assert len(streams.states) == 2
@@ -91,7 +91,7 @@ def test_the_target_does_not_notice_them(native: bool | None) -> None:
 @torch.inference_mode()
 def test_streams_of_nan_stay_among_themselves() -> None:
     head = streaming_head(RUNNER, stream_layers=2)
-    head._entry = lambda x: torch.full((x.shape[0], STREAMS * x.shape[1]), torch.nan)
+    head.entry = lambda x: torch.full((x.shape[0], STREAMS * x.shape[1]), torch.nan)
     streams, logits = ride(head, RUNNER)
     assert bool(streams.states[0].isnan().all())
     assert bool(logits.isfinite().all())
@@ -100,7 +100,7 @@ def test_streams_of_nan_stay_among_themselves() -> None:
 def test_streams_do_not_see_later_ones_nor_later_tokens() -> None:
     head = streaming_head(RUNNER, 0.1, stream_layers=2)
     before, _ = ride(head, RUNNER)
-    entered = head._entry
+    entered = head.entry
 
     def other(x: Tensor) -> Tensor:
         made = entered(x).view(x.shape[0], STREAMS, -1).clone()
@@ -108,7 +108,7 @@ def test_streams_do_not_see_later_ones_nor_later_tokens() -> None:
         made[-2:] += 5.0
         return made.flatten(1)
 
-    head._entry = other
+    head.entry = other
     after, _ = ride(head, RUNNER)
     same, changed = before.states[0][:-1, :-1], after.states[0][:-1, :-1]
     torch.testing.assert_close(same, changed, rtol=1e-5, atol=1e-5)

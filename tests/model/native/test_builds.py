@@ -71,7 +71,9 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("SPECSTREAM_NATIVE", raising=False)
     monkeypatch.setattr(builds, "folder", lambda: folder)
     monkeypatch.setattr(module, "fitting", lambda: [BEST, NEXT])
-    monkeypatch.setattr(module, "_compiled", lambda: "compile: no native passes: not in this test")
+    monkeypatch.setattr(
+        module, "compiled_here", lambda: "compile: no native passes: not in this test"
+    )
     shutil.copy(good.path, NEXT.path)
     native_library.cache_clear()
     yield folder
@@ -140,7 +142,7 @@ def test_what_works_is_tried_once(shipped: Path, monkeypatch: pytest.MonkeyPatch
         tries.append(build.name)
         to.write_text("works")
 
-    monkeypatch.setattr(module, "_try", tried)
+    monkeypatch.setattr(module, "try_code", tried)
     for _ in range(2):
         assert isinstance(native_library(), Library)
         native_library.cache_clear()
@@ -151,13 +153,13 @@ def test_where_nothing_can_be_kept_it_is_used_untried(
     shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").write_text("a file")
-    monkeypatch.setattr(module, "_try", None)
+    monkeypatch.setattr(module, "try_code", None)
     made = native_library()
     assert isinstance(made, Library) and made.path == NEXT.path
 
 
 def test_the_environment_names_one(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_try", lambda build, note: note.write_text("works"))
+    monkeypatch.setattr(module, "try_code", lambda build, note: note.write_text("works"))
     shutil.copy(NEXT.path, BEST.path)
     for wish, name in (("", "best"), ("next", "next")):
         monkeypatch.setenv("SPECSTREAM_NATIVE", wish)

@@ -47,7 +47,7 @@ def test_with_one_that_fails(fresh: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_with_one_that_hangs(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.01)
     monkeypatch.setenv("CXX", script(tmp_path / "cxx", "sleep 5"))
     refused("took longer than 0.01 s")
 
@@ -71,7 +71,7 @@ for last; do :; done; echo junk > "$last" """
 def test_it_is_compiled_once_and_kept_and_once_more_where_it_is_damaged(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, compiled = list[Path](), module._compile
+    calls, compiled = list[Path](), module.compile_code
 
     def counted(compiler: str, to: Path) -> None:
         calls.append(to)
@@ -80,7 +80,7 @@ def test_it_is_compiled_once_and_kept_and_once_more_where_it_is_damaged(
         else:
             compiled(compiler, to)
 
-    monkeypatch.setattr(module, "_compile", counted)
+    monkeypatch.setattr(module, "compile_code", counted)
     for _ in range(2):
         assert isinstance(library(True), Library) and library(None) is native_library()
         native_library.cache_clear()

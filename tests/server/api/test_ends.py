@@ -77,7 +77,7 @@ async def test_a_drain_lets_requests_end_and_takes_no_new_ones() -> None:
         reader, writer = await post(stand.port, CHAT, hi(), "Connection: close")
         await wait_for(lambda: bool(stand.engine.generations))
         group.start_soon(stand.server.drain, 30.0)
-        await wait_for(lambda: stand.server._limit.stopping)
+        await wait_for(lambda: stand.server.limit.stopping)
         assert (await answered(stand.port, CHAT, hi()))[0] == 503
         gate.open()
         assert b"one two three" in await reader.read()
@@ -158,7 +158,7 @@ async def test_a_bad_body_is_told(body: bytes, status: int, code: str) -> None:
 
 
 async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_BODY_S", 0.05)
+    monkeypatch.setattr(answering, "BODY_S", 0.05)
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running():
         reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)

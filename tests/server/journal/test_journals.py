@@ -8,7 +8,7 @@ import sqlite3
 import stat
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pytest
 
@@ -200,10 +200,19 @@ async def test_what_is_no_session_is_a_typed_error(tmp_path: Path) -> None:
         await SqliteJournal(tmp_path).take(TOKEN, OWNER)
 
 
-async def test_a_full_disk_is_a_typed_error_and_breaks_nothing(tmp_path: Path) -> None:
+async def test_a_full_disk_is_a_typed_error_and_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, connect = list[sqlite3.Connection](), sqlite3.connect
+
+    def noted(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
     log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
     await log.commit(SOME)
-    database = cast(sqlite3.Connection, log._database)  # type: ignore[attr-defined]
+    (database,) = opened
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(JournalFailed, match="full"):

@@ -90,7 +90,7 @@ class SessionModel:
 
     async def say(self, frame: str, *codes: str) -> Answers:
         """Send a frame; ``codes``: of the errors that must answer it."""
-        self.socket._frames.put_nowait(frame)
+        self.socket.frames.put_nowait(frame)
         new = await self.settled()
         errors = [event["error"] for event in new if event["type"] == "error"]
         assert [error["code"] for error in errors] == [*codes], (frame, errors)
@@ -336,19 +336,22 @@ class Bench:
     def __init__(self) -> None:
         self.gate = Gate()
         self.engine = ScriptedEngine([""], gate=self.gate, calls_tools=True)
-        service = Stand(self.engine).server._service
+        service = Stand(self.engine).server.service
         ears = Ears(ScriptedRecognizer(["what was said"]), ScriptedTurnDetector())
         self.service = replace(service, ears=ears)
 
     async def play(self, sequence: Sequence) -> None:
         calls = [chunks_of("So.", calls=[ToolCall(f"made_{n}", "look", "{}")]) for n in range(30)]
-        self.engine._replies = [
+        replies = [
             reply for call in calls for reply in ("One two. [smile] Three, four five.", call)
         ]
+        self.engine = ScriptedEngine(replies, gate=self.gate, calls_tools=True)
         self.gate.shut()
         socket = Scripted()
         meter = Meter(LoopClock(), [])
-        connection = RealtimeConnection(cast(Any, socket), self.service, None, meter)
+        connection = RealtimeConnection(
+            cast(Any, socket), replace(self.service, engine=self.engine), None, meter
+        )
         model = SessionModel(connection, socket, self.gate)
         async with anyio.create_task_group() as group:
             group.start_soon(connection.serve)
@@ -358,14 +361,12 @@ class Bench:
             await model.ask("session.update", session=manual)
             for kind, n, m in sequence:
                 await model.step(kind, n, m)
-                held = connection._session.conversation.entries
+                held = connection.session.conversation.entries
                 assert [entry.id for entry in held] == model.items, kind
             await model.write_all(0, 0)
             group.cancel_scope.cancel()
         assert socket.closed is None
         assert all(made.report.finish_reason is not None for made in self.engine.generations)
-        self.engine.generations.clear()
-        self.engine.requests.clear()
 
 
 @pytest.mark.parametrize(

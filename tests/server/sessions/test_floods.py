@@ -11,6 +11,7 @@ import anyio
 import pytest
 from websockets.asyncio.client import connect
 
+from specstream.realtime import protocol
 from specstream.realtime.protocol import MAX_STRUCTURE, AudioAppend, parse_client_event
 from specstream.realtime.settings import MAX_SETTINGS
 from specstream.realtime.wire import Refused
@@ -180,16 +181,16 @@ async def test_sixteen_floods_let_others_pass_after_a_frame_of_each() -> None:
     timer = HandClock()
     stand = Stand(ScriptedEngine([]), voice=None, timer=timer)
     read, most, between = 0, 0, 0
-    plain = RealtimeConnection._take
+    plain = protocol.parse_client_event
 
-    async def counted(self: RealtimeConnection, frame: str) -> None:
+    def counted(frame: str, **options: Any) -> Any:
         nonlocal read, between
         read += frame == "{"
         between += frame == "{"
-        await plain(self, frame)
+        return plain(frame, **options)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RealtimeConnection, "_take", counted)
+        patched.setattr(protocol, "parse_client_event", counted)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(stand.running())
             other = await stack.enter_async_context(stand.client())
@@ -228,7 +229,7 @@ async def test_a_session_that_is_too_old_ends_after_its_reply() -> None:
     gate = Gate()
     socket = Scripted()
     stand = Stand(ScriptedEngine(["one two."], gate=gate), voice=None, longest_s=900.0)
-    service = stand.server._service
+    service = stand.server.service
     connection = RealtimeConnection(cast(Any, socket), service, None, Meter(LoopClock(), []))
     async with anyio.create_task_group() as group:
         group.start_soon(connection.serve)
@@ -253,7 +254,7 @@ async def test_who_acknowledges_nothing_is_sent_so_much_and_no_more(resume: Any)
     """A proxy that never makes its sender wait hides that the client doesn't read."""
     socket, words = Scripted(), " ".join(f"word{n}" for n in range(2_000))
     stand = Stand(ScriptedEngine([words]), voice=None, max_output=1 << 16)
-    service, meter = stand.server._service, Meter(LoopClock(), [])
+    service, meter = stand.server.service, Meter(LoopClock(), [])
     connection = RealtimeConnection(cast(Any, socket), service, None, meter, resume)
     async with anyio.create_task_group() as group:
         group.start_soon(connection.serve)
@@ -293,19 +294,21 @@ class Scripted:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.closed: tuple[int, str] | None = None
-        self._frames = asyncio.Queue[str]()
+        self.over = anyio.Event()
+        self.frames = asyncio.Queue[str]()
 
     def say(self, type: str, **fields: Any) -> None:
-        self._frames.put_nowait(json.dumps({"type": type, **fields}))
+        self.frames.put_nowait(json.dumps({"type": type, **fields}))
 
     async def receive(self) -> str:
-        return await self._frames.get()
+        return await self.frames.get()
 
     async def send(self, text: str) -> None:
         self.sent.append(json.loads(text))
 
     async def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
+        self.over.set()
 
     def unread(self) -> tuple[int, int]:
         return 0, 0

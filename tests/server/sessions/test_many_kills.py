@@ -87,8 +87,8 @@ class Hall:
             "threads": [one.name for one in threading.enumerate() if not POOLS.match(one.name)],
             "work in threads": anyio.to_thread.current_default_thread_limiter().borrowed_tokens,
             "sessions": self.sessions,
-            "places": server._limit._taken.total(),
-            "resumable": len(server._sessions._resumables) + len(server._sessions._tasks),
+            "places": server.limit.clients.total(),
+            "resumable": len(server.sessions.resumables) + len(server.sessions.tasks),
             "connections": sum(type(one) is RealtimeConnection for one in gc.get_objects()),
             "generations and conversations": self.engine.open(),
             "voices": sum(made.speaking + (not made.closed) for made in self.stand.voices),
@@ -198,7 +198,7 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
         for _ in range(AT_ONCE):
             group.start_soon(lives)
     with anyio.fail_after(20):
-        await wait_for(lambda: not hall.sessions and not hall.stand.server._sessions._tasks)
+        await wait_for(lambda: not hall.sessions and not hall.stand.server.sessions.tasks)
     for _ in range(20):  # closing handshakes, and the files that threads close
         await asyncio.sleep(0.01)
     return fates

@@ -43,8 +43,8 @@ def sound(events: list[RealtimeEvent]) -> bytes:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides ask for a sign of life every moment."""
-    monkeypatch.setattr(asgi, "_PING_S", 0.1)
-    monkeypatch.setattr(asgi, "_PONG_S", 0.4)
+    monkeypatch.setattr(asgi, "PING_S", 0.1)
+    monkeypatch.setattr(asgi, "PONG_S", 0.4)
     soon: dict[str, Any] = {"ping_interval": 0.1, "ping_timeout": 0.4, "close_timeout": 0.2}
     monkeypatch.setattr(dial, "connect", partial(connect, **soon))
 
@@ -57,7 +57,7 @@ async def served(reply: str = WORDS) -> AsyncGenerator[Stand, None]:
         yield stand
         with anyio.fail_after(4.0):
             await wait_for(lambda: not stand.server.counters.sessions)
-            await wait_for(lambda: not stand.server._limit._taken.total())
+            await wait_for(lambda: not stand.server.limit.clients.total())
 
 
 @asynccontextmanager
@@ -145,5 +145,5 @@ async def test_a_client_that_is_lost_without_a_word_leaves_no_place_behind() -> 
                 await socket.send("x" * 3000)
                 await socket.recv()
                 await wait_for(lambda: proxy.struck > 0 and not stand.server.counters.sessions)
-                assert not stand.server._limit._taken.total()
+                assert not stand.server.limit.clients.total()
                 socket.transport.abort()

@@ -251,7 +251,7 @@ async def test_the_log_is_numbered_in_order_and_bounded() -> None:
 def test_the_document_names_every_event_code_and_field() -> None:
     root = Path(__file__).parents[3]
     text = (root / "docs/reference/realtime.md").read_text(encoding="utf-8")
-    types = [*pr._KNOWN, *ev._KNOWN]
+    types = [*pr.KNOWN, *ev.KNOWN]
     fields = [*Extra.model_fields, *Sampling.model_fields, *SessionSettings.model_fields]
     codes = set[str]()
     package = root / "specstream"

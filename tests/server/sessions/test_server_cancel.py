@@ -152,8 +152,8 @@ async def test_the_face_comes_to_rest_where_the_reply_was_heard(buffer_s: float,
         if how == "truncate":
             await wire.truncate(talking.item, 500)
         elif how == "speech":
-            (connection,) = stand.server._sessions._connections
-            await connection._responses.interrupt()
+            (connection,) = stand.server.sessions.connections
+            await connection.responses.interrupt()
         else:
             await wire.send("response.cancel")
         at = 500 if how == "truncate" else 750
@@ -270,7 +270,9 @@ async def test_a_cancel_stops_the_model_at_once() -> None:
         await wait_for(lambda: bool(engine.generations))
         await anyio.wait_all_tasks_blocked()
         assert one.cancel()
-        assert engine.generations[0]._finish == "cancelled", "in the same step of the loop"
+        assert engine.generations[0].report.finish_reason == "cancelled", (
+            "in the same step of the loop"
+        )
         assert not one.cancel()
     assert not one.cancel()
     assert service.counters.responses == {"cancelled": 1}

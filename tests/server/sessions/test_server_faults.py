@@ -48,7 +48,7 @@ async def test_a_killed_client_leaves_nothing_and_others_do_not_notice() -> None
         assert stand.server.counters.sessions == 2
         victim.socket.transport.abort()
         await wait_for(lambda: stand.server.counters.sessions == 1)
-        assert engine.generations[0]._finish == "cancelled"
+        assert engine.generations[0].report.finish_reason == "cancelled"
         gate.open()
         assert stand.voices[1].closed  # voices[0] was made for a trial at the start
         assert stand.voices[1].speaking == 0
@@ -66,7 +66,7 @@ async def test_a_client_that_does_not_read_stops_its_own_reply_only() -> None:
         assert left > 5_000, "the model has stopped writing, far from the end"
         await other.reply("Hi")
         # The kernel's buffers may grow a little meanwhile.
-        assert left - len(engine.generations[0]._chunks) < 100
+        assert left - len(engine.generations[0].ahead) < 100
         # Then it reads on, and has missed nothing.
         await lazy.until("response.created")
         words = 0

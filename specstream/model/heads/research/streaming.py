@@ -108,6 +108,10 @@ class StreamingHead:
         tensors: Its weights.
         target: The model that it drafts for.
 
+    Attributes:
+        entry: Makes the streams of a token of its hidden state.
+        norm: The norm of the streams before the output head.
+
     Raises:
         ModelBroken: a tensor is missing or has another shape.
         ModelUnsupported: it was made for another target, or the target's passes can't take streams.
@@ -124,8 +128,8 @@ class StreamingHead:
         hidden, count = shape.hidden_size, shape.streams
         products = decoder.products
         entry = take("entry.weight", count * hidden, hidden)
-        self._entry = products(entry, take("entry.bias", count * hidden))
-        self._norm = rms_norm(take("norm.weight", hidden), weights.eps)
+        self.entry = products(entry, take("entry.bias", count * hidden))
+        self.norm = rms_norm(take("norm.weight", hidden), weights.eps)
         self.heads = Heads(weights.heads, weights.kv_heads, weights.head_dim)
         self.layers = list[Layer]()  # the target's top layers with the adapters added
         for index in range(shape.stream_layers):
@@ -142,11 +146,11 @@ class StreamingHead:
 
     def entered(self, states: Tensor) -> Tensor:
         """The streams' initial rows, ``[n * streams, hidden]``, from the nodes' states at `depth`."""
-        return self._entry(states).view(-1, self.shape.hidden_size)
+        return self.entry(states).view(-1, self.shape.hidden_size)
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits ``[n, vocab_size]`` of streams after the last layer, ``[n, hidden]``."""
-        return self.target.head_logits(self._norm(states))
+        return self.target.head_logits(self.norm(states))
 
 
 class Streams:
