@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specstream.commands import main as cli
-from specstream.commands.serving import server_config
+from specstream.commands.shared.serving import server_config
 
 yaml = pytest.importorskip("yaml")
 

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("soundfile")
 
 from specstream.commands import main as cli
-from specstream.commands.output import RunPrinter
-from specstream.commands.recorder import Recorder
+from specstream.commands.shared.output import RunPrinter
+from specstream.commands.shared.recorder import Recorder
 from specstream.errors import ConfigError, RequestError
 from specstream.stages.pipeline import Event, Pipeline
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from specstream.checks import counted
-from specstream.commands.common import params_of, speed_line, text_engine_of
-from specstream.commands.output import note, print_json, print_reply, shades, tell_cut
-from specstream.commands.progress import loaded
-from specstream.commands.terminal import handling, read_lines
+from specstream.commands.shared.common import params_of, speed_line, text_engine_of
+from specstream.commands.shared.output import note, print_json, print_reply, shades, tell_cut
+from specstream.commands.shared.progress import loaded
+from specstream.commands.shared.terminal import handling, read_lines
 from specstream.config import DEFAULT_TARGET
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine

@@ -19,7 +19,7 @@ from starlette.routing import Mount
 from specstream.checks import problem
 from specstream.commands.main import read_arguments
 from specstream.commands.serve import opened_server
-from specstream.commands.serving import keys_of, server_config
+from specstream.commands.shared.serving import keys_of, server_config
 from specstream.errors import ConfigError
 from specstream.methods import StrictConfig
 from specstream.server.asgi import Front

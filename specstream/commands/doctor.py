@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
 from specstream.checks import first_line
-from specstream.commands.common import remedy
-from specstream.commands.output import print_json
-from specstream.commands.serving import PORT
-from specstream.commands.terminal import ends_at_once
+from specstream.commands.shared.common import remedy
+from specstream.commands.shared.output import print_json
+from specstream.commands.shared.serving import PORT
+from specstream.commands.shared.terminal import ends_at_once
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 
@@ -104,7 +104,7 @@ def _tell(args: argparse.Namespace) -> int:
 
 def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:
     """The states of all adapters, by kind; the reasons of those that fail are added to ``advice``."""
-    from specstream.commands.chain import stage_or_adapter
+    from specstream.commands.shared.chain import stage_or_adapter
     from specstream.engine.engine import Engine
     from specstream.stages.adapters import load_adapter
 

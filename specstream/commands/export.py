@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from specstream.checks import writing
-from specstream.commands.terminal import adding_to
+from specstream.commands.shared.terminal import adding_to
 from specstream.errors import ConfigError
 from specstream.stages.adapters import load_adapter
 from specstream.types import AvatarCue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from specstream.commands.common import engine_of, messages_of, params_of
-from specstream.commands.output import note, print_json, print_reply, shades, tell_report
-from specstream.commands.progress import loaded
+from specstream.commands.shared.common import engine_of, messages_of, params_of
+from specstream.commands.shared.output import note, print_json, print_reply, shades, tell_report
+from specstream.commands.shared.progress import loaded
 
 __all__ = ["run"]
 

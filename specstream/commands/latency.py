@@ -15,10 +15,10 @@ from specstream.bench.load.conversation import said
 from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.checks import writing
 from specstream.client.dial import READY_S, shown
-from specstream.commands.chain import load_voice
-from specstream.commands.output import note, print_json, write_json
-from specstream.commands.progress import Progress
-from specstream.commands.serving import KEY_VARIABLE
+from specstream.commands.shared.chain import load_voice
+from specstream.commands.shared.output import note, print_json, write_json
+from specstream.commands.shared.progress import Progress
+from specstream.commands.shared.serving import KEY_VARIABLE
 from specstream.listening.resampler import Resampler
 from specstream.realtime.wire import SAMPLE_RATE
 from specstream.stages.interfaces import SpeechSynthesizer

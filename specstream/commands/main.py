@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
-from specstream.commands.terminal import ends_at_once, tell_interrupted
+from specstream.commands.shared.terminal import ends_at_once, tell_interrupted
 from specstream.errors import SpecstreamError
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ _ENGINE = {"torch", "transformers"}  # what specstream-client comes without
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read a command line; ends the process with 2 and the usage where it is wrong."""
     from specstream.commands.bench.plan import add_bench_options
-    from specstream.commands.common import (
+    from specstream.commands.export import add_export_options
+    from specstream.commands.provenance import add_provenance_options, add_signing_options
+    from specstream.commands.pull import add_pull_options
+    from specstream.commands.shared.common import (
         add_learning_options,
         add_model_options,
         add_prompt_options,
         add_sampling_options,
         add_server_engine_options,
     )
-    from specstream.commands.export import add_export_options
-    from specstream.commands.provenance import add_provenance_options, add_signing_options
-    from specstream.commands.pull import add_pull_options
-    from specstream.commands.serving import PORT, add_server_options
-    from specstream.commands.terminal import Parser, adding_to, read_arguments
+    from specstream.commands.shared.serving import PORT, add_server_options
+    from specstream.commands.shared.terminal import Parser, adding_to, read_arguments
     from specstream.commands.train import add_train_options
 
     parser = Parser(

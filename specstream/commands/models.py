@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specstream.commands.output import print_json
+from specstream.commands.shared.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.models.catalogue import PULLED
 from specstream.models.kept import (

@@ -15,8 +15,8 @@ from typing import Any
 
 from specstream import __version__
 from specstream.checks import writing
-from specstream.commands.output import print_json
-from specstream.commands.terminal import adding_to
+from specstream.commands.shared.output import print_json
+from specstream.commands.shared.terminal import adding_to
 from specstream.errors import ConfigError, OutputError
 
 __all__ = ["SpeechSigner", "add_provenance_options", "add_signing_options", "read_manifest", "run"]

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from specstream.commands.output import note, print_json
-from specstream.commands.progress import Progress
-from specstream.commands.terminal import adding_to
+from specstream.commands.shared.output import note, print_json
+from specstream.commands.shared.progress import Progress
+from specstream.commands.shared.terminal import adding_to
 from specstream.errors import ConfigError
 from specstream.models.catalogue import PULLED
 from specstream.models.kept import parameters_of, size_of

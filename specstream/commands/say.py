@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from specstream.checks import counted
-from specstream.commands.chain import delivery_of, names_of, open_pipeline
-from specstream.commands.common import engine_of, messages_of, params_of
-from specstream.commands.output import RunPrinter, note, print_json, shades, tell_report
-from specstream.commands.progress import loaded
 from specstream.commands.provenance import SpeechSigner
-from specstream.commands.recorder import RecordedTurn, Recorder, SpokenRecord, run_turn, speak_text
+from specstream.commands.shared.chain import delivery_of, names_of, open_pipeline
+from specstream.commands.shared.common import engine_of, messages_of, params_of
+from specstream.commands.shared.output import RunPrinter, note, print_json, shades, tell_report
+from specstream.commands.shared.progress import loaded
+from specstream.commands.shared.recorder import (
+    RecordedTurn,
+    Recorder,
+    SpokenRecord,
+    run_turn,
+    speak_text,
+)
 from specstream.engine.engine import Engine
 from specstream.errors import ConfigError
 from specstream.stages.pipeline import Pipeline

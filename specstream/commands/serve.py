@@ -11,17 +11,23 @@ from typing import Any
 
 from anyio import to_thread
 
-from specstream.commands.chain import (
+from specstream.commands.shared.chain import (
     BUNDLED,
     delivery_of,
     names_of,
     open_pipeline,
     stage_or_adapter,
 )
-from specstream.commands.common import engine_of, params_of, speed_line, text_engine_of
-from specstream.commands.output import note
-from specstream.commands.progress import loaded
-from specstream.commands.serving import PORT, ServerConfig, keys_of, server_config, until_stopped
+from specstream.commands.shared.common import engine_of, params_of, speed_line, text_engine_of
+from specstream.commands.shared.output import note
+from specstream.commands.shared.progress import loaded
+from specstream.commands.shared.serving import (
+    PORT,
+    ServerConfig,
+    keys_of,
+    server_config,
+    until_stopped,
+)
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable, ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specstream.bench.plots import Bar, Row, can_plot, draw_timeline
 from specstream.checks import writing
-from specstream.commands.output import note, print_json
+from specstream.commands.shared.output import note, print_json
 from specstream.errors import ConfigError
 from specstream.trace import SampleOrigin, Trace, read_trace
 

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specstream.commands.output import note, print_json
-from specstream.commands.progress import Progress, forecast
-from specstream.commands.terminal import adding_to, ends_at_once
+from specstream.commands.shared.output import note, print_json
+from specstream.commands.shared.progress import Progress, forecast
+from specstream.commands.shared.terminal import adding_to, ends_at_once
 from specstream.config import DEFAULT_TARGET
 from specstream.errors import ConfigError, TrainingStopped
 from specstream.training.inputs import check_inputs

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from specstream.commands.common import engine_of
-from specstream.commands.output import note, print_json
-from specstream.commands.terminal import ends_at_once
+from specstream.commands.shared.common import engine_of
+from specstream.commands.shared.output import note, print_json
+from specstream.commands.shared.terminal import ends_at_once
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, DraftProposerConfig, SuffixProposerConfig

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from specstream.commands.chain import stage_or_adapter
 from specstream.commands.export import read_cues
 from specstream.commands.main import main
+from specstream.commands.shared.chain import stage_or_adapter
 from specstream.errors import ConfigError
 from specstream.types import AvatarCue, Mark, Span, Speech
 from specstream_adapters.avatar import VisemeScripter, export, talking_head

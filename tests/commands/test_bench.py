@@ -13,7 +13,7 @@ import pytest
 from specstream.bench import plots
 from specstream.bench.arms.transformers_peers import PeerArm
 from specstream.commands.main import main
-from specstream.commands.progress import Progress
+from specstream.commands.shared.progress import Progress
 from tests.bench.llama import gguf_file, install_llama_cpp
 from tests.support.tiny import save_pair
 

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from specstream.commands import chain
-from specstream.commands.chain import load_voice, open_pipeline, stage_or_adapter
+from specstream.commands.shared import chain
+from specstream.commands.shared.chain import load_voice, open_pipeline, stage_or_adapter
 from specstream.engine.engine import Engine
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.remote.server import adapter_server

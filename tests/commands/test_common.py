@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.commands.common import (
+from specstream.commands.shared.common import (
     add_learning_options,
     add_model_options,
     add_sampling_options,

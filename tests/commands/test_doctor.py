@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from specstream.bench import machine
-from specstream.commands.common import speed_line
 from specstream.commands.main import main
+from specstream.commands.shared.common import speed_line
 
 
 def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(

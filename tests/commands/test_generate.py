@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specstream.commands import terminal as stdin
 from specstream.commands.main import main
+from specstream.commands.shared import terminal as stdin
 from specstream.testing import chunks_of
 from tests.commands.doubles import piped, scripted
 

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from specstream.commands.output import RunPrinter, tell_report
+from specstream.commands.shared.output import RunPrinter, tell_report
 from specstream.testing import ScriptedGeneration, chunks_of
 from specstream.types import Chunk, Span
 

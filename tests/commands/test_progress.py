@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from specstream.commands.progress import Progress, forecast, loaded, show_log
+from specstream.commands.shared.progress import Progress, forecast, loaded, show_log
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
 from specstream.errors import ModelError, ModelNotFound

@@ -13,8 +13,8 @@ import pytest
 import soundfile
 
 from specstream.commands.main import main
-from specstream.commands.output import RunPrinter
-from specstream.commands.recorder import Recorder
+from specstream.commands.shared.output import RunPrinter
+from specstream.commands.shared.recorder import Recorder
 from specstream.errors import OutputError
 from specstream.stages.pipeline import Event
 from specstream.types import AvatarCue, Span

@@ -10,8 +10,8 @@ from typing import Any, Self
 import pytest
 
 from specstream.client.client import RealtimeClient
-from specstream.commands.chain import names_of
 from specstream.commands.main import main
+from specstream.commands.shared.chain import names_of
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
 
@@ -41,7 +41,7 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
             said.append("connected")
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("specstream.commands.common.Engine", Loaded)
+    monkeypatch.setattr("specstream.commands.shared.common.Engine", Loaded)
     monkeypatch.setattr("specstream.commands.serve.note", note)
     assert main(["serve", "--port", "0", "--voice", "reference", "--ears", "off"]) == 130
     ready, places, speed, connected = said

@@ -16,7 +16,7 @@ import pytest
 
 from specstream.client.client import Done, RealtimeClient
 from specstream.commands import main as cli, serve
-from specstream.commands.serving import ServerConfig, keys_of, server_config, until_stopped
+from specstream.commands.shared.serving import ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.server.journal.sqlite import SqliteJournal
@@ -314,7 +314,7 @@ async def test_sighup_reads_keys_and_certificate_again(
 
     monkeypatch.setattr(ServerConfig, "load_certificate", load)
     notes: list[str] = []
-    monkeypatch.setattr("specstream.commands.serving.note", notes.append)
+    monkeypatch.setattr("specstream.commands.shared.serving.note", notes.append)
     argv = ("--api-key-file", str(keys), "--tls-cert", str(certificate), "--voice", "reference")
     trusted = ssl.create_default_context(cadata=CERTIFICATE.partition("-----BEGIN PRIV")[0])
     trusted.check_hostname = False

@@ -15,10 +15,10 @@ from specstream.bench.load.conversation import HeardAt, SoakFigures, converse
 from specstream.bench.machine import resident_mb
 from specstream.bench.questions import ALOUD, FIRST, WRITTEN
 from specstream.commands.bench.plan import bench_config
-from specstream.commands.chain import load_voice
-from specstream.commands.common import params_of
-from specstream.commands.output import note, print_json, write_json
-from specstream.commands.progress import Progress
+from specstream.commands.shared.chain import load_voice
+from specstream.commands.shared.common import params_of
+from specstream.commands.shared.output import note, print_json, write_json
+from specstream.commands.shared.progress import Progress
 from specstream.engine.engine import Engine
 from specstream.errors import ConfigError
 from specstream.listening.ears import Ears

@@ -20,8 +20,8 @@ from specstream.bench.load.concurrency import load_verdict, measure_load
 from specstream.bench.machine import cpu_name, load_average
 from specstream.bench.plots import can_plot, draw_callers, draw_load
 from specstream.commands.bench.plan import plan_of
-from specstream.commands.common import engine_of
-from specstream.commands.output import note, print_json, write_json
+from specstream.commands.shared.common import engine_of
+from specstream.commands.shared.output import note, print_json, write_json
 from specstream.config import EngineConfig, parse_config
 from specstream.engine.cores import cores_here
 from specstream.engine.engine import Engine
@@ -92,7 +92,7 @@ async def run_callers(args: argparse.Namespace) -> None:
         AdapterUnavailable: there is no voice here.
         OutputError: the results can't be written.
     """
-    from specstream.commands.chain import load_voice
+    from specstream.commands.shared.chain import load_voice
 
     counts = _counts("--callers", args.callers)
     await load_voice("auto").aclose()  # a missing one is reported before the models are loaded
@@ -143,8 +143,8 @@ async def run_capacity(args: argparse.Namespace) -> None:
     """
     import torch
 
-    from specstream.commands.chain import load_voice
     from specstream.commands.serve import load_ears
+    from specstream.commands.shared.chain import load_voice
 
     config, voice, ears = engine_of(args).config, load_voice("auto"), load_ears("auto")
     try:

@@ -16,8 +16,8 @@ from specstream.bench.prompts import (
     parse_padding,
     read_prompts,
 )
-from specstream.commands.common import engine_of, params_of
-from specstream.commands.terminal import adding_to
+from specstream.commands.shared.common import engine_of, params_of
+from specstream.commands.shared.terminal import adding_to
 from specstream.config import DEFAULT_TARGET, EngineConfig, parse_config
 from specstream.errors import ConfigError
 from specstream.models.kept import bundled_heads

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specstream.checks import writing
 from specstream.commands.bench.plan import Plan, plan_of
-from specstream.commands.output import note, print_json
+from specstream.commands.shared.output import note, print_json
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
 
@@ -81,7 +81,7 @@ async def _measure(
     from specstream.bench.load.padded import heads_for
     from specstream.bench.machine import load_average, provenance_of
     from specstream.bench.run import Budget, Faults, Outcome, cells, run_cells, warm_up
-    from specstream.commands.progress import Progress
+    from specstream.commands.shared.progress import Progress
 
     budget, params = Budget(plan.budget, time.perf_counter), plan.params
     outcome, at_once = Outcome(notes=notes), args.concurrency or 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from specstream.bench.load.serving import PER_S, measure_http, measure_serving
 from specstream.commands.bench.plan import plan_of
-from specstream.commands.output import note, print_json, write_json
+from specstream.commands.shared.output import note, print_json, write_json
 from specstream.engine.engine import Engine
 from specstream.errors import ConfigError
 

@@ -15,9 +15,9 @@ import anyio
 from pydantic import BaseModel, Field, ValidationError
 
 from specstream.checks import problem
-from specstream.commands.common import tables_of
-from specstream.commands.output import note
-from specstream.commands.terminal import adding_to
+from specstream.commands.shared.common import tables_of
+from specstream.commands.shared.output import note
+from specstream.commands.shared.terminal import adding_to
 from specstream.errors import ConfigError
 from specstream.server.journal.base import Journal
 from specstream.server.journal.postgres import PostgresJournal

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TextIO, TypeVar, cast
 
-from specstream.commands.terminal import ends_at_once
+from specstream.commands.shared.terminal import ends_at_once
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 

@@ -17,8 +17,8 @@ import numpy as np
 import soundfile
 
 from specstream.checks import writing
-from specstream.commands.output import RunPrinter
 from specstream.commands.provenance import SpeechSigner
+from specstream.commands.shared.output import RunPrinter
 from specstream.engine.engine import Engine
 from specstream.errors import OutputError, SpecstreamError
 from specstream.metrics import Report

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from specstream.checks import counted, meant
-from specstream.commands.progress import show_log
-from specstream.commands.terminal import adding_to, ends_at_once, read_prompt
+from specstream.commands.shared.progress import show_log
+from specstream.commands.shared.terminal import adding_to, ends_at_once, read_prompt
 from specstream.config import parse_config, read_config
 from specstream.drafting.proposers import KINDS
 from specstream.engine.core.prompt import check_messages

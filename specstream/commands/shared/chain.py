@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from specstream.commands.output import note
+from specstream.commands.shared.output import note
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.protocol import TextEngine
 from specstream.errors import AdapterUnavailable, ConfigError

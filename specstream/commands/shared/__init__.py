@@ -1,0 +1,1 @@
+"""What several commands share: options, terminal, progress, and the parts that they make."""
