@@ -13,7 +13,7 @@ kind            what was said so far                                   silence, 
 ==============  =====================================================  ==============
 
 A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." and "Could you
-tell me?" are unfinished, "When I get home." is open. A preposition or auxiliary before a question mark
+tell me?" are unfinished, "When I get home." and "My code is 4 7." are open. A preposition or auxiliary before a question mark
 is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). There are words for
 English and German, which count in texts of their language only: "um" ends many a German sentence, and
 "an" many a French one. Text of other languages is judged by its marks; text whose language isn't known
@@ -53,18 +53,19 @@ Ending = Literal["question", "sentence", "open", "unfinished"]
 _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
 
 _NEVER_LAST = frozenset(  # no turn ends with these, whatever mark follows
-    """a an the and or but nor because if unless although though while whereas my your our their its
-    every um uh uhm umm erm er hmm mm another several certain various""".split()
+    """a an the and or but nor because if whether unless although though while whereas my your our
+    their its every um uh uhm umm erm er hmm mm another several certain various""".split()
 )
 _SELDOM_LAST = frozenset(  # a turn ends with these only before a question mark
-    """to of for with from into onto at as than between during without toward towards like very which
-    whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
+    """to of for with from into onto at as than about upon via per between during without toward towards
+    like very which whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
 )
 _AUXILIARIES = frozenset(
     """is are was were am be been has have had do does did will would shall should can could may might
     must""".split()
 )
 _SUBJECTS = frozenset("i you he she it we they that this there".split())
+_ADVERBS = frozenset("already always just never really still".split())  # "I already did"
 _REPLIES = frozenset("yes yeah yep no nope well sure oh okay ok so".split())
 _BEGINNERS = frozenset("i he she we they".split())  # no turn ends with these but "so do I"
 _STEM = re.compile(  # a whole text, or its last clause, that something must follow
@@ -78,11 +79,31 @@ _STEM = re.compile(  # a whole text, or its last clause, that something must fol
       | i(?:\s(?:really|just|also|actually))*\s
             (?:want|need|mean|think|guess|believe|wonder|have|said|heard)
       | (?:do|did)\syou\s(?:know|think|remember|have|want)
-      | (?:what|how)\sabout | what\s(?:if|kind(?:\sof)?) | let(?:\sme|'s) | there(?:\sis|'s)
+      | (?:what|how|where|when)\s(?:can|could|do|did|should|would)\s(?:i|we|you|they)
+      | i\swanted\sto\s(?:ask(?:\syou)?|know|say)
+      | (?:i\swould|i'd)\srather
+      | (?:what|how)\sabout | what\s(?:if|kind(?:\sof)?) | there(?:\sis|'s)
+      | let(?:'s|\sme(?:\s(?:see|think|check|look))?)
       | (?:when|if|because|although|while|unless|until|since|before|after)
       )$""",
     re.VERBOSE,
 )
+_TIED = re.compile(  # last words that something must follow, whatever comes before them
+    r"""\b(?:
+        (?:possible|able|way)\sto
+      | (?:depends?|depending|based)\son
+      | (?:calling|fact|idea|issue|point|problem|question|reason|thing|trouble)\s(?:is|was)\sthat
+      | (?:hoping|thinking|wondering)(?:\s(?:if|that))?\s(?:i|we|you)\s(?:can|could|might|would)
+      )$""",
+    re.VERBOSE,
+)
+_EITHER = re.compile(  # an answer, or a beginning: "I'd love to", "That's what I'm looking for"
+    r"\b(?:glad|happy|love|used) to$|\b(?:what|who|whom) .*\b(?:about|at|for|from|like|with)$"
+)
+_DICTATED = re.compile(  # what is told in groups, of which one may be the last
+    r"\b(?:address|code|number|pin)(?: is| was)?(?: [\d-]+)+$"
+)
+_LONG = 7  # digits of a number that is told as a whole
 _CLAUSE = re.compile(
     r"^(?:and |but |so |well,? |um,? )*(?:when|if|because|although|while|unless|until)\b"
 )
@@ -137,20 +158,25 @@ def ending(text: str, language: str | None = None) -> Ending:
 
 def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _NEVER_LAST or _STEM.search(plain):
+    if last in _NEVER_LAST or _STEM.search(plain) or _TIED.search(plain):
         return "unfinished"
     if by_marks == "question":
         return by_marks
+    if _EITHER.search(plain):
+        return "open"
     if last in _SELDOM_LAST:
         return "unfinished"
     closed = by_marks == "sentence"
+    if before in _ADVERBS:
+        before = words[-3] if len(words) > 2 else ""
     answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
     if last in _AUXILIARIES and not answers:
         return "unfinished"  # but "Yes, I do" is an answer
     if last in _BEGINNERS and before not in _AUXILIARIES:
         return "unfinished"
     subordinate = _CLAUSE.match(plain) is not None and "," not in plain
-    return "open" if subordinate else by_marks
+    dictated = _DICTATED.search(plain) and sum(map(str.isdigit, plain)) < _LONG
+    return "open" if subordinate or dictated else by_marks
 
 
 def _german(words: list[str], plain: str, by_marks: Ending) -> Ending:
