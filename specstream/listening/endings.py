@@ -13,11 +13,11 @@ kind            what was said so far                                   silence, 
 ==============  =====================================================  ==============
 
 A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." and "Could you
-tell me?" are unfinished, "When I get home." and "My code is 4 7." are open. A preposition or auxiliary before a question mark
-is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). There are words for
-English and German, which count in texts of their language only: "um" ends many a German sentence, and
-"an" many a French one. Text of other languages is judged by its marks; text whose language isn't known
-is taken for English.
+tell me?" are unfinished, "When I get home." and "My code is 4 7." are open. A preposition or auxiliary
+before a question mark is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do").
+There are words for English and German, which count in texts of their language only: "um" ends many a
+German sentence, and "an" many a French one. Text of other languages is judged by its marks; text whose
+language isn't known is taken for English.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ def claims_turn(text: str, *, again: bool) -> bool:
     words = len(_ANY_WORD.findall(text))
     return words >= (1 if again else 2) and not is_backchannel(text)
 
+
+_ANSWERS = frozenset(  # that are one whether or not a mark follows
+    "yes yeah yep no nope ok okay sure exactly thanks stop ja nein doch danke genau stopp".split()
+)
 
 Ending = Literal["question", "sentence", "open", "unfinished"]
 _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
@@ -98,7 +102,10 @@ _TIED = re.compile(  # last words that something must follow, whatever comes bef
     re.VERBOSE,
 )
 _EITHER = re.compile(  # an answer, or a beginning: "I'd love to", "That's what I'm looking for"
-    r"\b(?:glad|happy|love|used) to$|\b(?:what|who|whom) .*\b(?:about|at|for|from|like|with)$"
+    r"""\b(?:glad|happy|love|used)\sto$
+      | \b(?:what|who|whom)\s.*\b(?:about|at|for|from|like|with)$
+      | \b(?:know|tell\s(?:me|us))\s(?:how|what|when|where|who|why)$""",
+    re.VERBOSE,
 )
 _DICTATED = re.compile(  # what is told in groups, of which one may be the last
     r"\b(?:address|code|number|pin)(?: is| was)?(?: [\d-]+)+$"
@@ -150,7 +157,11 @@ def ending(text: str, language: str | None = None) -> Ending:
     asks = said.endswith(("?", "？"))
     # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
     number = len(words) == 1 and words[0].isdecimal() and len(words[0]) <= 2
-    closed = number or said.endswith((".", "!", "。", "！"))
+    closed = (
+        number
+        or (len(words) == 1 and words[0] in _ANSWERS)
+        or said.endswith((".", "!", "。", "！"))
+    )
     plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
     by_marks: Ending = "question" if asks else "sentence" if closed else "open"
     return judge(words, plain, by_marks) if judge is not None else by_marks
@@ -160,9 +171,10 @@ def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last in _NEVER_LAST or _STEM.search(plain) or _TIED.search(plain):
         return "unfinished"
+    asked = _EITHER.search(plain)
     if by_marks == "question":
-        return by_marks
-    if _EITHER.search(plain):
+        return "open" if asked and words[-1] not in _SELDOM_LAST else by_marks
+    if asked:
         return "open"
     if last in _SELDOM_LAST:
         return "unfinished"
@@ -195,7 +207,7 @@ _BY_WORDS: dict[str, Callable[[list[str], str, Ending], Ending]] = {"en": _engli
 
 
 _COMPLETE = 0.5  # probability of an end above which a voice sounds as if it were done
-_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 2.0, 3.2
+_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 1.9, 3.2
 
 
 def silence_factor(text: str, sound: float | None = None, language: str | None = None) -> float:
@@ -203,7 +215,7 @@ def silence_factor(text: str, sound: float | None = None, language: str | None =
 
     ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that
     something must follow wait as long as without; else it counts which of words and sound say that the
-    speaker is done: both (0.8), one (2), or neither (3.2).
+    speaker is done: both (0.8), one (1.9), or neither (3.2).
     """
     kind = ending(text, language)
     if sound is None or kind == "unfinished":
