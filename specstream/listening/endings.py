@@ -13,11 +13,11 @@ kind            what was said so far                                   silence, 
 ==============  =====================================================  ==============
 
 A recogniser ends every text with a mark, so words weigh more than marks: "I'd like a." and "Could you
-tell me?" are unfinished, "When I get home." is open. A preposition or auxiliary before a question mark
-is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do"). There are words for
-English and German, which count in texts of their language only: "um" ends many a German sentence, and
-"an" many a French one. Text of other languages is judged by its marks; text whose language isn't known
-is taken for English.
+tell me?" are unfinished, "When I get home." and "My code is 4 7." are open. A preposition or auxiliary
+before a question mark is not ("What are you looking for?"), nor is one after a pronoun ("Yes, I do").
+There are words for English and German, which count in texts of their language only: "um" ends many a
+German sentence, and "an" many a French one. Text of other languages is judged by its marks; text whose
+language isn't known is taken for English.
 """
 
 from __future__ import annotations
@@ -49,22 +49,27 @@ def claims_turn(text: str, *, again: bool) -> bool:
     return words >= (1 if again else 2) and not is_backchannel(text)
 
 
+_ANSWERS = frozenset(  # that are one whether or not a mark follows
+    "yes yeah yep no nope ok okay sure exactly thanks stop ja nein doch danke genau stopp".split()
+)
+
 Ending = Literal["question", "sentence", "open", "unfinished"]
 _FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
 
 _NEVER_LAST = frozenset(  # no turn ends with these, whatever mark follows
-    """a an the and or but nor because if unless although though while whereas my your our their its
-    every um uh uhm umm erm er hmm mm another several certain various""".split()
+    """a an the and or but nor because if whether unless although though while whereas my your our
+    their its every um uh uhm umm erm er hmm mm another several certain various""".split()
 )
 _SELDOM_LAST = frozenset(  # a turn ends with these only before a question mark
-    """to of for with from into onto at as than between during without toward towards like very which
-    whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
+    """to of for with from into onto at as than about upon via per between during without toward towards
+    like very which whose i'm you're we're they're i'd you'd we'd i'll you'll we'll i've we've""".split()
 )
 _AUXILIARIES = frozenset(
     """is are was were am be been has have had do does did will would shall should can could may might
     must""".split()
 )
 _SUBJECTS = frozenset("i you he she it we they that this there".split())
+_ADVERBS = frozenset("already always just never really still".split())  # "I already did"
 _REPLIES = frozenset("yes yeah yep no nope well sure oh okay ok so".split())
 _BEGINNERS = frozenset("i he she we they".split())  # no turn ends with these but "so do I"
 _STEM = re.compile(  # a whole text, or its last clause, that something must follow
@@ -78,11 +83,34 @@ _STEM = re.compile(  # a whole text, or its last clause, that something must fol
       | i(?:\s(?:really|just|also|actually))*\s
             (?:want|need|mean|think|guess|believe|wonder|have|said|heard)
       | (?:do|did)\syou\s(?:know|think|remember|have|want)
-      | (?:what|how)\sabout | what\s(?:if|kind(?:\sof)?) | let(?:\sme|'s) | there(?:\sis|'s)
+      | (?:what|how|where|when)\s(?:can|could|do|did|should|would)\s(?:i|we|you|they)
+      | i\swanted\sto\s(?:ask(?:\syou)?|know|say)
+      | (?:i\swould|i'd)\srather
+      | (?:what|how)\sabout | what\s(?:if|kind(?:\sof)?) | there(?:\sis|'s)
+      | let(?:'s|\sme(?:\s(?:see|think|check|look))?)
       | (?:when|if|because|although|while|unless|until|since|before|after)
       )$""",
     re.VERBOSE,
 )
+_TIED = re.compile(  # last words that something must follow, whatever comes before them
+    r"""\b(?:
+        (?:possible|able|way)\sto
+      | (?:depends?|depending|based)\son
+      | (?:calling|fact|idea|issue|point|problem|question|reason|thing|trouble)\s(?:is|was)\sthat
+      | (?:hoping|thinking|wondering)(?:\s(?:if|that))?\s(?:i|we|you)\s(?:can|could|might|would)
+      )$""",
+    re.VERBOSE,
+)
+_EITHER = re.compile(  # an answer, or a beginning: "I'd love to", "That's what I'm looking for"
+    r"""\b(?:glad|happy|love|used)\sto$
+      | \b(?:what|who|whom)\s.*\b(?:about|at|for|from|like|with)$
+      | \b(?:know|tell\s(?:me|us))\s(?:how|what|when|where|who|why)$""",
+    re.VERBOSE,
+)
+_DICTATED = re.compile(  # what is told in groups, of which one may be the last
+    r"\b(?:address|code|number|pin)(?: is| was)?(?: [\d-]+)+$"
+)
+_LONG = 7  # digits of a number that is told as a whole
 _CLAUSE = re.compile(
     r"^(?:and |but |so |well,? |um,? )*(?:when|if|because|although|while|unless|until)\b"
 )
@@ -129,7 +157,11 @@ def ending(text: str, language: str | None = None) -> Ending:
     asks = said.endswith(("?", "？"))
     # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
     number = len(words) == 1 and words[0].isdecimal() and len(words[0]) <= 2
-    closed = number or said.endswith((".", "!", "。", "！"))
+    closed = (
+        number
+        or (len(words) == 1 and words[0] in _ANSWERS)
+        or said.endswith((".", "!", "。", "！"))
+    )
     plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
     by_marks: Ending = "question" if asks else "sentence" if closed else "open"
     return judge(words, plain, by_marks) if judge is not None else by_marks
@@ -137,20 +169,26 @@ def ending(text: str, language: str | None = None) -> Ending:
 
 def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _NEVER_LAST or _STEM.search(plain):
+    if last in _NEVER_LAST or _STEM.search(plain) or _TIED.search(plain):
         return "unfinished"
+    asked = _EITHER.search(plain)
     if by_marks == "question":
-        return by_marks
+        return "open" if asked and words[-1] not in _SELDOM_LAST else by_marks
+    if asked:
+        return "open"
     if last in _SELDOM_LAST:
         return "unfinished"
     closed = by_marks == "sentence"
+    if before in _ADVERBS:
+        before = words[-3] if len(words) > 2 else ""
     answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
     if last in _AUXILIARIES and not answers:
         return "unfinished"  # but "Yes, I do" is an answer
     if last in _BEGINNERS and before not in _AUXILIARIES:
         return "unfinished"
     subordinate = _CLAUSE.match(plain) is not None and "," not in plain
-    return "open" if subordinate else by_marks
+    dictated = _DICTATED.search(plain) and sum(map(str.isdigit, plain)) < _LONG
+    return "open" if subordinate or dictated else by_marks
 
 
 def _german(words: list[str], plain: str, by_marks: Ending) -> Ending:
@@ -169,7 +207,7 @@ _BY_WORDS: dict[str, Callable[[list[str], str, Ending], Ending]] = {"en": _engli
 
 
 _COMPLETE = 0.5  # probability of an end above which a voice sounds as if it were done
-_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 2.0, 3.2
+_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 1.9, 3.2
 
 
 def silence_factor(text: str, sound: float | None = None, language: str | None = None) -> float:
@@ -177,7 +215,7 @@ def silence_factor(text: str, sound: float | None = None, language: str | None =
 
     ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that
     something must follow wait as long as without; else it counts which of words and sound say that the
-    speaker is done: both (0.8), one (2), or neither (3.2).
+    speaker is done: both (0.8), one (1.9), or neither (3.2).
     """
     kind = ending(text, language)
     if sound is None or kind == "unfinished":

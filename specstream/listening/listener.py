@@ -241,11 +241,14 @@ class Listener:
                     self._current.add(pcm)
                     self._recent += pcm
                     del self._recent[: max(0, len(self._recent) - self._most_recent)]
-                case Paused() if self._current is not None:
+                case Paused(quiet_ms) if self._current is not None:
                     self._pauses += 1
                     self._current.pause = self._pauses
                     if self._judges and self._group is not None:
-                        self._group.start_soon(self._judge, self._pauses, bytes(self._recent))
+                        # Another voice that goes on would sound as if the turn did.
+                        quiet = min(2 * int(quiet_ms * self._rate / 1e3), len(self._recent))
+                        said = bytes(self._recent[: len(self._recent) - quiet]) + bytes(quiet)
+                        self._group.start_soon(self._judge, self._pauses, said)
                 case Closed(start_ms, end_ms, level) if self._current is not None:
                     self._current.level = level
                     self._events.append(TurnEnded(self._current.turn, start_ms, end_ms))
@@ -293,8 +296,8 @@ class Listener:
         self._waiting.popleft()
         if event is not None:
             self._events.append(event)
-        if isinstance(event, TurnHeard) and event.transcript.has_words:
-            self._turns.understood(recognition.level)
+        words = isinstance(event, TurnHeard) and event.transcript.has_words
+        self._turns.understood(recognition.level if words else None)
         self._changed.notify()
 
     def _stalled(self, recognition: Recognition) -> bool:

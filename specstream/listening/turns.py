@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ __all__ = [
 ]
 
 _HOLD_MS = 700.0  # words end quietly: a voice counts as near for so long after its last loud sound
-_SMOOTH = 6  # blocks of 32 ms over which a level is measured: a syllable
+_TURN_HOLD_MS = 250.0  # the same by the open turn's own level: quiet parts of sentences last 220
+_SYLLABLE_MS = 192.0  # over which a level is measured
+_LOUD = 0.9  # quantile of a turn's levels that counts as the turn's
 _ABOVE_DB = 3.0  # of voices that were no turn, for a voice that is one
 _LEARN = 0.3  # weight of a new turn's level
 _YIELD_DB = 1.0  # for every voice that was kept out: the user may have moved away
@@ -42,49 +45,78 @@ def level_of(pcm: bytes) -> float:
 
 
 class LevelGate:
-    """Learns the user's level from turns in which words were understood, and keeps quieter voices out.
+    """Tells the user's voice from quieter ones by its level.
 
-    Before the first such turn every voice is near.
+    The level is learned from turns in which words were understood, and within a turn from what was heard
+    of it so far. So another voice that goes on behind the user's last word is silence in the first turn,
+    too. Before the first turn every voice is near.
 
     Args:
-        range_db: How much quieter than the user's turns a voice may be.
+        range_db: How much quieter than the user's turns, or than the open one, a voice may be.
     """
 
     def __init__(self, range_db: float) -> None:
         self._range_db = range_db
         self._own: float | None = None
+        self._latest: float | None = None  # of a turn whose transcript isn't known yet
         self._others: float | None = None
-        self._near_ms = 0.0
+        self._near_ms = 0.0  # when a sound was last as loud as the user,
+        self._loud_ms = 0.0  # and as the open turn
+        self._far_ms = 0.0
         self._kept_out = False
-        self._levels: list[float] = []  # of the open turn
-        self._powers = deque[float](maxlen=_SMOOTH)
+        self._levels: list[float] = []  # of the open turn, sorted
+        self._newest = deque[float](maxlen=30)  # of them: about a second
+        self._energies = deque[tuple[float, float, float]]()  # ends of blocks, lengths, energies
+        self._level = _SILENT_DB
 
     @property
-    def near_ms(self) -> float:
-        """When the last near sound was."""
-        return self._near_ms
+    def far_ms(self) -> float:
+        """Since when no near voice is heard, where `near` said so."""
+        return self._far_ms
 
     def near(self, level: float, now_ms: float) -> bool:
         """Take the next block's level; returns whether a voice in it is the user's."""
-        self._powers.append(10 ** (level / 10))
-        level = self._level
-        if self._own is None and self._others is None:
-            return True
-        own = _SILENT_DB if self._own is None else self._own - self._range_db
-        others = _SILENT_DB if self._others is None else self._others + _ABOVE_DB
-        if level >= max(own, others):
+        self._measure(level, now_ms)
+        least = self._least
+        if least is not None and self._level >= least:
             self._near_ms = now_ms
-        return now_ms - self._near_ms <= _HOLD_MS
+        if self._level >= self._turn_db - self._range_db:
+            self._loud_ms = now_ms
+        if least is not None and now_ms - self._near_ms > _HOLD_MS:
+            self._far_ms = self._near_ms
+            return False
+        self._far_ms = self._loud_ms
+        return now_ms - self._loud_ms <= _TURN_HOLD_MS
+
+    def _measure(self, level: float, now_ms: float) -> None:
+        """Set the level to the mean power of the last syllable, however the audio is cut."""
+        before = self._energies[-1][0] if self._energies else now_ms
+        ms = min(max(1.0, now_ms - before), _SYLLABLE_MS)
+        self._energies.append((now_ms, ms, ms * 10 ** (level / 10)))
+        while self._energies[0][0] <= now_ms - _SYLLABLE_MS:
+            self._energies.popleft()
+        _, lengths, energies = zip(*self._energies, strict=True)
+        self._level = 10 * math.log10(sum(energies) / sum(lengths))
 
     @property
-    def _level(self) -> float:
-        return 10 * math.log10(sum(self._powers) / len(self._powers))
+    def _least(self) -> float | None:
+        """The level of the user's quietest sounds, as far as it is known."""
+        own = self._latest if self._own is None else self._own
+        bounds = [] if own is None else [own - self._range_db]
+        bounds += [] if self._others is None else [self._others + _ABOVE_DB]
+        return max(bounds, default=None)
+
+    @property
+    def _turn_db(self) -> float:
+        """The level of the open turn so far."""
+        return self._levels[int(_LOUD * (len(self._levels) - 1))] if self._levels else -math.inf
 
     def heard(self, *, near: bool, in_turn: bool) -> None:
         """Take note that a voice was heard in the last block."""
         self._kept_out = not near
         if in_turn and near:
-            self._levels.append(self._level)
+            insort(self._levels, self._level)
+            self._newest.append(self._level)
 
     def silent(self) -> None:
         """The voices have ended."""
@@ -94,16 +126,26 @@ class LevelGate:
 
     def end(self, *, others: bool = False) -> float | None:
         """A turn is over; returns its level. ``others``: the voices that go on are not the user's."""
-        levels, self._levels = self._levels, []
-        if not levels:
+        if not self._levels:
             return None
+        level = self._turn_db
         if others:
-            self._others = float(np.max(levels[-30:]))  # the last second
-            self._near_ms = -math.inf
-        return float(np.quantile(levels, 0.9))
+            self._keep_out(max(self._newest))
+        elif self._kept_out:  # what was too quiet for this turn begins none
+            self._keep_out(level - self._range_db - _ABOVE_DB)
+        self._levels.clear()
+        self._newest.clear()
+        self._latest = level
+        return level
+
+    def _keep_out(self, level: float) -> None:
+        """Voices up to this level, and a little more, are others' until they end."""
+        self._others = max(level, level if self._others is None else self._others)
+        self._near_ms = -math.inf
 
     def understood(self, level: float | None) -> None:
-        """A turn of this level had words in it: so loud is the user."""
+        """A turn of this level had words in it: so loud is the user. None: it had no words."""
+        self._latest = None
         if level is not None:
             own = self._own
             self._own = level if own is None else own + _LEARN * (level - own)
@@ -131,7 +173,12 @@ class TurnAudio:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The speaker pauses: get a partial transcript, then call `Turns.said`."""
+    """The speaker pauses: get a partial transcript, then call `Turns.said`.
+
+    ``quiet_ms``: how much of the turn's last audio is the pause, though others may be heard in it.
+    """
+
+    quiet_ms: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +220,7 @@ class Turns:
         self._settings = settings
         self._gate = LevelGate(settings.range_db)
         self._taken = 0  # samples
+        self._step_ms = 0.0  # length of the last block
         self._voiced = self._speaking = False  # by the track; the user, by the track and the level
         self._ring = bytearray()  # the newest audio that belongs to no turn
         self._start: float | None = None  # of the open turn
@@ -209,6 +257,7 @@ class Turns:
         steps: list[Step] = []
         for block in heard:
             self._taken += len(block.pcm) // 2
+            self._step_ms = len(block.pcm) / 2 / self._per_ms
             if self._track is None:
                 self._take_manually(block.pcm, steps)
             else:
@@ -245,17 +294,21 @@ class Turns:
         return steps
 
     def understood(self, level: float | None) -> None:
-        """Take note that the turn with this level had words in it."""
+        """Take note that the turn with this level had words in it; None: it had none."""
         self._gate.understood(level)
 
     def clear(self) -> bool:
         """Forget all audio; returns whether a turn was open."""
         was_open = self._start is not None
-        self._start = self._pause = self._text = self._sound = None
         self._gate.end()
+        self._gate.understood(None)
+        self._reset()
+        return was_open
+
+    def _reset(self) -> None:
+        self._start = self._pause = self._text = self._sound = None
         self._held.clear()
         self._ring.clear()
-        return was_open
 
     def _take_manually(self, block: bytes, steps: list[Step]) -> None:
         if self._start is None:
@@ -279,7 +332,7 @@ class Turns:
             if not self._voiced:
                 self._gate.silent()
         if self._voiced:
-            since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.near_ms
+            since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.far_ms
             self._follow(near, since, steps)
             self._gate.heard(near=near, in_turn=self._start is not None)
         self._end_if_silent(steps)
@@ -299,7 +352,7 @@ class Turns:
             self._voice(at_ms, steps)
         elif self._start is not None and self._pause is None:
             self._pause, self._text, self._sound = max(at_ms, self._start), None, None
-            steps.append(Paused())
+            steps.append(Paused(self.now_ms - self._pause))
 
     def _voice(self, at_ms: float, steps: list[Step]) -> None:
         if self._start is None:
@@ -323,13 +376,13 @@ class Turns:
             known = _UNKNOWN if self._text is None else self._text
             factor = silence_factor(known, self._sound, self._language)
             wait *= self._settings.patience * factor
-        if self.now_ms - self._pause >= wait:
+        if self.now_ms - self._pause >= wait - self._step_ms / 2:  # at the nearest block's end
             self._close(steps)
 
     def _close(self, steps: list[Step], *, others: bool = False) -> None:
         assert self._start is not None
         steps.append(Closed(self._start, self.now_ms, self._gate.end(others=others)))
-        self.clear()
+        self._reset()
 
     def _bytes(self, ms: float) -> int:
         return 2 * round(ms * self._per_ms)

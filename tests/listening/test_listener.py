@@ -380,7 +380,7 @@ class Judge(ScriptedTurnDetector):
 
 @pytest.mark.parametrize(
     ("says", "waits_ms"),
-    [([0.9], 400), ([0.1], 1000), ([RuntimeError("broken")], 300)],
+    [([0.9], 400), ([0.1], 950), ([RuntimeError("broken")], 300)],
     ids=["sounds over", "goes on", "broken"],
 )
 async def test_a_pause_is_judged_by_sound_and_words(says: list[Any], waits_ms: float) -> None:
