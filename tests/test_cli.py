@@ -298,7 +298,7 @@ def test_doctor_advises_what_the_reason_asks_for(
     monkeypatch.setattr("specstream.commands.doctor._ask_torch", object)
     monkeypatch.setattr("specstream.commands.doctor._told", lambda asked: told)
     assert main(["doctor"]) == 0
-    _, _, advice = capsys.readouterr().out.partition("\n- ")
+    *_, advice = capsys.readouterr().out.strip().splitlines()  # others may be about adapters
     assert advised in advice
     assert ("install" in advice) is ("install" in advised)
 
