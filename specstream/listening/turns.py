@@ -31,6 +31,7 @@ _HOLD_MS = 700.0  # words end quietly: a voice counts as near for so long after 
 _TURN_HOLD_MS = 250.0  # the same by the open turn's own level: quiet parts of sentences last 220
 _SYLLABLE_MS = 192.0  # over which a level is measured
 _LOUD = 0.9  # quantile of a turn's levels that counts as the turn's
+_FALLS_DB = 4.0  # by how much more a voice may fall within its turn than from turn to turn
 _ABOVE_DB = 3.0  # of voices that were no turn, for a voice that is one
 _LEARN = 0.3  # weight of a new turn's level
 _YIELD_DB = 1.0  # for every voice that was kept out: the user may have moved away
@@ -80,7 +81,7 @@ class LevelGate:
         least = self._least
         if least is not None and self._level >= least:
             self._near_ms = now_ms
-        if self._level >= self._turn_db - self._range_db:
+        if self._level >= self._turn_db - self._range_db - _FALLS_DB:
             self._loud_ms = now_ms
         if least is not None and now_ms - self._near_ms > _HOLD_MS:
             self._far_ms = self._near_ms
@@ -132,7 +133,7 @@ class LevelGate:
         if others:
             self._keep_out(max(self._newest))
         elif self._kept_out:  # what was too quiet for this turn begins none
-            self._keep_out(level - self._range_db - _ABOVE_DB)
+            self._keep_out(level - self._range_db - _FALLS_DB - _ABOVE_DB)
         self._levels.clear()
         self._newest.clear()
         self._latest = level
