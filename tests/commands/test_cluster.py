@@ -33,7 +33,7 @@ serve = pytest.importorskip("ray.serve")
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),  # fifty kills
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 
