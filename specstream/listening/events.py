@@ -33,8 +33,8 @@ class ListenerSettings:
         by_words: The last words of the transcript shorten or lengthen that silence (see
             `specstream.listening.endings`).
         patience: Factor on that silence, with ``by_words`` only.
-        range_db: How much quieter than the user's turns so far, or than the open one, a voice may be.
-            Quieter ones are others', and count as silence.
+        range_db: How much quieter than the user's turns so far a voice may be, and with 4 more, than the
+            open one so far. Quieter ones are others'.
         stall_s: A turn whose transcript hasn't grown for so long ends though voices are heard, with
             ``by_words`` only: they are others'.
         max_turn_s: A longer turn is cut in two; in manual mode, audio beyond it is refused.
