@@ -227,4 +227,4 @@ def key(kind: str, id: str) -> str:
     return f"{kind}:{json.dumps(id)}"
 
 
-PLAIN = ("id", "role", "text", "status", "call_id", "name", "heard", "phase", "resumes")
+PLAIN = ("id", "role", "text", "status", "call_id", "name", "heard", "phase", "resumes", "unheard")

@@ -55,8 +55,8 @@ class EarlyResponses:
         if self._begun is not None and self._begun.guess == guess:
             return
         await self.drop()
-        asked = request(guess.text) if self._ledger.begins(guess) else None
-        if asked is None:
+        asked = request(guess.text)
+        if asked is None or not self._ledger.begins(guess):
             return
         hold = Hold(self._ledger.settings.max_tokens)
         response = await self._begin(asked, hold)

@@ -147,7 +147,8 @@ class ItemEntry:
     With ``call_id`` the item is a function call (``text``: its arguments) or, without ``name``, the
     call's output. ``heard``: the item is a user's speech; its text, the transcript, may come later
     than the item. ``resumes``: the id of the user's speech before, of which this is the rest; the model
-    reads both as one question, and nothing that was said between them.
+    reads both as one question, and nothing that was said between them. ``unheard``: a reply's text that
+    was cut off before a listener can have heard enough of it to answer.
     """
 
     id: str
@@ -160,6 +161,7 @@ class ItemEntry:
     heard: bool = False
     phase: Phase | None = None
     resumes: str | None = None
+    unheard: bool = False
 
     def wire(self) -> AnyItem:
         """Build the item for clients; without content while it is in progress and empty."""
@@ -236,16 +238,11 @@ def _joined(entries: Sequence[ItemEntry]) -> list[ItemEntry]:
     out: list[ItemEntry] = []
     for entry in entries:
         at = max((i for i, e in enumerate(out) if e.role == "user"), default=None)
-        if at is not None and out[at].id == entry.resumes and all(map(_may_go, out[at + 1 :])):
+        if at is not None and out[at].id == entry.resumes and all(e.unheard for e in out[at + 1 :]):
             entry = replace(entry, text=f"{out[at].text} {entry.text}")
             del out[at:]
         out.append(entry)
     return out
-
-
-def _may_go(entry: ItemEntry) -> bool:
-    """Whether it is a reply that was cut off and has called nothing."""
-    return (entry.role, entry.status, entry.call_id) == ("assistant", "incomplete", None)
 
 
 MAX_ITEMS = 1000
@@ -334,10 +331,10 @@ class ConversationItems:
         return self.entries[at - 1].id if at > 0 else None
 
     def join(self, entry: ItemEntry) -> None:
-        """Note that a user's speech goes on with their speech before, if only a cut reply is between."""
+        """Note that a user's speech goes on with their speech before, if no reply between was heard."""
         at = self._find(entry.id) or 0  # 0, too, if the client has deleted it meanwhile
         for other in reversed(self.entries[:at]):
-            if not _may_go(other):
+            if not other.unheard:
                 if other.heard and other.text:
                     entry.resumes = other.id
                 return

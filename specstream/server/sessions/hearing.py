@@ -160,7 +160,7 @@ class SessionHearing:
             await self._announce(turn)
             await self._commit(turn)
         text = turn.entry.text = transcript.text
-        if question is not None and question.resumes:
+        if question is not None and question.resumes and not self.listener.settings.manual:
             self.session.conversation.join(turn.entry)
         if self.session.settings.audio.input.transcription is not None:
             await self._delta(turn, text)

@@ -345,6 +345,11 @@ class ItemWriter:
         """Report an error that does not end the response."""
         await self._put(ev.ErrorEvent, error=ErrorDetail.of(error))
 
+    def unheard(self) -> None:
+        """Note that the item was cut off before anybody can answer it."""
+        if self.entry is not None:
+            self.entry.unheard = True
+
     async def close(self, status: EndStatus, unsent: tuple[Word, ...], *, cut: bool) -> None:
         """End the item, if it began; ``unsent`` are words that no audio carried.
 

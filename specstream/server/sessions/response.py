@@ -10,6 +10,7 @@ from typing import Any, Self
 import anyio
 
 from specstream.errors import SpecstreamError
+from specstream.listening.taking import UNANSWERED_MS
 from specstream.playback.turn import Turn, speaking
 from specstream.realtime import events as ev
 from specstream.realtime.resources import (
@@ -334,6 +335,8 @@ class ResponseTurn:
         assert end.status != "in_progress"
         status = end.status
         cut = status == "cancelled" or self._lost
+        if self._unheard(status):
+            self._item.unheard()
         await self._item.close(status, self._pacer.unsent(), cut=cut)
         await self._item.output.close_calls()
         if "report" in self.request.wants and self._generation is not None:
@@ -341,6 +344,13 @@ class ResponseTurn:
         self._counters.responses[status] += 1
         self._counted = True
         await self._put_response("response.done", end)
+
+    def _unheard(self, status: str) -> bool:
+        """Whether it was cut off before anybody can answer it. Text can be read at once."""
+        if status != "cancelled" or self._begun is not None or not self.request.audio:
+            return False
+        outcome = self._turn.outcome if self._turn is not None else None
+        return outcome is None or outcome.played_ms <= UNANSWERED_MS
 
     def _end(self) -> ResponseEnd:
         status = self._status()

@@ -11,7 +11,7 @@ from specstream.errors import ModelError
 from specstream.listening import Preempt
 from specstream.testing import ScriptedEngine
 from specstream.types import SamplingParams
-from tests.server.doubles import Gate, Wire, WordVoice, settle, wait_for
+from tests.server.doubles import WORDS, Gate, HandClock, Wire, WordVoice, settle, wait_for
 from tests.server.sessions.test_microphone import Ear, silence, speak, voice
 
 SPOKEN = {"voice": WordVoice}
@@ -60,6 +60,41 @@ async def test_words_that_change_drop_the_response() -> None:
         assert ear.stand.server.counters.early["dropped"] == len(ear.engine.requests) - 1
         item = await wire.retrieve(done["output"][0]["id"])
         assert item["status"] == "completed"
+
+
+@pytest.mark.parametrize("heard_s", [0.3, 3.0])
+async def test_only_an_answer_that_was_not_heard_is_forgotten(heard_s: float) -> None:
+    """The microphone is off while the reply is heard, so on its clock the user goes on at once."""
+    clock, parts = HandClock(), ["Tell me a tale.", "About a dragon."]
+    engine = ScriptedEngine([WORDS, "Once."])
+    ear = Ear(*parts, engine=engine, voice=WordVoice, clock=clock)
+    async with ear.client() as wire:
+        await speak(wire, voice(1), silence(0.6))
+        while len(wire.of("response.output_audio.delta")) < 12:  # over half a second
+            await wire.next()
+        clock.advance(heard_s)
+        await wire.send("response.cancel")
+        assert (await wire.done())["status"] == "cancelled"
+        await speak(wire, voice(1), silence(0.6))
+        await wire.until("response.created")
+        await wait_for(lambda: len(engine.requests) == 2)
+        asked = [message["content"] for message in engine.requests[1][0]]
+        if heard_s < 0.5:
+            assert asked == [" ".join(parts)]
+        else:
+            assert asked[0] == parts[0] and asked[2:] == [parts[1]] and WORDS.startswith(asked[1])
+
+
+async def test_what_is_committed_by_hand_is_a_message_of_its_own() -> None:
+    ear = Ear("One.", "Two.", engine=ScriptedEngine(["Three."]), voice=None)
+    async with ear.client(turn_detection=None) as wire:
+        for _ in range(2):
+            await speak(wire, voice(1))
+            await wire.send("input_audio_buffer.commit")
+            await wire.until("conversation.item.done")
+        await wire.send("response.create")
+        await wire.done()
+    assert [m["content"] for m in ear.engine.requests[0][0]] == ["One.", "Two."]
 
 
 @pytest.mark.parametrize("change", ["item", "settings"])
