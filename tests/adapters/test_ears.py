@@ -99,7 +99,8 @@ async def test_spoken_questions_are_understood(say: Any, recognizer: WhisperReco
         kinds = [type(event) for event in events]
         assert kinds == [TurnStarted, TurnEnded, TurnHeard], question
         assert abs(events[0].at_ms - 500 - loud[0] / 24) < 150
-        assert 0 <= events[1].end_ms - 500 - loud[-1] / 24 - 500 < 250
+        # The last sound fades: what is far below the turn's level is silence already.
+        assert -100 <= events[1].end_ms - 500 - loud[-1] / 24 - 500 < 250
         wrong += errors(words(question), words(events[2].transcript.text))
         total += len(words(question))
         assert events[2].transcript.language == "en"
