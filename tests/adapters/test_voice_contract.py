@@ -290,7 +290,7 @@ async def test_random_text_keeps_every_promise(worded: Make) -> None:
     voice = worded()
     rng = random.Random(7)
     pool = "aebst TH.,;!?'-0123456789$%\n\t<>[]*_\u00e9\u00df\u0436\u4e2d\u0e01\U0001f642\u200d\x07"
-    for _ in range(25):
+    for _ in range(12):
         text = "".join(rng.choice(pool) for _ in range(rng.randrange(1, 60)))
         await say(voice, phrase(text, rng.randrange(100)))
 
