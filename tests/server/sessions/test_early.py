@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
@@ -9,6 +10,7 @@ import pytest
 
 from specstream.errors import ModelError
 from specstream.listening import Preempt
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from specstream.types import SamplingParams
 from tests.server.doubles import WORDS, Gate, HandClock, Wire, WordVoice, settle, wait_for
@@ -132,6 +134,16 @@ async def test_a_response_that_breaks_before_it_is_wanted_is_made_again() -> Non
         assert (await wire.done())["status"] == "completed"
         assert wire.of("error") == []
     assert ear.stand.server.counters.early == {"failed": 1}
+
+
+async def test_a_session_that_is_written_down_knows_it_once_its_client_does(tmp_path: Path) -> None:
+    ear = early(journal=SqliteJournal(tmp_path))
+    async with ear.stand.running(), ear.stand.client("?resumable=1") as wire:
+        await begun(ear, wire)
+        await speak(wire, silence(1))
+        assert (await wire.done())["status"] == "completed"
+        assert [event["specstream"]["seq"] for event in wire.seen] == list(range(len(wire.seen)))
+    assert ear.stand.server.counters.early == {"used": 1}
 
 
 async def test_a_client_that_goes_takes_the_response_with_it() -> None:
