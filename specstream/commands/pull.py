@@ -15,7 +15,7 @@ from specstream.models.catalogue import PULLED
 from specstream.models.kept import parameters_of, size_of
 from specstream.models.pull import Sources, pull
 
-__all__ = ["Shown", "add_pull_options", "run"]
+__all__ = ["PullProgress", "add_pull_options", "run"]
 
 _EVERY_S = 10.0
 
@@ -44,7 +44,7 @@ async def run(args: argparse.Namespace) -> None:
     """Pull the model and print its folder."""
     if args.name is None:
         raise ConfigError(f"which model? one of: {', '.join(PULLED)}")
-    model, shown = PULLED[args.name], Shown(sys.stderr, every=_EVERY_S)
+    model, shown = PULLED[args.name], PullProgress(sys.stderr, every=_EVERY_S)
     try:
         folder, there = await pull(model, Sources(_convert), shown.tell, source=args.source)
     finally:
@@ -64,7 +64,7 @@ def _convert(path: Path, folder: Path, tell: Callable[[int, int], None]) -> None
     convert(path, folder, tell)
 
 
-class Shown(Progress):
+class PullProgress(Progress):
     """Shows a line for each stage of the work, and its progress."""
 
     _line: Callable[[int, int], None]  # set at the begin of each stage

@@ -20,7 +20,7 @@ from specstream.training.options import KINDS, TrainOptions
 if TYPE_CHECKING:
     from specstream.training.output import Trained
 
-__all__ = ["Shown", "add_train_options", "run"]
+__all__ = ["TrainingLine", "add_train_options", "run"]
 
 _EVERY_S = 10.0
 
@@ -67,7 +67,7 @@ async def run(args: argparse.Namespace) -> None:
         check_inputs(options)
         from specstream.training.output import as_json, table_of
         from specstream.training.run import train
-    stopped, shown = threading.Event(), Shown(sys.stderr, every=_EVERY_S)
+    stopped, shown = threading.Event(), TrainingLine(sys.stderr, every=_EVERY_S)
     work = asyncio.get_running_loop().run_in_executor(
         None, lambda: train(options, shown.tell, stopped.is_set)
     )
@@ -86,7 +86,7 @@ async def run(args: argparse.Namespace) -> None:
         print_json(as_json(trained))
 
 
-async def _told(work: asyncio.Future[Trained], shown: Shown) -> None:
+async def _told(work: asyncio.Future[Trained], shown: TrainingLine) -> None:
     """Wait until the training has saved its state, and print how to continue."""
     try:
         await work
@@ -110,7 +110,7 @@ def _options(args: argparse.Namespace) -> TrainOptions:
     return TrainOptions(**values, settings=settings)
 
 
-class Shown(Progress):
+class TrainingLine(Progress):
     """Shows a line for each stage of the training, and its progress."""
 
     _began, _first = 0.0, 0.0  # of the stage: when it was first told of, and the part done then

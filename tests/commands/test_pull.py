@@ -62,7 +62,7 @@ async def test_a_terminal_has_one_line_that_is_rewritten(
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    told = module.Shown(sys.stderr)
+    told = module.PullProgress(sys.stderr)
     told.tell("downloading x==1", 20_000_000, 93_000_000)
     told.tell("downloading x==1", 90_000_000, 93_000_000)
     told.tell("converting", 1, 272)

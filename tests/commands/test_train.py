@@ -33,7 +33,7 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     async def interrupted() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        shown, noticed = command.Shown.tell, threading.Event()
+        shown, noticed = command.TrainingLine.tell, threading.Event()
 
         async def cancel() -> None:
             task.cancel()
@@ -41,14 +41,14 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
                 await asyncio.sleep(0)
             noticed.set()
 
-        def tell(self: command.Shown, what: str, done: float, says: str) -> None:
+        def tell(self: command.TrainingLine, what: str, done: float, says: str) -> None:
             shown(self, what, done, says)
             if what == "training" and not noticed.is_set():
                 asyncio.run_coroutine_threadsafe(cancel(), loop)
                 noticed.wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(command.Shown, "tell", tell)
+            patch.setattr(command.TrainingLine, "tell", tell)
             await command.run(args)
 
     with pytest.raises(asyncio.CancelledError):
@@ -120,7 +120,7 @@ def test_what_is_checked_before_is_checked_without_torch(tmp_path: Path) -> None
 def test_the_time_that_is_left_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     now = [100.0]
-    shown = command.Shown(screen := Terminal(), lambda: now[0])
+    shown = command.TrainingLine(screen := Terminal(), lambda: now[0])
     for what, done, after_s in (
         ("replies", 0.5, 30.0),
         ("training", 0.4, 5.0),  # resumed: what was done before took no time now

@@ -73,7 +73,7 @@ class _Trie:
 
 
 @dataclass(slots=True)
-class Window:
+class GuessWindow:
     """One request's window of guessed tokens.
 
     Attributes:
@@ -161,7 +161,7 @@ class LookaheadProposer(TaskProposer):
         self._config = config
         self.most = self._height = config.ngram - 1
         self.device = device
-        self.windows: dict[int, Window] = {}
+        self.windows: dict[int, GuessWindow] = {}
 
     def offer(self, request: SpecRequest, budget: int) -> Offer:
         """Offer n-grams; the window's nodes count as part of the first level."""
@@ -195,13 +195,13 @@ class LookaheadProposer(TaskProposer):
         """How many columns of ``rows`` rows fit into a depth of ``room``: the last is the deepest."""
         return max(0, min(self._config.window, room + 1 - rows))
 
-    def _window(self, request: SpecRequest) -> Window:
+    def _window(self, request: SpecRequest) -> GuessWindow:
         window = self.windows.get(request.slot)
         if window is None or window.request_id != request.id:
             text = request.token_ids
             pool, width = NgramPool(self._config.branches), self._config.window
             rows = [_filler(text, width)]
-            window = Window(request.id, pool, rows, [0] * width, len(text))
+            window = GuessWindow(request.id, pool, rows, [0] * width, len(text))
             self.windows[request.slot] = window
         return window
 

@@ -237,8 +237,10 @@ def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
 def _joined(entries: Sequence[ItemEntry]) -> list[ItemEntry]:
     out: list[ItemEntry] = []
     for entry in entries:
-        at = max((i for i, e in enumerate(out) if e.role == "user"), default=None)
-        if at is not None and out[at].id == entry.resumes and all(e.unheard for e in out[at + 1 :]):
+        at = None
+        if entry.resumes is not None:
+            at = next((i for i, e in enumerate(out) if e.id == entry.resumes), None)
+        if at is not None and all(e.unheard for e in out[at + 1 :]):
             entry = replace(entry, text=f"{out[at].text} {entry.text}")
             del out[at:]
         out.append(entry)
