@@ -61,6 +61,7 @@ async def _checks_tasks() -> AsyncGenerator[None, None]:
     if isinstance(loop, VirtualTimeLoop):  # `run_virtual` does the same
         loop.watch(anyio.to_thread.current_default_thread_limiter())
     yield
+    await asyncio.sleep(0)  # in which a task that was cancelled last ends
     current = asyncio.current_task()
     leaked = [
         task for task in asyncio.all_tasks() - before if task is not current and not task.done()

@@ -34,10 +34,9 @@ from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.preempt import Preempt
 from specstream.remote.server import AdapterServer
-from specstream.server.asgi import Front, listen_app
+from specstream.server.asgi import Front, check_address, listen_app, location
 from specstream.server.auth import check_key
 from specstream.server.keys import Key
-from specstream.server.listen import check_address, location
 from specstream.server.logs import log_json
 from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.server import RealtimeServer

@@ -7,18 +7,15 @@ from collections import deque
 from contextlib import suppress
 
 import anyio
-from websockets.asyncio.connection import Connection
-from websockets.exceptions import ConnectionClosed
-from websockets.protocol import State
 
 from specstream.client.dial import LOG
+from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket, Socket, SocketClosed
 from specstream.errors import ConnectionFailed
 from specstream.remote.frames import MAX_MESSAGE, Frame, Violation
 from specstream.remote.protocol import Item, StageRules
-from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.signals import Signal
 
-__all__ = ["MAX_SIZE", "Channel"]
+__all__ = ["MAX_SIZE", "Channel", "DialedChannel"]
 
 MAX_SIZE = 4 * MAX_MESSAGE + 1024
 """Limit of the socket itself, which closes with 1009 and no error frame; above our own limit."""
@@ -30,12 +27,9 @@ class Channel:
     One task writes for the life of the connection, so that a frame and its audio are sent together
     and a cancelled turn never cuts a message in two. The protocol's windows bound the queue of
     posted messages. The owner calls `close` or `abort` in the end.
-
-    Frames don't say to which turn they belong. So the connection is also read between turns (`rest`,
-    `wake`): a frame that comes then is of no turn, and ends the connection.
     """
 
-    def __init__(self, socket: Connection, rules: StageRules, peer: str) -> None:
+    def __init__(self, socket: Socket, rules: StageRules, peer: str) -> None:
         self.rules = rules
         self._socket = socket
         self._peer = peer
@@ -43,13 +37,6 @@ class Channel:
         self._closing = False
         self._changed = Signal()
         self._writer = asyncio.create_task(self._write())
-        self._watcher: asyncio.Task[None] | None = None
-        self._quiet = anyio.Event()  # set once the peer has answered the ping after a turn
-
-    @property
-    def usable(self) -> bool:
-        """Whether the connection is open, as far as this side knows."""
-        return self._socket.state is State.OPEN and not self._closing
 
     def post(self, what: Item | Frame) -> None:
         """Queue an item or a frame.
@@ -85,13 +72,65 @@ class Channel:
         """
         while True:
             try:
-                message = await self._socket.recv()
-            except ConnectionClosed as error:
+                message = await self._socket.receive()
+            except SocketClosed as error:
                 raise ConnectionFailed(f"{self._peer} is gone: {error}") from error
             received = self.rules.receive(message)
             self._changed.notify()
             if received is not None:
                 return received
+
+    async def close(self, code: int = 1000) -> None:
+        """Write the queued messages, then close; a peer that doesn't answer is dropped. Idempotent.
+
+        Not cancellable, but bounded in time. No other task may be in `receive`.
+        """
+        self._closing = True
+        self._changed.notify()
+        try:
+            with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
+                await asyncio.wait({self._writer})
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._socket.close, code, "")
+                    with suppress(SocketClosed):
+                        while True:  # a full receive queue would hold back the close frame
+                            await self._socket.receive()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection now. Idempotent."""
+        self._closing = True
+        self._writer.cancel()
+        self._socket.abort()
+
+    async def _write(self) -> None:
+        with suppress(SocketClosed):
+            while self._outbox or not self._closing:
+                if not self._outbox:
+                    await self._changed.wait()
+                    continue
+                for message in self._outbox.popleft():
+                    await self._socket.send(message)
+
+
+class DialedChannel(Channel):
+    """The end that uses an adapter, for one turn after another.
+
+    Frames don't say to which turn they belong. So the connection is also read between turns (`rest`,
+    `wake`): a frame that comes then is of no turn, and ends the connection.
+    """
+
+    def __init__(self, socket: DialedSocket, rules: StageRules, peer: str) -> None:
+        super().__init__(socket, rules, peer)
+        self._dialed = socket
+        self._watcher: asyncio.Task[None] | None = None
+        self._quiet = anyio.Event()  # set once the peer has answered the ping after a turn
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection is open, as far as this side knows."""
+        return self._dialed.open and not self._closing
 
     def rest(self) -> None:
         """The turn is over: until `wake`, whatever comes ends the connection."""
@@ -117,12 +156,23 @@ class Channel:
                 self.abort()
         return reusable
 
+    async def close(self, code: int = 1000) -> None:
+        """See `Channel.close`."""
+        await self._stop_watching()
+        await super().close(code)
+
+    def abort(self) -> None:
+        """See `Channel.abort`."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        super().abort()
+
     async def _watch(self, quiet: anyio.Event) -> None:
         try:
-            echo = asyncio.ensure_future(await self._socket.ping())
+            echo = await self._dialed.ping()
             echo.add_done_callback(lambda _: quiet.set())
             await self._refuse_frames()
-        except ConnectionClosed:
+        except SocketClosed:
             pass
         finally:
             quiet.set()
@@ -143,44 +193,3 @@ class Channel:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait({self._watcher})
             self._watcher = None
-
-    async def close(self, code: int = 1000) -> None:
-        """Write the queued messages, then close; a peer that doesn't answer is dropped. Idempotent.
-
-        Not cancellable, but bounded in time. No other task may be in `receive`.
-        """
-        self._closing = True
-        self._changed.notify()
-        await self._stop_watching()
-        try:
-            with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
-                await asyncio.wait({self._writer})
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._shake_hands, code)
-                    with suppress(ConnectionClosed):
-                        while True:  # a full receive queue would hold back the close frame
-                            await self._socket.recv()
-        finally:
-            self.abort()
-
-    async def _shake_hands(self, code: int) -> None:
-        with suppress(AttributeError):  # as in `abort`
-            await self._socket.close(code)
-
-    def abort(self) -> None:
-        """Drop the connection now. Idempotent."""
-        self._closing = True
-        self._writer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-        with suppress(AttributeError):  # raised if the transport closed during a write
-            self._socket.transport.abort()
-
-    async def _write(self) -> None:
-        with suppress(ConnectionClosed):
-            while self._outbox or not self._closing:
-                if not self._outbox:
-                    await self._changed.wait()
-                    continue
-                for message in self._outbox.popleft():
-                    await self._socket.send(message)

@@ -11,8 +11,12 @@ from typing import Any, get_args
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
-from websockets.asyncio.server import ServerConnection
-from websockets.typing import Subprotocol
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from specstream.client.dial import LOG
 from specstream.errors import AdapterUnavailable, ConfigError, ConnectionFailed, SpecstreamError
@@ -27,9 +31,10 @@ from specstream.remote.frames import (
     Violation,
 )
 from specstream.remote.protocol import WINDOW, StageRules
-from specstream.server.auth import Authentication, check_key
+from specstream.server.asgi import listen_app
+from specstream.server.auth import NO_KEY, Asked, Authentication, check_key
 from specstream.server.keys import Key, KeyRing
-from specstream.server.listen import listen
+from specstream.server.socket import AsgiSocket, deny
 from specstream.stages.adapters import stage_of
 from specstream.stages.contract import Link
 from specstream.stages.pipeline import Stage, as_failure
@@ -151,6 +156,9 @@ class AdapterServer:
     that an adapter that can't be loaded fails at once. Browsers are refused: any web page could
     reach a port on this machine otherwise.
 
+    Attributes:
+        app: The ASGI application, for another host than ours (see `open`).
+
     Args:
         kind: What ``make_adapter`` makes.
         make_adapter: Makes an adapter; its ``aclose``, if it has one, is called in the end.
@@ -185,14 +193,8 @@ class AdapterServer:
             raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
         keys = KeyRing([] if api_key is None else [Key(api_key)])
         check_key(host, keys.needed)
-        self._address = (host, port)
-        self._options: dict[str, Any] = {
-            "subprotocols": [Subprotocol(SUBPROTOCOL)],
-            "origins": [None],
-            "process_request": Authentication(keys).require_key,
-            "max_size": MAX_SIZE,
-            "ssl": tls,
-        }
+        self._address, self._tls = (host, port), tls
+        self._authentication = Authentication(keys)
         self._kind: Kind = kind
         self._make = make_adapter
         self._window = window
@@ -201,6 +203,9 @@ class AdapterServer:
         self._stopping = False
         self._connections: set[AdapterConnection] = set()
         self._started = AsyncExitStack()
+        everywhere = "/{path:path}"
+        routes = [WebSocketRoute(everywhere, self._accept), Route(everywhere, _no_socket)]
+        self.app: ASGIApp = Starlette(routes=routes, lifespan=lambda _: self.open())
 
     async def __aenter__(self) -> int:
         """See `start`."""
@@ -217,12 +222,25 @@ class AdapterServer:
             PortUnavailable: the address can't be listened on.
             AdapterUnavailable: the adapter can't be made.
         """
-        self._spare = await self._load()
-        try:
-            async with listen(self._handle, *self._address, **self._options) as port:
-                yield port
-        finally:
-            await _release(self._spare)
+        async with (
+            self._loaded(),
+            listen_app(self.app, *self._address, tls=self._tls, max_frame=MAX_SIZE) as port,
+            self._stopped_after(),
+        ):
+            yield port
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None, None]:
+        """Make the first adapter and serve `app` while the block runs, on a host that isn't ours.
+
+        That host runs `app` by itself (uvicorn does this block, too), or has it below a path: then the
+        block belongs into its lifespan. It must take messages of 4 MiB.
+
+        Raises:
+            AdapterUnavailable: the adapter can't be made.
+        """
+        async with self._loaded(), self._stopped_after():
+            yield
 
     async def drain(self, seconds: float) -> None:
         """Begin no new turn, let running ones end, then close every connection (1001).
@@ -234,7 +252,45 @@ class AdapterServer:
             for connection in self._connections:
                 group.start_soon(connection.drain, seconds)
 
-    async def _handle(self, socket: ServerConnection) -> None:
+    @asynccontextmanager
+    async def _loaded(self) -> AsyncGenerator[None, None]:
+        self._stopping = False
+        self._spare = await self._load()
+        try:
+            yield
+        finally:
+            await _release(self._spare)
+
+    @asynccontextmanager
+    async def _stopped_after(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.drain(0)
+
+    async def _accept(self, socket: WebSocket) -> None:
+        if (refusal := self._refusal(socket)) is not None:
+            await deny(socket, refusal)
+            return
+        await socket.accept(SUBPROTOCOL)
+        await self._handle(AsgiSocket(socket))
+
+    def _refusal(self, socket: WebSocket) -> Response | None:
+        asked = Asked.of(socket.scope)
+        if "Origin" in asked.headers:
+            return PlainTextResponse("browsers may not connect\n", 403)
+        try:
+            allowed = self._authentication.caller(asked) is not None
+        except (ValueError, LookupError):
+            return PlainTextResponse("this request can't be read\n", 400)
+        if not allowed:
+            return PlainTextResponse(NO_KEY, 401, {"WWW-Authenticate": "Bearer"})
+        if SUBPROTOCOL not in socket.scope["subprotocols"]:
+            return PlainTextResponse(f"the subprotocol here is {SUBPROTOCOL}\n", 400)
+        return None
+
+    async def _handle(self, socket: AsgiSocket) -> None:
         """Serve one connection, from greeting to close."""
         channel = Channel(socket, StageRules("adapter", self._kind), "the client")
         adapter, code = None, 0
@@ -283,6 +339,10 @@ class AdapterServer:
 
 adapter_server = AdapterServer
 """For ``async with adapter_server("voice", make) as port``."""
+
+
+def _no_socket(request: Request) -> Response:
+    return PlainTextResponse("this is a WebSocket endpoint\n", 426, {"Upgrade": "websocket"})
 
 
 async def _release(adapter: Any) -> None:

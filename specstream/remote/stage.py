@@ -15,9 +15,10 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from specstream.client.dial import LOG, bearer, check_url, shown
+from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket
 from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
 from specstream.remote import frames as fr
-from specstream.remote.channel import MAX_SIZE, Channel
+from specstream.remote.channel import MAX_SIZE, DialedChannel
 from specstream.remote.frames import (
     MAX_WINDOW,
     SUBPROTOCOL,
@@ -29,7 +30,6 @@ from specstream.remote.frames import (
 from specstream.remote.guards import CueOrder, PromptOrder, SpokenOrder
 from specstream.remote.order import Order
 from specstream.remote.protocol import WINDOW, StageRules
-from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
@@ -56,7 +56,7 @@ class RemoteTurn:
     """
 
     name: str
-    channel: Channel
+    channel: DialedChannel
     items: Inlet[Input]
     cancel_timeout: float
     order: Order
@@ -226,7 +226,7 @@ class RemoteStage:
         self._connect_timeout = connect_timeout
         self._cancel_timeout = cancel_timeout
         self._headers = bearer(api_key)
-        self.idle: list[tuple[Channel, ReadyFrame]] = []
+        self.idle: list[tuple[DialedChannel, ReadyFrame]] = []
 
     async def connect(self) -> ReadyFrame:
         """Open the connection now, so that the first turn doesn't wait; returns the greeting.
@@ -283,21 +283,21 @@ class RemoteStage:
             else:
                 channel.abort()
 
-    async def _take(self) -> tuple[Channel, ReadyFrame]:
+    async def _take(self) -> tuple[DialedChannel, ReadyFrame]:
         while self.idle:
             channel, ready = self.idle.pop()
             if await channel.wake(self._connect_timeout):
                 return channel, ready
         return await self._open()
 
-    async def _give(self, channel: Channel, ready: ReadyFrame) -> None:
+    async def _give(self, channel: DialedChannel, ready: ReadyFrame) -> None:
         if len(self.idle) < _MAX_IDLE:
             channel.rest()
             self.idle.append((channel, ready))
         else:
             await channel.close()
 
-    async def _open(self) -> tuple[Channel, ReadyFrame]:
+    async def _open(self) -> tuple[DialedChannel, ReadyFrame]:
         try:
             with anyio.fail_after(self._connect_timeout):
                 socket = await connect(
@@ -323,8 +323,9 @@ class RemoteStage:
                 hint = "it wants a key: set SPECSTREAM_ADAPTER_KEY, or pass api_key"
             raise ConnectionFailed(f"can't reach {self._who}: {why}; {hint}") from error
 
-    async def _greet(self, socket: ClientConnection) -> tuple[Channel, ReadyFrame]:
-        channel = Channel(socket, StageRules("client", self._kind), self._who)
+    async def _greet(self, socket: ClientConnection) -> tuple[DialedChannel, ReadyFrame]:
+        rules = StageRules("client", self._kind)
+        channel = DialedChannel(DialedSocket(socket), rules, self._who)
         try:
             if socket.subprotocol != SUBPROTOCOL:
                 raise ProtocolError(f"{self._shown} doesn't speak {SUBPROTOCOL}; it is no adapter")

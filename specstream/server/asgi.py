@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket as sockets
 import ssl
 from collections.abc import AsyncGenerator
@@ -21,12 +22,17 @@ from uvicorn.server import ServerState
 from websockets.http11 import Request
 
 from specstream.client.dial import LOG
+from specstream.client.socket import CLOSE_TIMEOUT
+from specstream.errors import PortUnavailable
 from specstream.realtime.wire import MAX_FRAME
+from specstream.server.auth import check_key
 from specstream.server.limits import SEND_BUFFER
-from specstream.server.listen import CLOSE_TIMEOUT, NOT_READY, unavailable
 from specstream.server.socket import TRANSPORT
 
-__all__ = ["PING_S", "PONG_S", "Front", "listen_app"]
+__all__ = ["PING_S", "PONG_S", "Front", "check_address", "listen_app", "location"]
+
+NOT_READY = "not ready yet; try again"
+"""What clients are told while models load."""
 
 _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
@@ -140,7 +146,7 @@ async def listen_app(
             protocol, host, port, ssl=tls, reuse_port=reuse_port or None
         )
     except (OSError, OverflowError, UnicodeError, ValueError) as error:  # no such option here
-        raise unavailable(host, port, error) from error
+        raise _unavailable(host, port, error) from error
     for listening in server.sockets:  # every connection inherits it
         listening.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, send_buffer)
     try:
@@ -164,3 +170,38 @@ async def _close(state: ServerState) -> None:
     for connection in list(state.connections):
         if connection.transport is not None:
             connection.transport.abort()
+
+
+async def check_address(host: str, port: int, keyed: bool) -> None:
+    """Take an address for a moment, so that a bad one fails before the models are loaded.
+
+    Cancelling the call closes the port.
+
+    Raises:
+        ConfigError: see `check_key`.
+        PortUnavailable: see `listen_app`.
+    """
+    check_key(host, keyed)
+    async with listen_app(Front(), host, port):
+        pass
+
+
+def location(host: str, port: int) -> str:
+    """Return ``host:port`` as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _unavailable(
+    host: str, port: int, error: OSError | OverflowError | ValueError
+) -> PortUnavailable:
+    """Return the error for an address that can't be listened on."""
+    return PortUnavailable(
+        f"can't listen on {location(host, port)}: {_reason(error)}; "
+        "choose another port (0 takes a free one) or an address of this machine"
+    )
+
+
+def _reason(error: OSError | OverflowError | ValueError) -> str:
+    number = getattr(error, "errno", None) or 0
+    # asyncio repeats the address in strerror; errors of name resolution have negative numbers.
+    return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)

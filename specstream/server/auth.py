@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
-from websockets.http11 import Response
 
 from specstream.client.dial import is_loopback, literal_address
 from specstream.errors import ConfigError
 from specstream.server.keys import ApiCaller, ClientSecrets, KeyRing
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 __all__ = ["NO_KEY", "Asked", "Authentication", "check_key", "check_names"]
 
@@ -24,18 +24,20 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 NO_KEY = "a key is needed: 'Authorization: Bearer KEY', or ?token=KEY\n"
 
 
-class Asked(Protocol):
+class Asked(NamedTuple):
     """What of a request is checked: its path with the query, and its headers."""
 
-    @property
-    def path(self) -> str:
-        """With the query."""
-        ...
+    path: str
+    headers: Headers
 
-    @property
-    def headers(self) -> Headers:
-        """All of them."""
-        ...
+    @classmethod
+    def of(cls, scope: Scope) -> Asked:
+        """Take it from an ASGI scope."""
+        pairs = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        query = scope["query_string"].decode("latin-1")
+        return cls(f"{scope['path']}?{query}", Headers(pairs))
 
 
 class Authentication:
@@ -62,14 +64,6 @@ class Authentication:
         self._origins = {origin.lower() for origin in origins}
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._any_host = any_host or "*" in self._hosts
-
-    def require_key(self, connection: ServerConnection, request: Asked) -> Response | None:
-        """Answer 401 unless the request has the key (``process_request`` of websockets)."""
-        if self.caller(request) is not None:
-            return None
-        refusal = connection.respond(HTTPStatus.UNAUTHORIZED, NO_KEY)
-        refusal.headers["WWW-Authenticate"] = "Bearer"
-        return refusal
 
     def caller(self, request: Asked, *, session: bool = False) -> ApiCaller | None:
         """Return whose key is in the header, the query or a subprotocol; None if a key is needed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
@@ -16,31 +16,23 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from websockets.datastructures import Headers
 
 from specstream import __version__
 from specstream.realtime.wire import PATH
 from specstream.server.api.errors import ApiError
-from specstream.server.auth import NO_KEY, Authentication
+from specstream.server.auth import NO_KEY, Asked, Authentication
 from specstream.server.counters import Counters
 from specstream.server.keys import CALLER, ApiCaller
 from specstream.server.limits import ConnectionLimit
 from specstream.server.options import ServerAccess
 from specstream.server.page import CONTENT_POLICY, page
-from specstream.server.socket import AsgiSocket
+from specstream.server.socket import AsgiSocket, deny
 
 __all__ = ["AccessGuard", "make_app"]
 
 _API = "/v1/"
 _RETRY = {"Retry-After": "5"}
 _NOTHING = f"nothing here; the protocol is at {PATH}\n"
-
-
-class _Asked(NamedTuple):
-    """A request as `Authentication` sees it."""
-
-    path: str
-    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +55,14 @@ class AccessGuard:
             if refusal is not None:
                 self.counters.refused_total += refusal.status_code not in (400, 426)
                 if scope["type"] == "websocket":
-                    await _deny(WebSocket(scope, receive, send), refusal)
+                    await deny(WebSocket(scope, receive, send), refusal)
                 else:
                     await refusal(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        query = scope["query_string"].decode("latin-1")
-        pairs = [
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
-        ]
-        asked = _Asked(f"{scope['path']}?{query}", Headers(pairs))
-        path = _path(scope)
+        asked, path = Asked.of(scope), _path(scope)
         try:
             if not self.authentication.host_passes(asked):
                 text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
@@ -100,7 +87,7 @@ class AccessGuard:
             if (why := caller.account.refusal()) is not None:
                 return PlainTextResponse(why + "\n", 403)
             why = self.limit.refusal(client[0] if client else "", caller.account)
-            if why is not None and "resume=" not in query:  # such a session has its place
+            if why is not None and "resume=" not in asked.path:  # such a session has its place
                 return PlainTextResponse(why + "\n", 503, _RETRY)
         scope[CALLER] = caller
         return None
@@ -111,13 +98,6 @@ class AccessGuard:
             return PlainTextResponse(NO_KEY, 401, headers)
         error = ApiError(401, NO_KEY.strip(), "authentication_error", code="invalid_api_key")
         return error.response(headers)
-
-
-async def _deny(socket: WebSocket, refusal: Response) -> None:
-    if "websocket.http.response" in socket.scope.get("extensions", {}):
-        await socket.send_denial_response(refusal)
-    else:  # the host can't: it answers 403
-        await socket.close()
 
 
 def _path(scope: Scope) -> str:

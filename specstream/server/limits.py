@@ -16,7 +16,7 @@ from specstream.server.keys import KeyAccount
 from specstream.signals import Clock, Signal
 
 if TYPE_CHECKING:
-    from specstream.server.socket import Socket
+    from specstream.server.socket import ServedSocket
 
 __all__ = [
     "ANSWER_COST",
@@ -243,7 +243,7 @@ class Allowances:
         return self._buckets[whose]
 
 
-async def drop_slow_reader(socket: Socket, written: Callable[[], int], timer: Clock) -> None:
+async def drop_slow_reader(socket: ServedSocket, written: Callable[[], int], timer: Clock) -> None:
     """Watch a socket while the call runs; abort it once its peer has gone or has stopped reading.
 
     A keepalive detects neither in time: the ping itself waits for room, and a server that isn't

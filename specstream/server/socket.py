@@ -1,4 +1,4 @@
-"""What a session sees of its connection, whichever server holds the socket."""
+"""A connection that a server accepted, whichever ASGI server holds the socket."""
 
 from __future__ import annotations
 
@@ -9,52 +9,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-__all__ = ["TRANSPORT", "AsgiSocket", "Socket", "SocketClosed"]
+from specstream.client.socket import Socket, SocketClosed
+
+__all__ = ["TRANSPORT", "AsgiSocket", "ServedSocket", "deny"]
 
 TRANSPORT = "specstream.transport"
 """The ASGI extension with the asyncio transport of a WebSocket; other hosts than ours have none."""
 
 
-class SocketClosed(Exception):
-    """The peer has gone, or the socket was closed here.
-
-    Attributes:
-        code: The close code that the peer sent; 1006: none.
-    """
-
-    def __init__(self, code: int = 1006) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-class Socket(Protocol):
-    """A WebSocket connection that was accepted."""
+class ServedSocket(Socket, Protocol):
+    """A `Socket` that a server accepted: what a session asks of it besides."""
 
     @property
     def address(self) -> str:
         """The address that the client connects from."""
-        ...
-
-    async def receive(self) -> str | bytes:
-        """Wait for a frame; cancelling loses none.
-
-        Raises:
-            SocketClosed: there will be none any more.
-        """
-        ...
-
-    async def send(self, text: str) -> None:
-        """Send a frame of text, once there is room for more.
-
-        Raises:
-            SocketClosed: nobody will read it.
-        """
-        ...
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close the connection; idempotent."""
         ...
 
     def unread(self) -> tuple[int, int]:
@@ -65,13 +36,9 @@ class Socket(Protocol):
         """Whether the peer has closed its end, though not all that it sent was received."""
         ...
 
-    def abort(self) -> None:
-        """Drop the connection, whatever waits to be sent."""
-        ...
-
 
 class AsgiSocket:
-    """A `Socket` over Starlette's, for any ASGI server."""
+    """A `ServedSocket` over Starlette's, for any ASGI server."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -81,7 +48,7 @@ class AsgiSocket:
 
     @property
     def address(self) -> str:
-        """See `Socket.address`."""
+        """See `ServedSocket.address`."""
         client = self._socket.client
         return client.host if client is not None else ""
 
@@ -97,10 +64,11 @@ class AsgiSocket:
         frame: bytes = message.get("bytes") or b""
         return frame if text is None else text
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         """See `Socket.send`."""
+        send = self._socket.send_text if isinstance(frame, str) else self._socket.send_bytes
         try:
-            await self._socket.send_text(text)
+            await send(frame)  # type: ignore[arg-type]
         except (RuntimeError, OSError, WebSocketDisconnect):
             raise SocketClosed from None
 
@@ -113,13 +81,13 @@ class AsgiSocket:
             await self._socket.close(code, reason)
 
     def unread(self) -> tuple[int, int]:
-        """See `Socket.unread`."""
+        """See `ServedSocket.unread`."""
         if self._transport is None:
             return 0, 0
         return self._transport.get_write_buffer_size(), _in_kernel(self._transport)
 
     def gone(self) -> bool:
-        """See `Socket.gone`."""
+        """See `ServedSocket.gone`."""
         plain = self._transport and self._transport.get_extra_info("socket")
         hangup = getattr(select, "POLLRDHUP", 0)  # where the platform tells
         if not plain or not hangup or sys.platform == "win32":
@@ -134,6 +102,14 @@ class AsgiSocket:
         """See `Socket.abort`."""
         if self._transport is not None:
             self._transport.abort()
+
+
+async def deny(socket: WebSocket, refusal: Response) -> None:
+    """Answer a handshake with an HTTP response."""
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(refusal)
+    else:  # the host can't: it answers 403
+        await socket.close()
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:

@@ -31,7 +31,6 @@ from specstream.errors import (
     RequestError,
     SamplingError,
 )
-from specstream.server.listen import listen
 from specstream.testing import ScriptedEngine, ScriptedGeneration
 from specstream.types import AvatarCue, Message, RawPrompt, SamplingParams, ScenePrompt
 from tests.server.doubles import (
@@ -44,6 +43,7 @@ from tests.server.doubles import (
     text_of,
     wait_for,
 )
+from tests.support.sockets import listen
 
 SAID = "Hello [smile] there, dear friend. How are you?"
 HEARD = "Hello there, dear friend. How are you?"

@@ -18,9 +18,9 @@ from specstream.client import dial
 from specstream.client.client import RealtimeClient
 from specstream.errors import ConfigError, ConnectionFailed
 from specstream.remote.stage import RemoteStage
-from specstream.server.listen import listen
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Stand, end_of, read
+from tests.support.sockets import listen
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
 BOTH = OSError(f"Multiple exceptions: [Errno {errno.ECONNREFUSED}] x ('::1', 1), [Errno 99] y")

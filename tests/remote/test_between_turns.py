@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection
 
-from specstream.remote.channel import Channel
+from specstream.remote.channel import DialedChannel
 from specstream.remote.frames import Frame, Kind, encode
 from specstream.remote.stage import RemoteStage
 from specstream.stages.contract import Link
@@ -107,14 +107,14 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    woken: list[Channel] = []
+    woken: list[DialedChannel] = []
 
-    async def wake(channel: Channel, patience_s: float) -> bool:
+    async def wake(channel: DialedChannel, patience_s: float) -> bool:
         woken.append(channel)
         return await asked(channel, patience_s)
 
-    asked = Channel.wake
-    monkeypatch.setattr(Channel, "wake", wake)
+    asked = DialedChannel.wake
+    monkeypatch.setattr(DialedChannel, "wake", wake)
     monkeypatch.setattr(ClientConnection, "ping", never_answered)
     adapter = Stray(None)
     async with impostor(adapter.answer) as stage:

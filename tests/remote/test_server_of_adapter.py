@@ -41,8 +41,7 @@ from specstream.remote.frames import (
 from specstream.remote.protocol import StageRules
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage
-from specstream.server import listen as listen_module
-from specstream.server.listen import listen
+from specstream.server import asgi
 from specstream.types import Phrase, SpeechBuffer
 from tests.server.doubles import wait_for
 from tests.server.remotes import a_turn_elsewhere, at, dial, last_words, spoken
@@ -125,7 +124,7 @@ async def test_what_is_wrong_is_said(
     messages: list[str | bytes], why: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no close may wait to be given up
-    monkeypatch.setitem(listen_module.DEFAULTS, "close_timeout", 1000.0)
+    monkeypatch.setattr(asgi, "CLOSE_TIMEOUT", 1000.0)
     monkeypatch.setattr(channel, "CLOSE_TIMEOUT", 1000.0)
     script = Script(stall_at=0)
     async with adapter_server("voice", lambda: ToneVoice(script)) as port, dial(port) as socket:
@@ -218,8 +217,7 @@ async def test_a_port_that_is_taken() -> None:
             await begin(ToneVoice, port=port)
     for host, number in (("127.0.0.1", 70_000), ("203.0.113.7", 0)):
         with pytest.raises(PortUnavailable, match=str(number)):
-            async with listen(lambda socket: anyio.lowlevel.checkpoint(), host, number):
-                pass
+            await asgi.check_address(host, number, True)
 
 
 async def test_serving_until_cancelled() -> None:

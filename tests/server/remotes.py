@@ -26,11 +26,11 @@ from specstream.remote.frames import SUBPROTOCOL, Kind, ReadyFrame, encode
 from specstream.remote.protocol import WINDOW
 from specstream.remote.server import adapter_server
 from specstream.remote.stage import RemoteStage
-from specstream.server.listen import listen
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import AvatarStage, PromptStage, VoiceStage
 from specstream.types import Flush, Revoke, ScenePrompt
 from tests.server.doubles import wait_for
+from tests.support.sockets import listen
 from tests.support.standins import Board, Face, Relay, Script, ToneVoice, feed, phrases_of
 
 TEXT = (

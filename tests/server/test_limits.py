@@ -19,7 +19,7 @@ from specstream import Engine
 from specstream.server import server
 from specstream.server.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
 from specstream.server.sessions import responses
-from specstream.server.socket import TRANSPORT, AsgiSocket, Socket
+from specstream.server.socket import TRANSPORT, AsgiSocket, ServedSocket
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
 from tests.support.tiny import save_pair
@@ -47,7 +47,7 @@ async def seconds_until_dropped(step: Callable[[_Pipe, int], None], *, limit: in
     """Run `drop_slow_reader` with ``step(pipe, second)`` in each second; returns when it gave up."""
     pipe, clock = _Pipe(), HandClock()
     async with anyio.create_task_group() as group:
-        group.start_soon(drop_slow_reader, cast("Socket", pipe), lambda: pipe.written, clock)
+        group.start_soon(drop_slow_reader, cast("ServedSocket", pipe), lambda: pipe.written, clock)
         await anyio.wait_all_tasks_blocked()
         for second in range(1, limit + 1):
             step(pipe, second)

@@ -3,27 +3,21 @@ from __future__ import annotations
 import socket
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.asyncio.server import ServerConnection
 
 from specstream.commands.main import main
 from specstream.errors import PortUnavailable
-from specstream.server.listen import check_address, listen, location
+from specstream.server.asgi import Front, check_address, listen_app, location
 from specstream.server.server import RealtimeServer
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import Stand
 
 
-async def _greet(client: ServerConnection) -> None:
-    await client.send("hello")
-
-
 async def test_an_address_that_was_looked_at_is_free_again() -> None:
-    async with listen(_greet) as port:
-        pass
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
     await check_address("127.0.0.1", port, False)
-    async with listen(_greet, port=port), connect(f"ws://127.0.0.1:{port}") as client:
-        assert await client.recv() == "hello"
+    async with listen_app(Front(), "127.0.0.1", port) as bound:
+        assert bound == port
 
 
 @pytest.mark.parametrize("command", [["serve"], ["adapter", "prompt", "--name", "model"]])

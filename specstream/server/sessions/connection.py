@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from specstream.client.socket import CLOSE_TIMEOUT, SocketClosed
 from specstream.errors import SpecstreamError
 from specstream.playback.turn import GRACE_S
 from specstream.realtime import protocol as pr
@@ -18,13 +19,12 @@ from specstream.realtime.wire import Refused
 from specstream.server.journal.record import SessionRecord
 from specstream.server.journal.restored import RestoredSession
 from specstream.server.limits import Meter, cost, drop_slow_reader
-from specstream.server.listen import CLOSE_TIMEOUT
 from specstream.server.sessions.boxes import Inbox, Outbox
 from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import Service
 from specstream.server.sessions.responses import SessionResponses
 from specstream.server.sessions.session import RealtimeSession
-from specstream.server.socket import Socket, SocketClosed
+from specstream.server.socket import ServedSocket
 
 __all__ = ["RealtimeConnection"]
 
@@ -74,7 +74,7 @@ class RealtimeConnection:
 
     def __init__(
         self,
-        socket: Socket,
+        socket: ServedSocket,
         service: Service,
         model: str | None,
         meter: Meter,

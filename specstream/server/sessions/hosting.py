@@ -25,7 +25,7 @@ from specstream.server.logs import labelled
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.request import Service
 from specstream.server.sessions.resume import ResumableSocket, new_token
-from specstream.server.socket import AsgiSocket, Socket
+from specstream.server.socket import AsgiSocket, ServedSocket
 
 __all__ = ["SessionHost"]
 
@@ -121,7 +121,7 @@ class SessionHost:
         self._begin(held, model, caller)
         await held.left(socket)
 
-    async def _resume(self, socket: Socket, token: str, seen: int, caller: ApiCaller) -> None:
+    async def _resume(self, socket: ServedSocket, token: str, seen: int, caller: ApiCaller) -> None:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
         held = self.resumables.get(token)
@@ -141,7 +141,7 @@ class SessionHost:
         await held.serve(socket, seen, self._service().timer)
 
     async def _restore(
-        self, journal: Journal, socket: Socket, token: str, caller: ApiCaller
+        self, journal: Journal, socket: ServedSocket, token: str, caller: ApiCaller
     ) -> ResumableSocket | None:
         """Take a session from the journal and go on with it; None if it isn't there."""
         account = caller.account
@@ -179,7 +179,7 @@ class SessionHost:
 
     async def _run(
         self,
-        socket: Socket,
+        socket: ServedSocket,
         model: str | None,
         caller: ApiCaller,
         session: RestoredSession | None = None,
@@ -246,7 +246,7 @@ class SessionHost:
             await anyio.sleep(_SWEEP_S)
 
 
-async def _refuse(socket: Socket, why: SpecstreamError, code: int) -> None:
+async def _refuse(socket: ServedSocket, why: SpecstreamError, code: int) -> None:
     await socket.send(ErrorEvent(error=ErrorDetail.of(why, None)).model_dump_json())
     await socket.close(code, why.code)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 import anyio
 import anyio.lowlevel
 
+from specstream.client.socket import SocketClosed
 from specstream.errors import JournalFailed, JournalTaken
 from specstream.realtime.events import ErrorEvent, ResumedEvent
 from specstream.realtime.resources import ErrorDetail
@@ -18,7 +19,7 @@ from specstream.server.journal.record import SessionRecord
 from specstream.server.journal.restored import RestoredSession
 from specstream.server.keys import KeyAccount
 from specstream.server.limits import drop_slow_reader
-from specstream.server.socket import Socket, SocketClosed
+from specstream.server.socket import ServedSocket
 from specstream.signals import Clock, Signal
 
 __all__ = ["ResumableSocket", "new_token"]
@@ -55,7 +56,7 @@ class ResumableSocket:
 
     def __init__(
         self,
-        socket: Socket,
+        socket: ServedSocket,
         account: KeyAccount,
         resume_s: float,
         *,
@@ -72,7 +73,7 @@ class ResumableSocket:
         self.broken = False
         """Whether the session could not be written down."""
         self.address = socket.address
-        self._socket: Socket | None = socket
+        self._socket: ServedSocket | None = socket
         self._frames: deque[str] = deque()
         self._first = 0  # number of the oldest frame that is kept
         if restored is not None:
@@ -123,16 +124,17 @@ class ResumableSocket:
         self._changed.notify()
         raise SocketClosed
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         """See `Socket.send`; waits while too much is unacknowledged."""
+        assert isinstance(frame, str), "the protocol has no frames of bytes"
         while self._bytes >= MAX_UNACKED and not self._closed:
             await self._changed.wait()
         if self._closed:
             raise SocketClosed
         if self.record is not None:
             await self._commit(self.record)
-        self._frames.append(text)
-        self._bytes += len(text)
+        self._frames.append(frame)
+        self._bytes += len(frame)
         await self._write()
 
     async def _commit(self, record: SessionRecord) -> None:
@@ -192,7 +194,7 @@ class ResumableSocket:
         """Whether all frames after the one with the number ``seen`` are still here; -1: all frames."""
         return not self._closed and self._first - 1 <= seen < self.made
 
-    async def serve(self, socket: Socket, seen: int, timer: Clock) -> None:
+    async def serve(self, socket: ServedSocket, seen: int, timer: Clock) -> None:
         """Use a new connection until it ends; what comes after ``seen`` is sent again."""
         old, self._socket = self._socket, None
         if old is not None:
@@ -218,12 +220,12 @@ class ResumableSocket:
             await self.left(socket)
             group.cancel_scope.cancel()
 
-    async def left(self, socket: Socket) -> None:
+    async def left(self, socket: ServedSocket) -> None:
         """Wait until a connection is no longer used."""
         while self._socket is socket and not self._closed:
             await self._changed.wait()
 
-    def _detach(self, socket: Socket) -> None:
+    def _detach(self, socket: ServedSocket) -> None:
         if self._socket is socket:
             self._socket = None
         self._changed.notify()
@@ -236,11 +238,11 @@ class ResumableSocket:
             await self._socket.close(code, reason)
 
     def unread(self) -> tuple[int, int]:
-        """See `Socket.unread`."""
+        """See `ServedSocket.unread`."""
         return self._socket.unread() if self._socket is not None else (0, 0)
 
     def gone(self) -> bool:
-        """See `Socket.gone`."""
+        """See `ServedSocket.gone`."""
         return self._socket is not None and self._socket.gone()
 
     def abort(self) -> None:

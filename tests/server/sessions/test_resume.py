@@ -11,10 +11,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from specstream.client.socket import SocketClosed
 from specstream.server.keys import KeyAccount
 from specstream.server.sessions import resume as module
 from specstream.server.sessions.resume import ResumableSocket
-from specstream.server.socket import SocketClosed
 from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
 from tests.server.doubles import FreeClock, Gate, Stand, settle, wait_for
@@ -260,11 +260,11 @@ class Line:
         self.left, self.seen = most, list[str]()
         self.dead = anyio.Event()
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         await anyio.lowlevel.checkpoint()
         if self.dead.is_set():
             raise SocketClosed
-        self.seen.append(text)
+        self.seen.append(str(frame))
         self.left -= 1
         if self.left == 0:
             self.dead.set()
@@ -321,9 +321,9 @@ async def test_of_five_hundred_frames_each_comes_once_wherever_and_however_often
 class LateLine(Line):
     """A connection on which each frame takes a second."""
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         await anyio.sleep(1.0)
-        await super().send(text)
+        await super().send(frame)
 
 
 @pytest.mark.virtual_time
