@@ -258,6 +258,7 @@ def test_a_config_file_and_options_on_top(
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor_says_what_is_here(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +314,7 @@ def test_a_run_that_fails_to_start_leaves_the_last_results_alone(tmp_path: Path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_terminal_that_takes_no_more_is_one_line_up_to_the_exit() -> None:
     argv = [
         sys.executable,

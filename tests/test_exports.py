@@ -83,6 +83,7 @@ def test_the_weights_stay_small() -> None:
     assert sum(f.stat().st_size for f in root.rglob("*.safetensors")) < 60e6
 
 
+@pytest.mark.slow
 def test_the_reference_pages_are_up_to_date() -> None:
     script = Path(__file__).parent.parent / "scripts" / "api"
     done = subprocess.run([sys.executable, str(script), "--check"], check=False)

@@ -54,6 +54,7 @@ def test_a_refusal_names_a_dtype_that_was_not_tried(
         find_fixed_width(target(dtype), EngineConfig())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
 def test_a_seed_fixes_the_tokens(dtype: torch.dtype) -> None:
     """Off, two drafts, lookup, K from 1 to 7, neighbours, and resuming half-way."""

@@ -183,6 +183,7 @@ def sounds(say: Any) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @needs_ears
 async def test_what_is_no_speech_is_no_turn_and_a_question_after_it_is_heard(
     say: Any, recognizer: WhisperRecognizer

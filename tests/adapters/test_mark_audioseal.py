@@ -73,6 +73,7 @@ async def through(track: MarkTrack, pcm: bytes, size: int) -> bytes:
     return out + await track.close()
 
 
+@pytest.mark.slow
 async def test_it_keeps_the_contract(weights: Path) -> None:
     report = await check_mark(lambda: AudioSealMark(weights=weights))
     report.assert_passed()

@@ -25,6 +25,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 def test_the_variable_is_set_where_the_user_has_not(tmp_path: Path) -> None:
     """In a process of its own: voice, turn detector and recogniser together."""
     for package in ("onnxruntime", "hibari", "silero_vad", "faster_whisper"):

@@ -286,6 +286,7 @@ async def test_odd_text_is_spoken(make: Make, text: str) -> None:
     assert max(said.level(mark) for mark in said.of("phoneme")) > 300
 
 
+@pytest.mark.slow
 async def test_random_text_keeps_every_promise(worded: Make) -> None:
     voice = worded()
     rng = random.Random(7)
@@ -295,6 +296,7 @@ async def test_random_text_keeps_every_promise(worded: Make) -> None:
         await say(voice, phrase(text, rng.randrange(100)))
 
 
+@pytest.mark.slow
 async def test_a_long_phrase_keeps_every_promise(worded: Make) -> None:
     said = await say(worded(), phrase("The long road goes on and on. " * 40, 11))
     assert len(said.of("word")) == 40 * 7

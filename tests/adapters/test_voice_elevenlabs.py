@@ -259,6 +259,7 @@ async def test_closing_the_voice_ends_a_wait_for_the_first_audio() -> None:
         never.set()
 
 
+@pytest.mark.slow
 async def test_an_agent_speaks_with_it_and_its_words_are_those_of_the_reply() -> None:
     reply = "It costs $5.50 today. Nobody knows **why**."
     async with ElevenLabsServer().running() as server:

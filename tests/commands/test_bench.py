@@ -54,6 +54,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.slow
 def test_all_arms_on_a_small_pair(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

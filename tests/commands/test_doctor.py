@@ -50,6 +50,7 @@ def test_half_speed_is_said_with_its_cure() -> None:
     assert "half speed" not in speed_line(engine) and "thread" in speed_line(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("missing", "status"), [("soundfile", 0), ("pydantic", 1)])
 def test_doctor_fails_where_the_main_job_can_not_be_done(
     missing: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

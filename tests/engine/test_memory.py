@@ -73,6 +73,7 @@ def test_the_bytes_of_a_cache_are_foreseen(lean: bool, tokens: int) -> None:
     assert cache.nbytes == runner.cache_bytes(tokens)
 
 
+@pytest.mark.slow
 def test_a_request_waits_for_memory_that_running_ones_may_still_need() -> None:
     core = engine(1100)
     asked = [ask(core, text, LONG) for text in ("abab", "zq", "xyz")]

@@ -33,6 +33,7 @@ def reply(way: str, params: SamplingParams, beside: int) -> tuple[list[int], int
     return inbox.token_ids, request.stats.accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [{"temperature": 0.8}, {"temperature": 1.2, "top_p": 0.9, "repetition_penalty": 1.2}],

@@ -301,6 +301,7 @@ def play(kind: str, mode: str, replies: int) -> Counter[str]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["default", "reproducible"])
 def test_a_reply_ends_where_the_reference_ends(kind: str, mode: str) -> None:

@@ -200,6 +200,7 @@ async def test_the_deadline_does_not_run_while_others_are_recognised() -> None:
     assert all(heard.kinds()[-1] == "TurnHeard" for heard in many)
 
 
+@pytest.mark.slow
 async def test_clients_that_have_much_recognised_delay_a_short_turn_by_one_pass_at_most() -> None:
     recognizer = ScriptedRecognizer([QUESTION], takes_s=0.2, real_time_factor=0.05)
     made = Ears(recognizer, ScriptedTurnDetector())

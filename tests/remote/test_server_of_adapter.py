@@ -291,6 +291,7 @@ def live_channels() -> int:
     return sum(type(thing) is Channel for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_clients_that_vanish_leave_nothing_and_disturb_nobody(seed: int) -> None:
     """Killed at any moment, with a stage at work, stalled, or waiting for room."""

@@ -50,6 +50,7 @@ def check(setting: Setting, played: Played) -> None:
     assert sum(len(phrase.tags) for phrase in played.phrases) == text.count("[")
 
 
+@pytest.mark.slow
 def test_playback_runs_dry_only_where_no_cuts_could_have_prevented_it() -> None:
     found = [
         (setting, run_virtual(play(setting, paced=True))) for setting in settings(streams=True)
@@ -65,6 +66,7 @@ def test_playback_runs_dry_only_where_no_cuts_could_have_prevented_it() -> None:
     assert sum(gaps for gaps, _ in fixed) > 30  # what phrases of a fixed size would have cost
 
 
+@pytest.mark.slow
 def test_a_voice_that_gives_whole_phrases_is_hardly_ever_late_once_its_pace_is_known() -> None:
     """Estimates of a text's audio are up to a quarter off, so a few gaps of some 10 ms are left."""
     gaps, lost, heard = 0, 0.0, 0

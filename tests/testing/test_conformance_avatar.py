@@ -13,6 +13,7 @@ from specstream.types import AvatarCue, Span, Speech
 from specstream_adapters.avatar import VisemeScripter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rig", ["arkit", "oculus", "microsoft", "vrm", "rhubarb"])
 async def test_the_avatar_that_ships_passes(rig: Any) -> None:
     report = await check_avatar(lambda: VisemeScripter(rig=rig))
@@ -20,6 +21,7 @@ async def test_the_avatar_that_ships_passes(rig: Any) -> None:
     assert report.skipped == ("rest_when_cancelled",)
 
 
+@pytest.mark.slow
 async def test_an_avatar_that_waits_for_marks_passes() -> None:
     (await check_avatar(lambda: VisemeScripter(patience_ms=200))).assert_passed()
 
@@ -147,6 +149,7 @@ class Beyond(Altered):
         return [*cues, *late]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -170,5 +173,6 @@ async def test_a_broken_avatar_is_found_by_the_check_for_its_fault(
     assert report.failed == (found,), report.lines()
 
 
+@pytest.mark.slow
 async def test_an_honest_one_of_the_same_make_passes() -> None:
     (await check_avatar(Altered)).assert_passed()

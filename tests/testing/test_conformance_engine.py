@@ -33,6 +33,7 @@ async def test_the_scripted_model_passes_at_its_own_pace() -> None:
     (await check_engine(lambda: ScriptedModel([REPLY]))).assert_passed()
 
 
+@pytest.mark.slow
 async def test_an_engine_behind_an_address_passes() -> None:
     pytest.importorskip("openai")
     events = llama_events(*(word + " " for word in REPLY.split()))
@@ -193,6 +194,7 @@ class Dropped(Altered):
         raise KeyError(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -217,5 +219,6 @@ async def test_a_broken_engine_is_found_by_the_check_for_its_fault(
     assert set(report.failed) == found, report.lines()
 
 
+@pytest.mark.slow
 async def test_an_honest_one_of_the_same_make_passes() -> None:
     (await check_engine(Altered)).assert_passed()

@@ -199,6 +199,7 @@ class Littering(Faint):
         await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -227,6 +228,7 @@ async def test_a_broken_mark_is_found_by_the_check_for_its_fault(
     assert report.failed == found, report.lines()
 
 
+@pytest.mark.slow
 async def test_an_honest_mark_of_the_same_make_passes() -> None:
     threads = threading.active_count()
     report = await check_mark(Faint)

@@ -30,6 +30,7 @@ async def test_the_template_passes() -> None:
     assert report.skipped == ("cancel_stage",)
 
 
+@pytest.mark.slow
 async def test_a_language_model_s_prompts_pass() -> None:
     made = list[ModelRewriter]()
 
@@ -43,6 +44,7 @@ async def test_a_language_model_s_prompts_pass() -> None:
     assert sum(rewriter.rewritten for rewriter in made)
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_slow_language_model_s_prompts_pass() -> None:
     report = await check_prompt(lambda: ModelRewriter(ScriptedModel(["Nothing of use."])))
@@ -162,6 +164,7 @@ class Picky(Altered):
         return PickyBoard(self)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [

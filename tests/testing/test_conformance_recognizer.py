@@ -184,6 +184,7 @@ class Untyped(Hearing):
         return UntypedStream(self, sample_rate)
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("broken", "found"),

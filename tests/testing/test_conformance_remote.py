@@ -17,6 +17,7 @@ from specstream_adapters.prompt.template import TemplateRewriter
 from specstream_adapters.voice import ReferenceVoice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "adapter", "skipped"),
     [
@@ -51,6 +52,7 @@ class Wrong(ReferenceVoice):
             yield replace(buffer, marks=moved)
 
 
+@pytest.mark.slow
 async def test_a_broken_voice_is_found_behind_a_socket_too() -> None:
     async with AdapterServer("voice", Gaps) as port:
         report = await check_adapter(

@@ -26,6 +26,7 @@ def speech() -> bytes:
     return spoken_question()
 
 
+@pytest.mark.slow
 @needs_ears
 async def test_silero_passes(speech: bytes) -> None:
     report = await check_turns(SileroDetector, speech=speech)
@@ -33,6 +34,7 @@ async def test_silero_passes(speech: bytes) -> None:
     assert report.skipped == ("ended",)
 
 
+@pytest.mark.slow
 @needs_ears
 async def test_silero_passes_without_speech() -> None:
     (await check_turns(SileroDetector)).assert_passed()
@@ -157,6 +159,7 @@ class Guessing(Detecting):
         return 80.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [

@@ -49,12 +49,14 @@ NO_MARKS = {"marks_in_text", "marks_in_audio", "marks_in_order", "phonemes_tile"
 NO_PROMISE = {"deterministic", "in_sequence"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", conformance_checks("voice"), ids=str)
 async def test_the_reference_voice_passes(check: ConformanceCheck[SpeechSynthesizer]) -> None:
     assert (await check.result(ReferenceVoice)).outcome == "passed"
     await check(ReferenceVoice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "skipped"),
     [
@@ -260,6 +262,7 @@ class Untyped(Wrapped):
         self.closed = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -348,6 +351,7 @@ class Forgetful(Wrapped):
         return super().speak(phrase)
 
 
+@pytest.mark.slow
 async def test_a_voice_that_leaves_tasks_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machinery, "SETTLE_S", 0.05)
     report = await check_voice(Forgetful)

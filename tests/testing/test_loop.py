@@ -119,6 +119,7 @@ def test_a_deadlock_is_an_error() -> None:
         run_virtual(anyio.sleep_forever())
 
 
+@pytest.mark.slow
 def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     (tmp_path / "test_agents.py").write_text(TESTS)
     document = (Path(__file__).parents[2] / "docs/guides/testing.md").read_text()

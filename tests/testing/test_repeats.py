@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from specstream.testing import run_scenario, run_virtual
 from tests.testing.counted import counting, short_turns
 
@@ -20,6 +22,7 @@ print(hashlib.sha256(json.dumps([report.to_dict(), report.lines()]).encode()).he
 """
 
 
+@pytest.mark.slow
 def test_a_turn_takes_as_much_work_however_many_there_are() -> None:
     """About 230 callbacks of the event loop; 10,000 turns in a minute leave 6 ms for each."""
     each = []
@@ -38,6 +41,7 @@ def test_the_turns_of_all_repetitions_are_counted() -> None:
     assert told == [(done, 8) for done in range(1, 9)]
 
 
+@pytest.mark.slow
 def test_three_processes_give_the_same_report() -> None:
     report = run_virtual(run_scenario(short_turns(80)))
     told = json.dumps([report.to_dict(), report.lines()])
@@ -54,6 +58,7 @@ def test_three_processes_give_the_same_report() -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_the_parts_of_every_wait_are_measured_and_sum_to_it() -> None:
     """Each step lies where it was seen; none had to be moved so that the sum comes out."""
     report = run_virtual(run_scenario(short_turns(200)))

@@ -91,6 +91,7 @@ def test_an_interruption_silences_the_reply() -> None:
     assert "interruption_silence" not in late.stages
 
 
+@pytest.mark.slow
 def test_parts_sum_to_the_wait_and_a_report_is_the_same_each_time() -> None:
     document, again = (run_many(times).to_dict() for times in (50, 5))
     assert json.dumps(document["each"][:20]) == json.dumps(again["each"])

@@ -118,6 +118,7 @@ def test_a_thread_that_waits_for_the_loop_s_timer_meets_it() -> None:
     assert run_virtual(run(), charge_threads=True)
 
 
+@pytest.mark.slow
 def test_the_mark_and_the_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

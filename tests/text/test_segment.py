@@ -112,6 +112,7 @@ def splits_that_matter(count: int, seed: int) -> int:
     return different
 
 
+@pytest.mark.slow
 def test_chunking_never_matters() -> None:
     assert splits_that_matter(1500, seed=1) == 0  # 3000 splits
 
@@ -223,6 +224,7 @@ def test_waiting_costs_little() -> None:
     assert max(waits) <= 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["a", " ", ".", "\n", "[", "`", ', "', "a. ", "Dr. ", "[a]", "[a ", '."[', "1 ", "](", "的"],

@@ -68,6 +68,7 @@ def test_an_option_that_is_none_is_named(option: dict[str, object]) -> None:
         Readout(**option)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_hostile_markup_is_read_in_linear_time() -> None:
     for bad in ("*", "[", "`", "[a](", "| ", "a*", "\U0001f44d\u200d", "> "):
         said(bad * 100_000)

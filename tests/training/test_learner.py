@@ -232,6 +232,7 @@ def test_a_round_that_breaks_costs_what_it_has_learnt(monkeypatch: pytest.Monkey
     assert not one.step() and learn(one, 8, seed=1) and one.report.rounds == 2
 
 
+@pytest.mark.slow
 def test_long_steps_make_passes_shorter() -> None:
     now = [0.0, 0.4]
 

@@ -72,6 +72,7 @@ def test_it_learns_and_makes_a_folder(root: Path) -> None:
     assert told == pytest.approx(trained.held.positions, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_goes_on_to_the_same_weights(root: Path, whole: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from specstream.training.run import train;"

@@ -67,6 +67,7 @@ def test_what_is_taken_for_plain_decoding_decides(monkeypatch: pytest.MonkeyPatc
     assert sum(made) > 0.1 * len(made)
 
 
+@pytest.mark.slow
 def test_of_requests_that_share_passes_the_batch_is_predicted() -> None:
     """A pass with any draft is slower by a part that the cost model has no term for."""
 

@@ -113,6 +113,7 @@ begun.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_end_in_the_middle_of_a_pass() -> None:
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")

@@ -369,6 +369,7 @@ class Bench:
         assert all(made.report.finish_reason is not None for made in self.engine.generations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "count",
     [200, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])],

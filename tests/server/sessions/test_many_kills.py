@@ -204,6 +204,7 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
     return fates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 @pytest.mark.parametrize(
     "count",

@@ -73,6 +73,7 @@ async def plain_sound(stand: Stand) -> bytes:
         return sound(await read(client.respond("Hi")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("kind", ["close", "reset", "swallow"])
 async def test_a_client_that_comes_back_gets_its_replies_whole_and_once(

@@ -286,6 +286,7 @@ class Line:
         self.dead.set()
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_of_five_hundred_frames_each_comes_once_wherever_and_however_often_it_dies() -> None:
     frames = [f"event {number}" for number in range(500)]
