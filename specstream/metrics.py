@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specstream.types import FinishReason, ToolCall
+from specstream.types import FinishReason, TokenLogprob, ToolCall
 
 __all__ = ["Report", "SpecStats"]
 
@@ -64,6 +64,8 @@ class Report:
     left out of the prompt (see `Truncation`). ``looping``: the sentence that was written ``max_repeats``
     times and so ended the reply (as ``length``). ``counted_tokens``: what a server says that it wrote;
     it needn't give their ids. ``prompt``: the text of a prompt of tokens (``RawPrompt.tokens``).
+    ``prompt_logprobs`` of the prompt's tokens, once it is read, if
+    `SamplingParams.prompt_logprobs` asks.
     """
 
     text: str
@@ -94,6 +96,7 @@ class Report:
     looping: str = ""
     counted_tokens: int = 0
     prompt: str = ""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def acceptance_rate(self) -> float:

@@ -197,6 +197,8 @@ class SamplingParams:
             been written so many times: small models go round in circles. 0: never.
         logprobs: How many of the likeliest tokens are told with each token of a chunk, beside the
             token's own log probability (see `TokenLogprob`), from 0 to 20; None: neither.
+        prompt_logprobs: The same for the prompt's tokens, in `Report.prompt_logprobs`; the prompt is
+            then read from its first token on, whatever a cache holds.
         grammar: The shape of the reply from its first token on, so it leaves no room for reasoning;
             needs the extra ``grammar``.
         processors: Transformers-style ``f(input_ids [1, n], scores [1, V]) -> scores [1, V]``. They
@@ -232,6 +234,7 @@ class SamplingParams:
     )
     max_repeats: int = _parameter(0, "reply", _whole(0, 1000), 3)
     logprobs: int | None = _parameter(None, "reply", _check_logprobs, 2)
+    prompt_logprobs: int | None = _parameter(None, "reply", _check_logprobs, 2)
     grammar: Grammar | None = _parameter(None, "logits", _check_grammar, Grammar("regex", "[a-z]+"))
     processors: tuple[Callable[..., Any], ...] = _parameter(
         (), "logits", _FUNCTIONS, (lambda ids, scores: scores - scores.max(),)

@@ -79,7 +79,8 @@ class TokenLogprob:
     Attributes:
         token_id: The token.
         piece: The bytes of its text, which may be part of a character; empty for control tokens.
-        logprob: The natural logarithm of its probability.
+        logprob: The natural logarithm of its probability; nan of a prompt's first token, which nothing
+            foretells.
         top: The likeliest tokens in its place, likeliest first.
     """
 

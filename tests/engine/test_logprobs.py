@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -57,6 +59,55 @@ async def test_they_are_those_of_the_target_on_its_own(
     assert [[other.token_id for other in one.top] for one in told] == best.tolist()
     top = torch.tensor([[other.logprob for other in one.top] for one in told])
     assert top.allclose(values, atol=1e-4)
+
+
+async def _beside(engine: Engine, other: str, params: SamplingParams) -> None:
+    async with engine.generate(RawPrompt(other), params) as generation:
+        async for _ in generation:
+            pass
+
+
+@pytest.mark.parametrize("chunk", [4, 256])
+@pytest.mark.parametrize("proposer", ["off", "draft"])
+async def test_the_prompt_s_are_those_of_the_target_on_its_own(
+    pair: tuple[Path, Path], proposer: str, chunk: int
+) -> None:
+    """However it is divided, beside others, and though a cache holds its beginning already."""
+    options: dict[str, Any] = {"proposer": proposer, "prefill_chunk": chunk}
+    params = SamplingParams(max_tokens=8, prompt_logprobs=2)
+    plain = SamplingParams(max_tokens=8)
+    async with Engine.load(*pair, dtype="float32", **options) as engine:
+        await _beside(engine, PROMPT, plain)  # leaves its beginning for others
+        async with anyio.create_task_group() as group:
+            group.start_soon(_beside, engine, PROMPT + " is here", plain)
+            async with engine.generate(RawPrompt(PROMPT), params) as generation:
+                chunks = [one async for one in generation]
+        report = generation.report
+        async with engine.generate(RawPrompt(PROMPT), plain) as unasked:
+            texts = [one.text async for one in unasked]
+    assert "".join(one.text for one in chunks) == "".join(texts), "the reply is what it was"
+    assert not unasked.report.prompt_logprobs and not chunks[0].logprobs
+    model = AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32)
+    ids = AutoTokenizer.from_pretrained(pair[0]).encode(PROMPT)
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    first, *told = report.prompt_logprobs
+    assert first.token_id == ids[0] and math.isnan(first.logprob) and first.top == ()
+    assert [one.token_id for one in told] == ids[1:] and report.reused_tokens == 0
+    own = expected.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert torch.tensor([one.logprob for one in told]).allclose(own, atol=1e-4)
+    assert [[other.token_id for other in one.top] for one in told] == expected.topk(2)[1].tolist()
+
+
+async def test_of_a_prompt_of_one_token_there_is_nothing_to_foretell(
+    pair: tuple[Path, Path],
+) -> None:
+    async with Engine.load(*pair, proposer="off") as engine:
+        params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+        async with engine.generate(RawPrompt(tokens=(5,)), params) as generation:
+            _ = [one async for one in generation]
+    (only,) = generation.report.prompt_logprobs
+    assert only.token_id == 5 and math.isnan(only.logprob)
 
 
 async def test_the_pieces_are_the_text(pair: tuple[Path, Path]) -> None:

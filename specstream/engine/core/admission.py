@@ -210,7 +210,8 @@ class Admission:
                 self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
             )
             processors = LogitsPipeline(params, facts)
-        slot, request.reused = self._slots.take(request.session, prompt, limit)
+        reuse = params.prompt_logprobs is None
+        slot, request.reused = self._slots.take(request.session, prompt, limit, reuse=reuse)
         sampled_with_seed = params.seed is not None and not params.greedy
         sequence = TokenSequence(
             id=request.id,

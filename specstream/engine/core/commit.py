@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -195,11 +196,34 @@ class Logprobs:
             top: How many of the likeliest tokens to tell with each.
         """
         rows = torch.tensor([0, *(node + 1 for node in verdict.path)], device=logits.device)
-        logprobs = logits[rows].float().log_softmax(-1)
-        written = torch.tensor(verdict.tokens, device=logits.device)[:, None]
+        return self.of_tokens(logits[rows], verdict.tokens, top)
+
+    def of_prompt(
+        self, logits: torch.Tensor, token_ids: Sequence[int], start: int, top: int
+    ) -> tuple[TokenLogprob, ...]:
+        """Return one entry for each token of a prompt that a part of it foretells.
+
+        Args:
+            logits: ``[n, V]`` after each of the part's tokens.
+            token_ids: All of the prompt.
+            start: Where the part begins; the prompt's first token is added to the first part's.
+            top: As in `of`.
+        """
+        told = token_ids[start + 1 : start + 1 + len(logits)]
+        found = self.of_tokens(logits[: len(told)], told, top) if told else ()
+        if start:
+            return found
+        return TokenLogprob(token_ids[0], self._piece(token_ids[0]), math.nan), *found
+
+    def of_tokens(
+        self, logits: torch.Tensor, tokens: Sequence[int], top: int
+    ) -> tuple[TokenLogprob, ...]:
+        """Return one entry for each of n tokens, from the rows ``logits [n, V]`` that foretell them."""
+        logprobs = logits.float().log_softmax(-1)
+        written = torch.tensor(tokens, device=logits.device)[:, None]
         best = logprobs.topk(min(top, logprobs.shape[-1]))
         own: list[float] = logprobs.gather(-1, written)[:, 0].tolist()
-        each = zip(verdict.tokens, own, best.indices.tolist(), best.values.tolist(), strict=True)
+        each = zip(tokens, own, best.indices.tolist(), best.values.tolist(), strict=True)
         return tuple(
             TokenLogprob(token, self._piece(token), value, self._likeliest(ids, values))
             for token, value, ids, values in each

@@ -28,6 +28,7 @@ from specstream.types import (
     Message,
     Preview,
     SamplingParams,
+    TokenLogprob,
     Tools,
     Truncation,
 )
@@ -155,6 +156,7 @@ class Request:
     reference_ids: list[int] = field(default_factory=list)
     admitted: tuple[TokenSequence, ReplyOutput] | None = None
     reused: int = 0  # tokens of the prompt whose keys and values were still cached
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # as far as it has been read
     # Set while it runs.
     stats: SpecStats = field(default_factory=SpecStats)
     ttft_ms: float = 0.0
@@ -237,4 +239,5 @@ class Request:
                 reasoning_tokens=output.reasoning.tokens if output is not None else 0,
                 tool_calls=calls.log.calls if calls is not None else (),
                 prompt=self.prompt.text if self.prompt is not None else "",
+                prompt_logprobs=tuple(self.prompt_logprobs),
             )

@@ -97,20 +97,26 @@ class Slots:
         return True
 
     def take(
-        self, session: str | None, prompt_ids: Sequence[int], limit: int = 0
+        self,
+        session: str | None,
+        prompt_ids: Sequence[int],
+        limit: int = 0,
+        *,
+        reuse: bool = True,
     ) -> tuple[Slot, int]:
         """Return a slot for a prompt, and how many of the prompt's tokens its cache still holds.
 
-        The sequence may grow to ``limit`` tokens. The prompt's last token is never taken from the cache,
+        The sequence may grow to ``limit`` tokens. Without ``reuse`` all of the prompt is read again. The
+        prompt's last token is never taken from the cache,
         since the target must read it to give the logits of the reply's first token.
         """
         slot = self.kept.pop(session, None) if session is not None else None
         if slot is None:
             slot = Slot(next(self._numbers), self._target.new_cache(), session=session)
         same = common_prefix(slot.rows, prompt_ids)
-        same = min(same, slot.cache.length, len(prompt_ids) - 1)
+        same = min(same, slot.cache.length, len(prompt_ids) - 1) if reuse else 0
         slot.cache.rollback_to(same)
-        if self._shares:
+        if self._shares and reuse:
             same = self._copied(slot, prompt_ids, same)
         slot.rows = list(prompt_ids)
         if self._free_bytes is not None:

@@ -162,6 +162,7 @@ class EngineCore:
         self._show(parts)
         try:
             done = self._forward(parts)
+            self._tell_prompts(done)
             watch.mark()
             verdicts, faults = self._verify(done)
             watch.mark()
@@ -272,6 +273,17 @@ class EngineCore:
             faults.append({row: rows.fault(row) for row in reached})
         return verdicts, faults
 
+    def _tell_prompts(self, done: TargetPass) -> None:
+        """Note the log probabilities of prompts that were read, for requests that ask."""
+        for index, (part, start) in enumerate(zip(done.parts, done.starts, strict=True)):
+            if _foretells_prompt(part, start):
+                top, rows = part.request.params.prompt_logprobs, done.logits[index]
+                assert top is not None
+                found = self.logprobs.of_prompt(rows, part.sequence.token_ids, start, top)
+                with part.request.lock:
+                    part.request.prompt_logprobs += found
+                done.logits[index] = rows[-1:]
+
     def _learn(self, done: TargetPass, spans_ms: list[float], began: float) -> None:
         """Count prefill passes; tell the prefill budget and an adaptive proposer what the step took."""
         for part in done.parts[len(done.rounds) :]:
@@ -298,9 +310,17 @@ class EngineCore:
         self.proposing = self.requests.proposing = Proposing(proposer, self.target)
 
 
+def _foretells_prompt(part: PassPart, start: int) -> bool:
+    """Whether the rows of a part tell how likely tokens of its prompt are, and somebody asks."""
+    asked = part.request.params.prompt_logprobs is not None
+    return asked and start < part.sequence.prompt_length
+
+
 def _input(part: PassPart, start: int, tokens: torch.Tensor) -> ForwardInput:
     """One sequence's input: its unread tokens from ``start`` on, then the proposed ones."""
     sequence, proposal = part.sequence, part.proposal
+    if _foretells_prompt(part, start):
+        return ForwardInput(tokens, sequence.cache, len(tokens))
     if proposal is None or not proposal.length:
         return ForwardInput(tokens, sequence.cache)
     entered = proposal.entered

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from math import isnan
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -65,13 +66,12 @@ async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[
         able(service, "token_prompts", "prompt")
     if body.logprobs is not None:
         able(service, "logprobs", "logprobs")
-    if body.echo and body.logprobs is not None:
-        why = "echo can't be had with logprobs: the prompt's own tokens have none here"
-        raise ApiError(400, why, param="echo", code="unsupported_parameter")
     if not 1 <= len(body.prompt) * body.n <= _MOST:
         why = f"a request gets 1 to {_MOST} replies, for all prompts together"
         raise ApiError(400, why, param="prompt", code="invalid_value")
-    params = replace(body.params(service.params, body.max_tokens), logprobs=body.logprobs)
+    params = body.params(service.params, body.max_tokens)
+    of_prompt = body.logprobs if body.echo else None
+    params = replace(params, logprobs=body.logprobs, prompt_logprobs=of_prompt)
     async with AsyncExitStack() as stack:
         replies = list[ApiReply]()
         for prompt in body.prompt:
@@ -90,7 +90,7 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
             _choice(
                 index,
                 _given(body, index, reply) + reply.generation.report.text,
-                reply.entries,
+                [*_given_entries(reply), *reply.entries],
                 0,
                 body,
                 reply.finish,
@@ -112,11 +112,13 @@ async def completion_events(
             reply = replies[index]
             if chunk is None:
                 if given := _given(body, index, reply):
-                    yield {**head, "choices": [_choice(index, given, [], 0, body, None)]}
+                    entries = _given_entries(reply)
+                    yield {**head, "choices": [_choice(index, given, entries, 0, body, None)]}
                 continue
             new = reply.entries[told[index] :]
             told[index] = len(reply.entries)
-            at = sum(len(text_of(entry)) for entry in reply.entries[: told[index] - len(new)])
+            before = [*_given_entries(reply), *reply.entries[: told[index] - len(new)]]
+            at = sum(len(text_of(entry)) for entry in before)
             choice = _choice(index, chunk.text, new, at, body, chunk.finish_reason)
             yield {**head, "choices": [choice], "specstream": round_of(chunk)}
         last = {**head, "choices": [], **speculation_of(replies)}
@@ -129,6 +131,10 @@ def _given(body: CompletionBody, index: int, reply: ApiReply) -> str:
     if not body.echo:
         return ""
     return body.prompt[index // body.n].text or reply.generation.report.prompt
+
+
+def _given_entries(reply: ApiReply) -> list[Entry]:
+    return list(reply.generation.report.prompt_logprobs)
 
 
 def _head(model: str) -> dict[str, Any]:
@@ -149,14 +155,17 @@ def _choice(
 
 
 def _logprobs(entries: list[Entry], at: int) -> dict[str, Any]:
-    """The older shape: lists side by side; ``at`` is where the first token begins in the reply."""
+    """The older shape: lists side by side; ``at`` is where the first token begins in the text."""
     texts, offsets = [text_of(entry) for entry in entries], list[int]()
     for text in texts:
         offsets.append(at)
         at += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [{text_of(one): one.logprob for one in entry.top} for entry in entries],
+        "token_logprobs": [None if isnan(entry.logprob) else entry.logprob for entry in entries],
+        "top_logprobs": [
+            None if isnan(entry.logprob) else {text_of(one): one.logprob for one in entry.top}
+            for entry in entries
+        ],
         "text_offset": offsets,
     }

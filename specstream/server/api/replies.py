@@ -180,9 +180,12 @@ async def merged(
     put, take = anyio.create_memory_object_stream[tuple[int, Chunk | None]](0)
 
     async def read(index: int, out: MemoryObjectSendStream[tuple[int, Chunk | None]]) -> None:
+        first = True
         async with out, aclosing(replies[index].chunks()) as chunks:
-            await out.send((index, None))
             async for chunk in chunks:
+                if first:  # by now the prompt is known
+                    await out.send((index, None))
+                    first = False
                 await out.send((index, chunk))
 
     async with anyio.create_task_group() as group, take:

@@ -68,7 +68,6 @@ async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
         async with await create(**asked, prompt=[ids], echo=True, stream=True) as stream:
             parts = await collect(stream)
         refused = [
-            ({"prompt": prompt, "echo": True, "logprobs": 0}, "echo"),
             ({"prompt": [10**9]}, None),
             ({"prompt": [1, "x"]}, "prompt"),
             ({"prompt": []}, "prompt"),
@@ -88,6 +87,37 @@ async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
     texts = [choice.text for part in parts for choice in part.choices]
     assert texts[0] == prompt and "".join(texts) == by_text.choices[0].text
     assert params == [param for _, param in refused]
+
+
+async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_read_them() -> None:
+    """Those of the texts that follow a context are added up; the prompt's first token has none."""
+    context, ending = "Once upon a time", " there was a little dog"
+    async with Engine.load() as engine, served_by(engine) as client:
+        asked: dict[str, Any] = {"model": "specstream", "max_tokens": 1, "temperature": 0}
+        asked |= {"logprobs": 1, "echo": True, "prompt": context + ending}
+        whole = (await client.completions.create(**asked)).choices[0]
+        asked |= {"stream": True, "max_tokens": 6, "prompt": [context + ending, context]}
+        async with await client.completions.create(**asked) as stream:
+            parts = [part.choices[0] async for part in stream if part.choices]
+        async with engine.generate(
+            RawPrompt(context + ending), SamplingParams(max_tokens=1, prompt_logprobs=1)
+        ) as own:
+            _ = [chunk async for chunk in own]
+    told = whole.logprobs
+    assert "".join(told.tokens) == whole.text and whole.text.startswith(context + ending)
+    assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
+    expected = [one.logprob for one in own.report.prompt_logprobs[1:]]
+    assert told.token_logprobs[1:-1] == pytest.approx(expected)
+    assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values())
+    starts = [whole.text[at:].startswith(one) for at, one in zip(told.text_offset, told.tokens)]
+    assert all(starts)
+    for index in (0, 1):
+        mine = [part for part in parts if part.index == index]
+        text = "".join(part.text for part in mine)
+        assert text.startswith(context)
+        assert "".join(one for part in mine for one in part.logprobs.tokens) == text
+        offsets = [at for part in mine for at in part.logprobs.text_offset]
+        assert offsets == sorted(offsets) and offsets[0] == 0
 
 
 async def test_an_engine_without_a_tokenizer_takes_texts_only() -> None:
