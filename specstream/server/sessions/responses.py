@@ -1,33 +1,35 @@
-"""The responses of one session: started by its client or by the end of a turn, and cancelled."""
+"""The responses of a session: those to its conversation, those out of band, and those begun early."""
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from specstream.errors import SpecstreamError
+from specstream.listening.preempt import Ledger, Preempt
 from specstream.listening.taking import Guess
 from specstream.realtime import events as ev
 from specstream.realtime.resources import ErrorDetail, Failure
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
+from specstream.server.counters import Counters
 from specstream.server.journal.restored import RestoredReply, RestoredSession
 from specstream.server.limits import Meter
 from specstream.server.sessions.boxes import Outbox
-from specstream.server.sessions.early import EarlyResponses
 from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, ResponseRequest, Service
 from specstream.server.sessions.response import ResponseTurn
 from specstream.server.sessions.session import RealtimeSession
 from specstream.stages.pipeline import Hold
 
-__all__ = ["SessionResponses"]
+__all__ = ["EarlyResponses", "SessionResponses"]
 
 MAX_RESPONSES = 4
 """Responses of one session at once: a place for the conversation's, the others for those out of band."""
@@ -282,3 +284,76 @@ class SessionResponses:
                     await response.replies.aclose()
         if self.microphone is not None:
             await self.microphone.settle()
+
+
+@dataclass(slots=True, eq=False)
+class _Begun:
+    guess: Guess
+    request: ResponseRequest  # as it was made; the response's own may have a seed
+    response: ResponseTurn
+    hold: Hold
+    at: float
+
+
+class EarlyResponses:
+    """Holds at most one response, which answers a guess at the user's next question.
+
+    Args:
+        settings: When to begin one; None: never.
+        begin: Starts a response that is held back.
+        counters: Count what became of it.
+    """
+
+    def __init__(
+        self,
+        settings: Preempt | None,
+        begin: Callable[[ResponseRequest, Hold], Awaitable[ResponseTurn]],
+        counters: Counters,
+    ) -> None:
+        self._ledger = Ledger(settings)
+        self._begin, self._counters = begin, counters
+        self._begun: _Begun | None = None
+
+    async def guess(self, guess: Guess, request: Callable[[str], ResponseRequest | None]) -> None:
+        """Begin the response that ``request`` makes of these words, unless it is begun or not worth it.
+
+        Raises:
+            Refused, AdapterError: it can't be begun.
+        """
+        if self._begun is not None and self._begun.guess == guess:
+            return
+        await self.drop()
+        asked = request(guess.text)
+        if asked is None or not self._ledger.begins(guess):
+            return
+        hold = Hold(self._ledger.settings.max_tokens)
+        response = await self._begin(asked, hold)
+        self._begun = _Begun(guess, asked, response, hold, anyio.current_time())
+
+    async def drop(self, turn: int | None = None) -> None:
+        """End the response for this turn of the user (None: for any): nobody asks for it."""
+        begun = self._begun
+        if begun is None or turn not in (None, begun.guess.turn):
+            return
+        self._begun = None
+        if begun.response.usable:
+            self._counters.early["dropped"] += 1
+        else:
+            self._ledger.failed()
+            self._counters.early["failed"] += 1
+        self._ledger.unwanted(begun.response.tokens, begun.response.made_s)
+        begun.response.drop()
+        await begun.response.finished.wait()
+        await anyio.lowlevel.checkpoint()  # its adapters are free again
+
+    async def take(self, request: ResponseRequest) -> ResponseTurn | None:
+        """Return the response if it answers ``request``, and let its events out; else drop it."""
+        begun = self._begun
+        if begun is None or begun.request != request or not begun.response.usable:
+            await self.drop()
+            return None
+        self._begun = None
+        self._ledger.wanted((anyio.current_time() - begun.at) * 1e3)
+        self._counters.early["used"] += 1
+        begun.hold.release()
+        return begun.response

@@ -204,7 +204,7 @@ def test_settings_that_cannot_be_served_are_left_out_and_named() -> None:
 
 def test_every_plain_sampling_parameter_can_be_set_over_the_wire() -> None:
     # Their own fields, or no data, or nothing on the wire to carry them.
-    code = {"max_tokens", "stop_when", "grammar", "processors", "logprobs"}
+    code = {"max_tokens", "stop_when", "grammar", "processors", "logprobs", "prompt_logprobs"}
     assert {field.name for field in fields(SamplingParams)} - code == set(Sampling.model_fields)
 
 
