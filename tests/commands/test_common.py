@@ -47,6 +47,7 @@ def test_every_parameter_that_toml_can_say_can_be_set_by_a_file(tmp_path: Path) 
         min_tokens=3,
         stop_token_ids=(4, 5),
         logprobs=2,
+        prompt_logprobs=1,
         grammar=Grammar("regex", "[a-z]+"),
     )
     functions = {"stop_when", "processors"}
