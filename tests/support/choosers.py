@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specstream.config import EngineConfig
@@ -64,6 +64,7 @@ class Dice:
         self.plans: list[RoundPlan] = []
         self.told: list[tuple[RoundTimes, list[RoundOutcome]]] = []
         self.aside: list[RoundTimes] = []
+        self.plain: list[tuple[RoundTimes, dict[int, bool]]] = []
         self.known: set[int] = set()
         self.forgotten: list[int] = []
         self.resting = False  # steps have no drafts
@@ -102,6 +103,10 @@ class Dice:
             self.told.append((times, list(outcomes)))
         else:
             self.aside.append(times)
+
+    def observe_plain(self, times: RoundTimes, requests: Mapping[int, bool]) -> None:
+        self.plain.append((times, dict(requests)))
+        self.known.update(requests)
 
     def forget(self, request_id: int) -> None:
         self.known.discard(request_id)

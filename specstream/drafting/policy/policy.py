@@ -128,7 +128,6 @@ def _reason(costs: Costs, rows: int, title: str, step: float, first: float) -> s
     return "proposals seldom pay"
 
 
-_OFF = RoundPlan("off", 0)
 _STALL = 2.0  # times its estimate: a step that took longer is counted as this long
 _MANY, _RARE = 64, 0.03  # a candidate is rare with less than this share of at least so many rounds
 
@@ -197,7 +196,10 @@ class Policy:
         return {name for name in self._candidates if share(self._rounds, name) < _RARE}
 
     def drafts(self, requests: int) -> bool:
-        """Whether the next step of so many requests may have drafts; else `plan` needs no offers."""
+        """Whether the next step of so many requests may have drafts; if not, it needs no plan.
+
+        `observe_plain` then takes the place of `observe`.
+        """
         return self._load.drafts(requests)
 
     def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
@@ -205,8 +207,6 @@ class Policy:
         if not outlooks:
             return []
         requests = [self._request(outlook) for outlook in outlooks]
-        if not self.drafts(len(requests)):
-            return [_OFF] * len(requests)
         # Plain decoding is always possible, so the rate is at least that of plain decoding.
         rate = sum(request.tokens.value / request.cost.value for request in requests)
         worth = max(rate, float(len(requests))) / self.costs.plain(len(requests))
@@ -218,11 +218,7 @@ class Policy:
 
     def _request(self, outlook: Outlook) -> _Request:
         """Return the state of a request whose next round begins."""
-        request = self.requests.get(outlook.id)
-        if request is None:
-            common = self._common[outlook.greedy]
-            request = _Request(common, self._tokens.value, self._cost.value)
-            self.requests[outlook.id] = request
+        request = self._known(outlook.id, outlook.greedy)
         most = min(outlook.budget, self._max_tokens)
         ahead = min(outlook.budget + 1.0, self._reply.value)
         rounds = max(1.0, ahead / request.tokens.value)
@@ -230,6 +226,33 @@ class Policy:
         for track in request.tracks.values():
             track.idle += most > 0
         return request
+
+    def _known(self, request_id: int, greedy: bool) -> _Request:
+        request = self.requests.get(request_id)
+        if request is None:
+            request = _Request(self._common[greedy], self._tokens.value, self._cost.value)
+            self.requests[request_id] = request
+        return request
+
+    def observe_plain(self, times: RoundTimes, requests: Mapping[int, bool]) -> None:
+        """Learn from a step without drafts; ``requests``: by their ids, whether they are greedy.
+
+        What was learned of acceptance and of rates stays for a step that may have drafts.
+        """
+        rows = len(requests)
+        self.costs.observe(times, [0] * rows)
+        plain_ms = told = self.costs.plain(rows)
+        if times.rows == rows:
+            took = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
+            self._load.observe(rows, rows, took, plain_ms)
+            told = min(took, _STALL * plain_ms) * self._load.plain(rows)
+        made = Round("off", 0, 0, told / plain_ms, rows, False)
+        for request_id, greedy in requests.items():
+            request = self._known(request_id, greedy)
+            request.committed += 1
+            request.rounds.append(made)
+            self._rounds.append(made)
+        self._tries.enter()
 
     def observe(self, times: RoundTimes, outcomes: Sequence[RoundOutcome]) -> None:
         """Learn from the step that followed the latest plans.

@@ -132,6 +132,8 @@ class AutoProposer:
         )
         self.rounds: dict[int, _Round] = {}
         self._used: set[str] = set()  # candidates that drafted in this step
+        # In a step that the load leaves without drafts: its requests, and whether each is greedy.
+        self._plain: dict[int, bool] = {}
         self._asked = False  # whether `propose` was called since the last step's times
         self._outcomes: list[RoundOutcome] = []
         self._passes = self._read = 0
@@ -152,9 +154,13 @@ class AutoProposer:
         began = self._now()
         self._asked = True
         self.rounds, self._used, self._passes, self._read = {}, set(), 0, 0
-        offering = self._policy.drafts(len(requests))
+        self._plain = {}
+        if not self._policy.drafts(len(requests)):
+            self._plain = {request.id: request.params.greedy for request in requests}
+            self._planning = self._now() - began
+            return [Proposal.empty()] * len(requests)
         pairs = zip(requests, budget, strict=True)
-        outlooks = [self._outlook(request, most, offering) for request, most in pairs]
+        outlooks = [self._outlook(request, most) for request, most in pairs]
         plans = self._policy.plan(outlooks)
         self._planning = self._now() - began
         tasks: dict[str, list[Task]] = {}
@@ -176,11 +182,9 @@ class AutoProposer:
             self.rounds[request.id] = _Round(plan, outlook.offers, found)
         return [self.rounds[request.id].drafted.proposal for request in requests]
 
-    def _outlook(self, request: SpecRequest, budget: int, offering: bool) -> Outlook:
-        offers = dict[str, Offer]()
-        if offering:
-            made = self.candidates if self.wants_states(request) else self._others
-            offers = {name: one.offer(request, budget) for name, one in made.items()}
+    def _outlook(self, request: SpecRequest, budget: int) -> Outlook:
+        made = self.candidates if self.wants_states(request) else self._others
+        offers = {name: one.offer(request, budget) for name, one in made.items()}
         return Outlook(request.id, request.params.greedy, budget, offers)
 
     def observe(self, requests: Sequence[SpecRequest], verdicts: Sequence[Verdict]) -> None:
@@ -240,12 +244,15 @@ class AutoProposer:
             other_ms=max(0.0, times.total_ms - planning_ms - draft_ms - times.verify_ms),
             plan_ms=planning_ms + learning_ms,
         )
-        outcomes, over, asked = self._outcomes, self._over, self._asked
+        outcomes, over, asked, plain = self._outcomes, self._over, self._asked, self._plain
         self._outcomes, self._over, self._asked, self._used = [], [], False, set()
+        self._plain = {}
         self._passes = self._read = 0
         try:
+            if plain:
+                self._policy.observe_plain(measured, plain)
             # Proposals were asked for and there is no outcome: this step or one before it failed.
-            if outcomes or (not asked and 0 < times.rows == times.tokens):
+            elif outcomes or (not asked and 0 < times.rows == times.tokens):
                 self._policy.observe(measured, outcomes)
         finally:
             for request_id in over:
@@ -260,7 +267,7 @@ class AutoProposer:
         """Forget the request as soon as its last round has been learned from."""
         self._stateless.pop(request_id, None)
         self.rounds.pop(request_id, None)
-        if any(outcome.id == request_id for outcome in self._outcomes):
+        if request_id in self._plain or any(one.id == request_id for one in self._outcomes):
             self._over.append(request_id)
         else:
             self._policy.forget(request_id)

@@ -224,6 +224,8 @@ class Proposing:
             return proposals
         self._pause, trees = 0, self.proposer.capabilities.trees
         for i, given in zip(wanted, made, strict=True):
+            if isinstance(given, Proposal) and _is_nothing(given.tokens):
+                continue
             bounds = budget[i], self._vocab_size, self._device
             sound = self._spared(checked, given, *bounds, trees=trees)
             if sound is not None:
@@ -318,6 +320,11 @@ class Proposing:
         self._logged.add(type(error))
         traceback = None if isinstance(error, ProposalError) else error
         log("the proposer broke (%s); decoding goes on without its help", error, exc_info=traceback)
+
+
+def _is_nothing(tokens: object) -> bool:
+    """Whether these are the tokens of an empty proposal, which needs no further check."""
+    return isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.shape == (0,)
 
 
 def _kept(done: TargetPass, verdicts: list[Verdict]) -> list[States]:

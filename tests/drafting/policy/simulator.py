@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specstream.drafting.policy.policy import Policy
 from specstream.drafting.policy.records import Offer, Outlook, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposers.suffix import lookup_offer
 
@@ -226,7 +227,10 @@ def serve(policy: Chooser, texts: Sequence[Text], machine: Machine, *, batch: in
 
 
 def _step(policy: Chooser, running: list[_Running], machine: Machine, result: Result) -> None:
-    plans = policy.plan([_outlook(r) for r in running])
+    plain = isinstance(policy, Policy) and not policy.drafts(len(running))
+    plans = [RoundPlan("off", 0)] * len(running)
+    if not plain:
+        plans = policy.plan([_outlook(r) for r in running])
     drafts = _draft([(r, p) for r, p in zip(running, plans) if p.proposer == "draft"])
     outcomes, passes, read = [], 0, 0
     for request, plan in zip(running, plans):
@@ -243,7 +247,10 @@ def _step(policy: Chooser, running: list[_Running], machine: Machine, result: Re
     times = machine.round(passes, read, rows, rows + proposed, proposed > 0)
     ms = times.draft_ms + times.verify_ms + times.other_ms + times.plan_ms
     result.ms += ms
-    policy.observe(machine.seen(times), outcomes)
+    if plain and isinstance(policy, Policy):
+        policy.observe_plain(machine.seen(times), {r.id: _outlook(r).greedy for r in running})
+    else:
+        policy.observe(machine.seen(times), outcomes)
     for request, outcome in zip(running, outcomes):
         tried = Tried(request.id, request.at, outcome.plan, outcome.drafted, outcome.accepted, ms)
         result.rounds.append(tried)

@@ -8,6 +8,10 @@ from random import Random
 import pytest
 
 from specstream.drafting.policy.costs import Load
+from specstream.drafting.policy.records import Offer, Outlook, RoundPlan
+from tests.drafting.policy.simulator import serve
+from tests.drafting.policy.test_batch import gpu, roomy
+from tests.drafting.policy.test_controller import policy, texts
 
 
 def run(
@@ -59,3 +63,30 @@ def test_a_step_that_took_no_time_is_no_sample() -> None:
     for _ in range(100):
         load.observe(16, 16, 0.0, 10.0)
         assert load.drafts(16)
+
+
+def test_a_plain_step_teaches_nothing_about_drafts() -> None:
+    """What a few requests draft is the same before and after many steps of a crowd without drafts."""
+    machine = gpu(roomy)
+    chooser = policy(machine)
+    serve(chooser, texts(16, 100, 0.8), machine, batch=4)
+
+    def planned(first: int) -> list[RoundPlan]:
+        ids = range(first, first + 4)
+        offers = {"draft": Offer(50), "suffix": Offer(0)}
+        plans = chooser.plan([Outlook(i, True, 50, offers) for i in ids])
+        for i in ids:
+            chooser.forget(i)
+        return plans
+
+    before = planned(100)
+    for _ in range(300):
+        times = machine.round(0, 0, 16, 16, False)
+        chooser.observe_plain(times, dict.fromkeys(range(1000, 1016), True))
+    said = chooser.explain(1000)
+    assert "16" in said.words and (said.predicted_speedup or 1.0) == pytest.approx(1.0, abs=0.05)
+    for i in range(1000, 1016):
+        chooser.forget(i)
+    after = planned(200)
+    assert [plan.proposer for plan in after] == [plan.proposer for plan in before] == ["draft"] * 4
+    assert [plan.num_tokens for plan in after] == [plan.num_tokens for plan in before]

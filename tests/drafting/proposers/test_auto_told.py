@@ -14,6 +14,7 @@ from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
 from specstream.drafting.policy.records import Candidate, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposal import Verdict
+from specstream.drafting.proposers.off import OffProposer
 from specstream.engine.core.lifecycle import PrefillBudget
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
@@ -36,17 +37,26 @@ from tests.support.drafts import Text
 from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 
-def test_in_steps_without_drafts_no_offers_are_made() -> None:
+def test_steps_without_drafts_are_neither_offered_nor_planned_but_told() -> None:
     core, dice = diced(3, eos_ids=frozenset())
+    off = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=())
+    alone, _ = answered(off, "ababab", greedy(60))
     request, _ = ask(core, "ababab", greedy(60))
-    offered = list[bool]()
+    steps = {True: 0, False: 0}
     while core.step():
-        if dice.outlooks:
-            offered.append(any(outlook.offers for outlook in dice.outlooks))
-        dice.resting = not dice.resting
-        dice.kinds = ["off"] if dice.resting else ["draft", "suffix", "off"]
-    assert {True, False} == set(offered)
-    assert len(request.token_ids) - request.prompt_length == 60
+        planned, told = bool(dice.outlooks), len(dice.plain)
+        if request.stats.rounds > 1:
+            steps[dice.resting] += 1
+            assert planned is not dice.resting
+            assert told == steps[True] or request.over  # there was no room for a draft
+        dice.outlooks = []
+        # The last steps are plain, so that a request ends in one.
+        dice.resting = request.stats.rounds % 2 == 0 or request.sequence.room < 12
+    assert min(steps.values()) > 3
+    assert request.token_ids == alone.token_ids
+    assert all(requests == {request.id: True} for _, requests in dice.plain)
+    assert all(times.rows == times.tokens == 1 for times, _ in dice.plain)
+    assert dice.forgotten == [request.id], "after its last round was told"
 
 
 def test_lookup_is_compared_though_it_was_not_used() -> None:
