@@ -6,10 +6,11 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
@@ -120,8 +121,9 @@ class _Endpoint:
             await refusal.response()(scope, receive, send)
             return
         with self.api.limit.taken(address, account), self.api.running.scope() as served:
-            response = await self._answer(request)
-            await response(scope, receive, sent)
+            with suppress(ClientDisconnect):  # in the middle of its body: nobody reads an answer
+                response = await self._answer(request)
+                await response(scope, receive, sent)
         if served.cancelled_caught and not begun:
             error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
             await error.response()(scope, receive, send)

@@ -168,6 +168,24 @@ async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
         writer.close()
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/audio/transcriptions"])
+async def test_a_client_that_goes_in_the_middle_of_its_body_is_no_error(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)
+        form = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 99"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n{form}\r\n\r\n"
+        writer.write(head.encode())
+        assert b"100" in await reader.readline(), "the body is being read"
+        writer.write(b"--x\r\n")
+        writer.transport.abort()
+        await wait_for(lambda: bool(stand.server.counters.requests))
+        assert stand.server.counters.requests[path, "499"] == 1
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 async def test_a_foreign_page_may_not_ask() -> None:
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running():
