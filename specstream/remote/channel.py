@@ -88,7 +88,8 @@ class Channel:
         self._closing = True
         self._changed.notify()
         try:
-            with anyio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
+            # Shorter than what a server waits for its connections when it stops.
+            with anyio.move_on_after(0.75 * CLOSE_TIMEOUT, shield=True):
                 await asyncio.wait({self._writer})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._socket.close, code, "")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, get_args
 
 import anyio
@@ -202,6 +203,8 @@ class AdapterServer:
         self._spare: Any = None  # the first adapter, made before the port opens
         self._stopping = False
         self._connections: set[AdapterConnection] = set()
+        self._loading: set[anyio.CancelScope] = set()  # of connections without an adapter yet
+        self._opened = False
         self._started = AsyncExitStack()
         everywhere = "/{path:path}"
         routes = [WebSocketRoute(everywhere, self._accept), Route(everywhere, _no_socket)]
@@ -248,18 +251,24 @@ class AdapterServer:
         A turn that takes longer than ``seconds`` ends with an error.
         """
         self._stopping = True
+        for scope in self._loading:
+            scope.cancel()
         async with anyio.create_task_group() as group:
             for connection in self._connections:
                 group.start_soon(connection.drain, seconds)
 
     @asynccontextmanager
     async def _loaded(self) -> AsyncGenerator[None, None]:
-        self._stopping = False
-        self._spare = await self._load()
+        if self._opened:
+            raise ConfigError("this server runs already; make another one")
+        self._opened, self._stopping = True, False
         try:
+            self._spare = await self._load()
             yield
         finally:
-            await _release(self._spare)
+            self._opened = False
+            self._spare, spare = None, self._spare
+            await _release(spare)
 
     @asynccontextmanager
     async def _stopped_after(self) -> AsyncGenerator[None, None]:
@@ -303,7 +312,10 @@ class AdapterServer:
             try:
                 self._spare, adapter = None, self._spare
                 if adapter is None:
-                    adapter = await self._load()
+                    adapter = await self._load_until_stopped()
+                if adapter is None or self._stopping:
+                    code = 1013
+                    raise AdapterUnavailable("this server is stopping; try again later")
                 await self._converse(channel, adapter)
             finally:
                 self._places += 1
@@ -315,15 +327,38 @@ class AdapterServer:
             await channel.close(code or (1001 if self._stopping else 1000))
             await _release(adapter)
 
+    async def _load_until_stopped(self) -> Any:
+        """Make an adapter; None if the server is stopped first."""
+        with anyio.CancelScope() as scope:
+            self._loading.add(scope)
+            try:
+                return await self._load()
+            finally:
+                self._loading.remove(scope)
+        return None
+
     async def _load(self) -> Any:
+        """Make an adapter in a thread; cancelling the call leaves it alone, and closes what it makes."""
+        loop, left = asyncio.get_running_loop(), False
+
+        def make() -> Any:
+            made = self._make()
+            if left:
+                with suppress(RuntimeError):  # the loop has ended, too
+                    asyncio.run_coroutine_threadsafe(_release(made), loop)
+            return made
+
         try:
-            adapter = await to_thread.run_sync(self._make)
+            adapter = await to_thread.run_sync(make, abandon_on_cancel=True)
             stage_of(self._kind, adapter)  # raises now if it is no adapter of this kind
             return adapter
         except Exception as error:
             if isinstance(error, SpecstreamError):
                 raise
             raise AdapterUnavailable(f"the {self._kind} adapter can't be made: {error}") from error
+        except BaseException:
+            left = True
+            raise
 
     async def _converse(self, channel: Channel, adapter: Any) -> None:
         voice = getattr(adapter, "capabilities", None) if self._kind == "voice" else None

@@ -75,8 +75,10 @@ class AccessGuard:
             if caller is None and (path.startswith(_API) or path == "/metrics"):
                 return self._no_key(path)
             if path.startswith(_API) and not self.authentication.origin_passes(asked):
-                text = "this origin may not connect; the server's owner can allow it\n"
-                return PlainTextResponse(text, 403)
+                text = "this origin may not connect; the server's owner can allow it"
+                if path == PATH:
+                    return PlainTextResponse(text + "\n", 403)
+                return ApiError(403, text, code="origin_not_allowed").response()
         except (ValueError, LookupError):
             return PlainTextResponse("this request can't be read\n", 400)
         if scope["type"] == "websocket":
@@ -164,6 +166,12 @@ def make_app(
     def nothing(request: Request) -> Response:
         return Response(status_code=204)
 
+    def wrong_method(request: Request, error: Exception) -> Response:
+        allow = getattr(error, "headers", None)
+        if (path := _path(request.scope)).startswith(_API):
+            return ApiError(405, f"{path} doesn't take {request.method}").response(allow)
+        return PlainTextResponse("Method Not Allowed", 405, allow)
+
     def unknown(request: Request, error: Exception) -> Response:
         if (path := _path(request.scope)).startswith(_API):
             return ApiError(404, f"there is no {path} here").response()
@@ -178,7 +186,7 @@ def make_app(
         WebSocketRoute(PATH, session),
         *api,
     ]
-    app = Starlette(routes=routes, exception_handlers={404: unknown})
+    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: wrong_method})
     gate: ASGIApp = AccessGuard(app, authentication, counters, limit)
     if access.origins:
         methods = ["GET", "POST"]

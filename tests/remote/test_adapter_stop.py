@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -11,12 +12,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from specstream.errors import AdapterFailed, AdapterUnavailable
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
+from specstream.remote import channel
+from specstream.remote.frames import ChunkFrame, StartFrame, encode
 from specstream.remote.server import AdapterServer
 from specstream.remote.stage import RemoteStage
+from specstream.server import asgi
 from specstream.types import Phrase, SpeechBuffer
-from tests.server.remotes import at, knock, last_words, spoken
-from tests.support.standins import ToneVoice, feed, phrases_of
+from tests.server.doubles import wait_for
+from tests.server.remotes import at, dial, knock, last_words, spoken
+from tests.support.standins import Script, ToneVoice, feed, phrases_of
 
 PHRASES = phrases_of("Hello there. This is another sentence.")
 
@@ -133,3 +138,75 @@ async def test_a_stage_that_breaks_while_the_server_stops_is_not_waited_for() ->
 
     async with a_turn(Stop(600), gate, perform, BreakingVoice):
         gate.set()
+
+
+@pytest.mark.parametrize("drained", [False, True])
+async def test_a_connection_whose_adapter_is_still_loading_gets_no_turn(
+    drained: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client is told, nobody waits for the load, and what is loaded nevertheless is closed."""
+    go, loading, script = threading.Event(), threading.Event(), Script()
+    made: list[ToneVoice] = []
+
+    def make() -> ToneVoice:
+        if made:
+            loading.set()
+            go.wait(20)
+        made.append(ToneVoice(script))
+        return made[-1]
+
+    server, said = AdapterServer("voice", make), list[tuple[str, int | None]]()
+
+    async def second(port: int) -> None:
+        said.append(await last_word(port))
+
+    async with anyio.create_task_group() as group:
+        async with server.start() as port, knock(port):
+            group.start_soon(second, port)
+            await wait_for(loading.is_set)
+            if drained:
+                await server.drain(0)
+                await wait_for(lambda: bool(said))
+    assert said == [("this server is stopping; try again later", 1013)]
+    go.set()
+    await wait_for(lambda: script.closed == 2)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+async def test_a_server_runs_once_at_a_time() -> None:
+    server = AdapterServer("voice", ToneVoice)
+    async with server.start() as port:
+        with pytest.raises(ConfigError, match="already"):
+            async with server.open():
+                pass
+        async with at(port) as stage:
+            assert await feed(stage, PHRASES) == await spoken(PHRASES)
+    async with server.start() as port, at(port) as stage:
+        assert await feed(stage, PHRASES) == await spoken(PHRASES)
+
+
+made = [0]
+
+
+class Loud(ToneVoice):
+    """Speaks without end."""
+
+    async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+        for made[0] in range(400):
+            await anyio.lowlevel.checkpoint()
+            yield SpeechBuffer(bytes(1 << 16))
+
+
+async def test_a_client_that_reads_nothing_is_dropped_by_a_stop_without_a_word_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (asgi, channel):
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT", 0.4)
+    async with AdapterServer("voice", Loud) as port:
+        stuck = dial(port, max_queue=1)
+        socket = await stuck.__aenter__()
+        await socket.send(encode(StartFrame(window=1024)))
+        await socket.send(encode(ChunkFrame(phrase=PHRASES[0])))
+        await wait_for(lambda: made[0] > 100)  # more than the sockets between them take
+    socket.transport.abort()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -211,9 +212,15 @@ class Logprobs:
         """
         told = token_ids[start + 1 : start + 1 + len(logits)]
         found = self.of_tokens(logits[: len(told)], told, top) if told else ()
-        if start:
-            return found
-        return TokenLogprob(token_ids[0], self._piece(token_ids[0]), math.nan), *found
+        if not start:
+            found = TokenLogprob(token_ids[0], self._piece(token_ids[0]), math.nan), *found
+        return tuple(one if one.piece else replace(one, piece=self._name(one)) for one in found)
+
+    def _name(self, control: TokenLogprob) -> bytes:
+        """How a prompt spells a control token; the first of all may have been put before its text."""
+        first = math.isnan(control.logprob) and control.token_id == self._tokenizer.bos_token_id
+        name = self._tokenizer.convert_ids_to_tokens(control.token_id)
+        return b"" if first or not isinstance(name, str) else name.encode()
 
     def of_tokens(
         self, logits: torch.Tensor, tokens: Sequence[int], top: int

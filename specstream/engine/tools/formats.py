@@ -7,6 +7,7 @@ import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from specstream.engine.core.prompt import template_variables
@@ -147,6 +148,8 @@ def format_of(tokenizer: Any) -> CallFormat:
         PromptError: the chat template takes no tools, or its format of calls isn't known here.
     """
     name = getattr(tokenizer, "name_or_path", "") or "the target"
+    if Path(name).is_absolute():
+        name = Path(name).name  # clients of a server get these messages, too
     if not getattr(tokenizer, "chat_template", None):
         raise PromptError(f"{name} has no chat template, so it can't be told of tools")
     try:

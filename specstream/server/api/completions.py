@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from math import isnan
@@ -48,10 +49,13 @@ def _prompt(given: Any) -> RawPrompt:
 
 
 class CompletionBody(SamplingBody):
-    """The body: one prompt or several, texts or lists of tokens; each gets ``n`` replies."""
+    """The body: one prompt or several, texts or lists of tokens; each gets ``n`` replies.
+
+    With ``max_tokens`` 0 prompts are read and nothing is written: what is told is ``echo``'s.
+    """
 
     prompt: Annotated[tuple[RawPrompt, ...], PlainValidator(_prompts)]
-    max_tokens: Annotated[int, Field(ge=1)] = _MOST_TOKENS
+    max_tokens: Annotated[int, Field(ge=0)] = _MOST_TOKENS
     n: Annotated[int, Field(ge=1, le=_MOST)] = 1
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stream_options: StreamOptions | None = None
@@ -69,7 +73,7 @@ async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[
     if not 1 <= len(body.prompt) * body.n <= _MOST:
         why = f"a request gets 1 to {_MOST} replies, for all prompts together"
         raise ApiError(400, why, param="prompt", code="invalid_value")
-    params = body.params(service.params, body.max_tokens)
+    params = body.params(service.params, max(body.max_tokens, 1))
     of_prompt = body.logprobs if body.echo else None
     params = replace(params, logprobs=body.logprobs, prompt_logprobs=of_prompt)
     async with AsyncExitStack() as stack:
@@ -77,6 +81,8 @@ async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[
         for prompt in body.prompt:
             ask = ReplyRequest(prompt, params, speculate=body.speculate)
             replies += await stack.enter_async_context(ApiReply.begin_all(service, ask, body.n))
+        for reply in replies:
+            reply.tells_end = True
         yield replies
 
 
@@ -86,18 +92,16 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
         async with anyio.create_task_group() as group:
             for reply in replies:
                 group.start_soon(reply.whole)
-        choices = [
-            _choice(
-                index,
-                _given(body, index, reply) + reply.generation.report.text,
-                [*_given_entries(reply), *reply.entries],
-                0,
-                body,
-                reply.finish,
+        choices = []
+        for index, reply in enumerate(replies):
+            text, entries = _given(body, index, reply), [*_given_entries(reply)]
+            if body.max_tokens:
+                text, entries = text + reply.generation.report.text, entries + reply.entries
+            told = _Told(body).logprobs(entries)
+            choices.append(
+                _choice(index, text, told, reply.finish if body.max_tokens else "length")
             )
-            for index, reply in enumerate(replies)
-        ]
-        usage = usage_of(replies, body.n)
+        usage = usage_of(replies, body.n, written=body.max_tokens > 0)
         return {**_head(model), "choices": choices, "usage": usage, **speculation_of(replies)}
 
 
@@ -107,23 +111,23 @@ async def completion_events(
     """Yield the chunks of all replies as they are committed; a chunk is a round."""
     head, options = _head(model), body.stream_options
     async with _begun(body, service) as replies, aclosing(merged(replies)) as chunks:
-        told = [0] * len(replies)
+        told, read = [_Told(body) for _ in replies], [0] * len(replies)
         async for index, chunk in chunks:
             reply = replies[index]
             if chunk is None:
                 if given := _given(body, index, reply):
-                    entries = _given_entries(reply)
-                    yield {**head, "choices": [_choice(index, given, entries, 0, body, None)]}
-                continue
-            new = reply.entries[told[index] :]
-            told[index] = len(reply.entries)
-            before = [*_given_entries(reply), *reply.entries[: told[index] - len(new)]]
-            at = sum(len(text_of(entry)) for entry in before)
-            choice = _choice(index, chunk.text, new, at, body, chunk.finish_reason)
-            yield {**head, "choices": [choice], "specstream": round_of(chunk)}
+                    likely = told[index].logprobs(_given_entries(reply))
+                    yield {**head, "choices": [_choice(index, given, likely, None)]}
+            elif body.max_tokens:
+                likely = told[index].logprobs(reply.entries[read[index] :])
+                read[index] = len(reply.entries)
+                choice = _choice(index, chunk.text, likely, chunk.finish_reason)
+                yield {**head, "choices": [choice], "specstream": round_of(chunk)}
+            elif chunk.finish_reason:
+                yield {**head, "choices": [_choice(index, "", None, "length")]}
         last = {**head, "choices": [], **speculation_of(replies)}
         if options is not None and options.include_usage:
-            yield {**last, "usage": usage_of(replies, body.n)}
+            yield {**last, "usage": usage_of(replies, body.n, written=body.max_tokens > 0)}
 
 
 def _given(body: CompletionBody, index: int, reply: ApiReply) -> str:
@@ -143,29 +147,37 @@ def _head(model: str) -> dict[str, Any]:
 
 
 def _choice(
-    index: int,
-    text: str,
-    entries: list[Entry],
-    at: int,
-    body: CompletionBody,
-    finish: str | None,
+    index: int, text: str, told: dict[str, Any] | None, finish: str | None
 ) -> dict[str, Any]:
-    told = None if body.logprobs is None else _logprobs(entries, at)
     return {"index": index, "text": text, "logprobs": told, "finish_reason": finish}
 
 
-def _logprobs(entries: list[Entry], at: int) -> dict[str, Any]:
-    """The older shape: lists side by side; ``at`` is where the first token begins in the text."""
-    texts, offsets = [text_of(entry) for entry in entries], list[int]()
-    for text in texts:
-        offsets.append(at)
-        at += len(text)
-    return {
-        "tokens": texts,
-        "token_logprobs": [None if isnan(entry.logprob) else entry.logprob for entry in entries],
-        "top_logprobs": [
-            None if isnan(entry.logprob) else {text_of(one): one.logprob for one in entry.top}
-            for entry in entries
-        ],
-        "text_offset": offsets,
-    }
+class _Told:
+    """Tells one reply's log probabilities in the older shape, part by part: lists side by side."""
+
+    def __init__(self, body: CompletionBody) -> None:
+        self._wanted = body.logprobs is not None
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._at = 0  # whole characters so far; a token inside of one begins where that does
+
+    def logprobs(self, entries: Sequence[Entry]) -> dict[str, Any] | None:
+        """The next tokens; None if nobody asked."""
+        if not self._wanted:
+            return None
+        offsets = list[int]()
+        for entry in entries:
+            offsets.append(self._at)
+            self._at += len(self._decoder.decode(entry.piece))
+        return {
+            "tokens": [text_of(entry) for entry in entries],
+            "token_logprobs": [None if isnan(one.logprob) else one.logprob for one in entries],
+            "top_logprobs": [_top(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+
+def _top(entry: Entry) -> dict[str, float] | None:
+    """The likeliest tokens in a place, and the one that is there."""
+    if isnan(entry.logprob):
+        return None
+    return {text_of(one): one.logprob for one in (entry, *reversed(entry.top))}

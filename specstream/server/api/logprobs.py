@@ -9,11 +9,11 @@ from specstream.types import Chunk, TokenLogprob as Entry
 __all__ = ["Entry", "entries_of", "text_of", "told_of"]
 
 
-def entries_of(chunk: Chunk) -> list[Entry]:
+def entries_of(chunk: Chunk, *, ends: bool = False) -> list[Entry]:
     """Those of a chunk's tokens that belong to the reply's text.
 
-    Not those of reasoning and calls, nor tokens at the reply's end that have no text: an
-    end-of-sequence token, or the end of a stop string.
+    Not those of reasoning and calls, nor tokens at the reply's end that have no text: the end of a stop
+    string, or an end-of-sequence token (with ``ends`` that one is told).
     """
     if not chunk.logprobs:
         return []
@@ -23,7 +23,7 @@ def entries_of(chunk: Chunk) -> list[Entry]:
         length = chunk.chars.end
         before = [chunk.chars.start, *chunk.ends[:-1]]
         for start, end in zip(reversed(before), reversed(chunk.ends), strict=True):
-            if not kept or not (start >= length or start == end):
+            if not kept or not (start >= length or start == end) or (ends and not kept[-1].piece):
                 break
             kept.pop()
     return kept

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
 from specstream.engine.protocol import TextEngine, TextGeneration
 from specstream.metrics import Report
@@ -51,6 +51,7 @@ class ApiReply:
     # Drafted and accepted tokens of each round.
     steps: list[tuple[int, int]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)  # log probabilities, if they are asked for
+    tells_end: bool = False  # whether an end-of-sequence token has an entry
 
     @classmethod
     @asynccontextmanager
@@ -93,7 +94,7 @@ class ApiReply:
             if self.predicted and chunk.proposer == "suffix":
                 self.stood += chunk.accepted
                 self.fell += chunk.drafted - chunk.accepted
-            self.entries += entries_of(chunk)
+            self.entries += entries_of(chunk, ends=self.tells_end)
             yield chunk
 
     @property
@@ -109,16 +110,19 @@ class ApiReply:
         return self.generation.report
 
 
-def usage_of(replies: list[ApiReply], each: int = 0) -> dict[str, Any]:
-    """Tokens of a request, of all its replies; ``each``: so many to each of several prompts."""
+def usage_of(replies: list[ApiReply], each: int = 0, *, written: bool = True) -> dict[str, Any]:
+    """Tokens of a request, of all its replies.
+
+    ``each``: so many to each of several prompts; ``written``: whether replies were asked for at all.
+    """
     reports = [reply.generation.report for reply in replies]
     read = reports[:: each or len(reports)]
     prompt = sum(report.prompt_tokens for report in read)
-    written = sum(report.completion_tokens for report in reports)
+    tokens = sum(report.completion_tokens for report in reports) if written else 0
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "completion_tokens": tokens,
+        "total_tokens": prompt + tokens,
         "prompt_tokens_details": {
             "cached_tokens": sum(report.reused_tokens for report in read),
             "cache_write_tokens": 0,
@@ -167,7 +171,7 @@ def speculation_of(replies: list[ApiReply]) -> dict[str, Any]:
 async def merged(
     replies: list[ApiReply],
 ) -> AsyncGenerator[tuple[int, Chunk | None], None]:
-    """The chunks of all replies as they come; None before the first one of each."""
+    """The chunks of all replies as they come; None before the first of each: its prompt is known."""
     if len(replies) == 1:
         first = True
         async with aclosing(replies[0].chunks()) as chunks:
@@ -177,23 +181,35 @@ async def merged(
                     first = False
                 yield 0, chunk
         return
-    put, take = anyio.create_memory_object_stream[tuple[int, Chunk | None]](0)
+    came = asyncio.Queue[tuple[int, Chunk | None] | Exception | None](1)  # None: one has ended
 
-    async def read(index: int, out: MemoryObjectSendStream[tuple[int, Chunk | None]]) -> None:
-        first = True
-        async with out, aclosing(replies[index].chunks()) as chunks:
-            async for chunk in chunks:
-                if first:  # by now the prompt is known
-                    await out.send((index, None))
-                    first = False
-                await out.send((index, chunk))
+    async def read(index: int) -> None:
+        try:
+            async with aclosing(merged([replies[index]])) as chunks:
+                async for _, chunk in chunks:
+                    await came.put((index, chunk))
+        except Exception as error:
+            await came.put(error)
+        else:
+            await came.put(None)
 
-    async with anyio.create_task_group() as group, take:
-        async with put:
-            for index in range(len(replies)):
-                group.start_soon(read, index, put.clone())
-        async for item in take:
-            yield item
+    # No task group: who closes the generator early would close it inside of one.
+    reading = [asyncio.create_task(read(index)) for index in range(len(replies))]
+    try:
+        left = len(reading)
+        while left:
+            item = await came.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in reading:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait(reading)
 
 
 def round_of(chunk: Chunk) -> dict[str, Any]:

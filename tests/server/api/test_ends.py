@@ -168,6 +168,30 @@ async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
         writer.close()
 
 
+async def test_a_body_that_says_how_much_too_long_it_is_is_not_waited_for() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000000\r\n\r\n{{"
+        writer.write(head.encode())
+        assert b"413" in await reader.readline()
+        writer.close()
+
+
+async def test_refusals_of_the_api_are_errors_of_its_own_shape() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        status, told = await answered(stand.port, CHAT, hi(), "Origin: http://evil.example")
+        assert (status, json.loads(told)["error"]["code"]) == (403, "origin_not_allowed")
+        reader, writer = await asyncio.open_connection("127.0.0.1", stand.port)
+        asked = f"PUT {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        writer.write(asked.encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+    assert "405" in head.splitlines()[0] and "allow: POST" in head
+    assert "doesn't take PUT" in json.loads(body)["error"]["message"]
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/audio/transcriptions"])
 async def test_a_client_that_goes_in_the_middle_of_its_body_is_no_error(
     path: str, caplog: pytest.LogCaptureFixture

@@ -14,7 +14,7 @@ from specstream import Engine  # noqa: E402
 from specstream.engine.core.prompt import check_messages  # noqa: E402
 from specstream.types import RawPrompt, SamplingParams  # noqa: E402
 from tests.server.api.test_with_openai import HI, collect, served  # noqa: E402
-from tests.server.doubles import Stand  # noqa: E402
+from tests.server.doubles import Stand, wait_for  # noqa: E402
 
 
 @asynccontextmanager
@@ -118,6 +118,55 @@ async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_rea
         assert "".join(one for part in mine for one in part.logprobs.tokens) == text
         offsets = [at for part in mine for at in part.logprobs.text_offset]
         assert offsets == sorted(offsets) and offsets[0] == 0
+
+
+async def test_what_harnesses_slice_off_is_there_whatever_the_reply_is() -> None:
+    """They take the entries from the context's end to the last one, which is the reply's only token."""
+    async with Engine.load() as engine, served_by(engine) as client:
+        create = client.completions.create
+        asked: dict[str, Any] = {"model": "specstream", "temperature": 0, "logprobs": 1}
+        asked["echo"] = True
+        ended = [
+            (await create(**asked, prompt=text, max_tokens=1)).choices[0]
+            for text in ("I need a taxi.", "Thank you very much!", "The dog ran home.")
+        ]
+        silent = await create(**asked, prompt=["I need a taxi.", "A fox"], max_tokens=0)
+        async with await create(
+            **asked, prompt="I need a taxi.", max_tokens=0, stream=True
+        ) as stream:
+            parts = await collect(stream)
+        odd = (await create(**asked, prompt="\U0001f98a ok", max_tokens=2)).choices[0]
+        spelled = (await create(**asked, prompt=[0, 1, 2, 300, 301], max_tokens=1)).choices[0]
+    assert "stop" in {choice.finish_reason for choice in ended}, "an end is among them"
+    for choice in ended:
+        given = silent.choices[0].logprobs.tokens if "taxi" in choice.text else None
+        assert given is None or choice.logprobs.tokens[:-1] == given
+        assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs)
+    assert [choice.text for choice in silent.choices] == ["I need a taxi.", "A fox"]
+    assert {choice.finish_reason for choice in silent.choices} == {"length"}
+    assert silent.usage.completion_tokens == 0
+    assert "".join(part.choices[0].text for part in parts if part.choices) == "I need a taxi."
+    assert odd.text.startswith("\U0001f98a ok")
+    assert odd.logprobs.text_offset[-1] <= len(odd.text) and odd.logprobs.text_offset[1] == 0
+    assert spelled.logprobs.text_offset[:3] != [0, 0, 0]
+    assert spelled.text.startswith("".join(spelled.logprobs.tokens[:5]))
+    own = [top[token] for top, token in zip(odd.logprobs.top_logprobs, odd.logprobs.tokens) if top]
+    assert len(own) == len(odd.logprobs.tokens) - 1, "the token itself is always among them"
+
+
+async def test_a_client_that_leaves_several_streamed_replies_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(*["one two three four"] * 36) as (client, _, stand):
+        for _ in range(12):
+            stream = await client.completions.create(
+                model="scripted", prompt=["a", "b", "c"], stream=True
+            )
+            async for _part in stream:
+                break
+            await stream.close()
+        await wait_for(lambda: not stand.server.limit.clients)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 async def test_an_engine_without_a_tokenizer_takes_texts_only() -> None:
