@@ -30,7 +30,7 @@ def speech() -> bytes:
 
 @pytest.mark.slow
 @needs_ears
-@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("words", [pytest.param(False, marks=pytest.mark.nightly), True])
 async def test_whisper_passes(speech: bytes, words: bool) -> None:
     report = await check_recognizer(lambda: WhisperRecognizer(words=words), speech=speech)
     report.assert_passed()

@@ -130,6 +130,10 @@ class SamplingBody(Body):
         """
         named = {name: getattr(self, name) for name in _SAMPLING}
         chosen: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        if self.top_p == 0.0:  # the smallest set of tokens: the likeliest one
+            chosen |= {"top_p": 1.0, "temperature": 0.0}
+        if self.seed is not None and -(2**63) <= self.seed < 0:  # as OpenAI takes them
+            chosen["seed"] = self.seed + 2**63
         if self.stop is not None:
             chosen["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
         if self.logit_bias:

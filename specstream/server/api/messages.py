@@ -65,6 +65,8 @@ def tools_of(
     Raises:
         ApiError: a tool that is no function or badly described, or a choice that names none of them.
     """
+    if not given and choice not in ("auto", "none"):
+        raise ApiError(400, "a call is asked for, and there are no tools", param="tool_choice")
     if not given:
         return None
     made = list[Tool]()

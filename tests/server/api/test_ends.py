@@ -168,6 +168,18 @@ async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
         writer.close()
 
 
+async def test_values_that_openai_takes_are_taken() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        status, _ = await answered(stand.port, CHAT, hi(top_p=0, temperature=0.7, seed=-3))
+        assert status == 200
+        ((_, params),) = stand.engine.requests
+        assert (params.top_p, params.temperature) == (1.0, 0.0), "the likeliest token"
+        assert params.seed == 2**63 - 3
+        status, told = await answered(stand.port, CHAT, hi(tool_choice="required"))
+    assert (status, json.loads(told)["error"]["param"]) == (400, "tool_choice")
+
+
 async def test_a_body_that_says_how_much_too_long_it_is_is_not_waited_for() -> None:
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running():
