@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
+from statistics import median
 
 from specstream.drafting.policy.records import RoundTimes
 
@@ -15,48 +17,57 @@ _WINDOW = 6  # steps of one kind in a row; the first is no sample: a draft has t
 # Windows of the better kind between two trials of the other, at first and at most.
 _SOON, _LATE = 8, 64
 _MARGIN = 1.02  # by which drafts must be faster
-_MEMORY = 24  # steps
+_COMPARED = 5  # latest changes of kind that decide
+_MEMORY = 4  # windows
 
 
 class _Size:
-    """Steps of about so many requests."""
+    """Steps of about so many requests.
+
+    Windows are compared with their neighbours only, and the median of the latest comparisons decides:
+    what slows the whole machine for a while slows both kinds, and its beginning spoils one comparison.
+    """
 
     def __init__(self) -> None:
-        self._speed = {True: 0.0, False: 0.0}
-        self._samples = {True: 0, False: 0}
-        self._step = 0  # of the window
+        self._speeds = list[float]()  # of the window
+        self._last: tuple[bool, float] | None = None  # the window before, and its speed
+        self._ratios = deque[float](maxlen=_COMPARED)  # of drafts to none
+        self.plain = 1.0  # speed of steps without drafts; 1: not known yet
+        self._plain_windows = 0
         self._windows = self._kinds()
         self.drafts = next(self._windows)
 
     def _kinds(self) -> Iterator[bool]:
         """Yield for each window whether its steps have drafts."""
         yield from (True, False, True, False)
-        apart, before = _SOON, self._better
+        apart = _SOON
         while True:
             better = self._better
-            apart = min(2 * apart, _LATE) if better == before else _SOON
             for _ in range(apart):
                 yield better
             yield not better
-            before = better
+            yield better
+            agreed = all((ratio > _MARGIN) is better for ratio in list(self._ratios)[-2:])
+            apart = min(2 * apart, _LATE) if agreed and self._better is better else _SOON
 
     @property
     def _better(self) -> bool:
-        return self._speed[True] > _MARGIN * self._speed[False]
-
-    @property
-    def plain(self) -> float:
-        """The speed of steps without drafts, 1 if it isn't known yet."""
-        return self._speed[False] if self._samples[False] else 1.0
+        return median(self._ratios) > _MARGIN
 
     def observe(self, speed: float) -> None:
         """Take the speed of a step of the kind that ``drafts`` names."""
-        self._step += 1
-        if self._step > 1:
-            samples = self._samples[self.drafts] = min(self._samples[self.drafts] + 1, _MEMORY)
-            self._speed[self.drafts] += (speed - self._speed[self.drafts]) / samples
-        if self._step == _WINDOW:
-            self._step, self.drafts = 0, next(self._windows)
+        self._speeds.append(speed)
+        if len(self._speeds) < _WINDOW:
+            return
+        speed, self._speeds = median(self._speeds[1:]), []
+        if self._last is not None and self._last[0] is not self.drafts:
+            with_drafts, without = (speed, self._last[1]) if self.drafts else (self._last[1], speed)
+            self._ratios.append(with_drafts / without)
+        self._last = self.drafts, speed
+        if not self.drafts:
+            self._plain_windows = min(self._plain_windows + 1, _MEMORY)
+            self.plain += (speed - self.plain) / self._plain_windows
+        self.drafts = next(self._windows)
 
 
 class Load:

@@ -49,6 +49,21 @@ def test_a_change_is_found() -> None:
     assert kinds[3000:].count(True) > 900
 
 
+@pytest.mark.parametrize("begin", range(600, 700, 7))
+@pytest.mark.parametrize(("gain", "drafts"), [(0.85, False), (1.2, True)])
+def test_a_machine_that_is_slow_for_a_while_changes_no_choice(
+    begin: int, gain: float, drafts: bool
+) -> None:
+    """Other work slows steps of both kinds, from any moment on and for as long as it likes."""
+    load, kinds = Load(), list[bool]()
+    for step in range(1400):
+        kind = load.drafts(16)
+        slow = 2.5 if begin <= step < begin + 120 else 1.0
+        load.observe(16, 16, 10.0 * slow / (gain if kind else 1.0), 10.0)
+        kinds.append(kind)
+    assert kinds[begin : begin + 400].count(drafts) > 0.85 * 400
+
+
 def test_sizes_are_judged_apart() -> None:
     load = Load()
     run(load, 300, lambda step: 0.7, requests=16)
