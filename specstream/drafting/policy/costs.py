@@ -52,7 +52,7 @@ class _Size:
 
     @property
     def _better(self) -> bool:
-        return median(self._ratios) > _MARGIN
+        return bool(self._ratios) and median(self._ratios) > _MARGIN
 
     def observe(self, speed: float) -> None:
         """Take the speed of a step of the kind that ``drafts`` names."""
@@ -89,7 +89,7 @@ class Load:
             ms: Its duration.
             plain_ms: What one without drafts takes by estimate: makes sizes of one group comparable.
         """
-        if requests > _FEW and ms > 0.0:
+        if requests > _FEW and ms > 0.0 and plain_ms > 0.0:
             self._size(requests).observe(tokens / requests * plain_ms / ms)
 
     def plain(self, requests: int) -> float:

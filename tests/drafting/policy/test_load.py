@@ -77,6 +77,7 @@ def test_a_step_that_took_no_time_is_no_sample() -> None:
     load = Load()
     for _ in range(100):
         load.observe(16, 16, 0.0, 10.0)
+        load.observe(16, 16, 10.0, 0.0)
         assert load.drafts(16)
 
 
