@@ -67,7 +67,7 @@ class Agent:
             `specstream.stages.AudioMark`): a mark's name or object; None: none.
         avatar: An avatar's name, object or stage; None: none.
         prompts: A prompt adapter's name, object or stage; None: none.
-        recognizer: A recogniser's name or object, or `Ears`; None: the agent is typed to.
+        ears: A recogniser's name or object, or `Ears`; None: the agent is typed to.
         turns: A turn detector's name or object; ``"auto"``: ``smart-turn`` if it was pulled, else
             ``silero``.
         echo: Takes the agent's own voice out of what it hears: an echo canceller's name or object;

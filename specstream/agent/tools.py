@@ -141,18 +141,14 @@ class ToolCalls:
 
     async def _run(self, running: _Running) -> None:
         assert running.tool is not None
-        status: ToolStatus = "completed"
+        status: ToolStatus = "timed_out"
+        result = f"error: no result within {running.tool.timeout_s:g} s"
         try:
-            with anyio.fail_after(running.tool.timeout_s):
-                made = await _called(running.tool.run, json.loads(running.call.arguments))
-            result = _text_of(made)
-        except TimeoutError:
-            status, result = "timed_out", f"error: no result within {running.tool.timeout_s:g} s"
+            with anyio.move_on_after(running.tool.timeout_s):
+                status, result = await _outcome(running.tool, running.call)
         except asyncio.CancelledError:
             await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
             return
-        except Exception as error:
-            status, result = "failed", f"error: {type(error).__name__}: {first_line(error)}"
         await self._end(running, status, result)
 
     async def _end(self, running: _Running, status: ToolStatus, result: str) -> None:
@@ -261,6 +257,19 @@ class ToolCalls:
         for one in self._calls:
             if one.task is not None:
                 one.task.cancel()
+
+
+async def _outcome(tool: AgentTool, call: ToolCall) -> tuple[ToolStatus, str]:
+    """Run a tool; whatever it raises is its failure, but for a cancel that comes from here."""
+    try:
+        return "completed", _text_of(await _called(tool.run, json.loads(call.arguments)))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return "failed", f"error: {type(error).__name__}: {first_line(error)}"
+    except (Exception, SystemExit) as error:
+        return "failed", f"error: {type(error).__name__}: {first_line(error)}"
 
 
 async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -246,6 +246,33 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
     assert roles(agent)[-1] == ("assistant", "Well.")
 
 
+async def test_what_a_tool_ends_itself_with_is_its_failure_and_no_cancel() -> None:
+    """Nobody spoke, so the call is answered; and a model's call ends no program."""
+
+    async def gives_up() -> str:
+        work = asyncio.ensure_future(asyncio.sleep(5))
+        work.cancel()
+        await work
+        return ""
+
+    def leaves() -> None:
+        raise SystemExit(3)
+
+    def waits() -> None:
+        raise TimeoutError("db did not answer")
+
+    named = {"gives_up": gives_up, "leaves": leaves, "waits": waits}
+    calls = [call(name, f"call_{at}") for at, name in enumerate(named)]
+    engine = scripted(calling("", *calls), "Well.")
+    async with agent_of(engine, *(tool(run, name) for name, run in named.items())) as agent:
+        events = await asked(agent, "Go.")
+        results = [content for role, content in roles(agent) if role == "tool"]
+    assert results[0].startswith("error: CancelledError")
+    assert results[1:] == ["error: SystemExit: 3", "error: TimeoutError: db did not answer"]
+    assert {item.status for item in made(events, ToolEnded)} == {"failed"}
+    assert roles(agent)[-1] == ("assistant", "Well.")
+
+
 async def test_calls_are_bounded_in_number_and_in_a_row() -> None:
     running, most = 0, 0
 
