@@ -13,18 +13,16 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, get_args
 
-from websockets.exceptions import ConnectionClosed
-
 import specstream.realtime.events as ev
 from specstream.client.dial import READY_S
+from specstream.client.exchange import Exchange, Reply
 from specstream.client.resume import RESUME_S, ClientSocket, resuming
-from specstream.errors import ConnectionFailed, ProtocolError, RequestError
+from specstream.errors import ProtocolError, RequestError
 from specstream.realtime.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -39,11 +37,10 @@ from specstream.realtime.client_events import (
     TextPreview,
     ToolCalled,
     ToolDelta,
-    translate,
 )
 from specstream.realtime.items import setting_of
 from specstream.realtime.settings import OwnEvent, Sampling
-from specstream.realtime.wire import MAX_EVENT, new_id
+from specstream.realtime.wire import MAX_EVENT
 from specstream.types import SamplingParams, ToolCall, template_kwargs
 
 __all__ = [
@@ -66,184 +63,13 @@ __all__ = [
 ]
 
 
-class Exchange:
-    """Sends client events of at most ``max_size`` bytes and receives server events over one socket.
-
-    Attributes:
-        reply: The latest reply that was requested.
-        unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
-    """
-
-    def __init__(self, socket: ClientSocket, max_size: int = MAX_EVENT) -> None:
-        self._socket, self._max_size = socket, max_size
-        self.reply: Reply | None = None
-        self.unanswered: list[str] = []
-
-    async def settle(self) -> None:
-        """End the reply under way, so that the next events answer the next request."""
-        if self.reply is not None and self.reply.under_way:
-            await self.reply.cancel()
-            async for _ in self.reply:
-                pass
-
-    async def ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
-        """End the reply under way, send an event and return the server's event of type ``answer``.
-
-        Raises:
-            RequestError: the server refused the event.
-        """
-        await self.settle()
-        event_id = await self.send(type, **fields)
-        while (event := await self.receive()).type != answer:
-            _raise_if_about(event, event_id)
-        return event
-
-    async def send(self, type: str, **fields: Any) -> str:
-        """Send an event; returns its id.
-
-        Raises:
-            RequestError: the event can't be sent; the connection stays usable.
-            ConnectionFailed: the connection broke.
-        """
-        event_id = new_id("client")
-        frame = _frame({"type": type, "event_id": event_id, **fields}, self._max_size)
-        try:
-            await self._socket.send(frame)
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-        return event_id
-
-    async def receive(self) -> ev.ServerEvent:
-        """Return the server's next event. Cancelling the call loses no event.
-
-        Raises:
-            ConnectionFailed: the connection broke.
-            ProtocolError: the frame is no event.
-        """
-        try:
-            return ev.parse_server_event(await self._socket.recv())
-        except ConnectionClosed as error:
-            raise ConnectionFailed(f"the server closed the connection: {error}") from error
-
-
-class Reply:
-    """One reply: iterate over its events. The last one is `Done`.
-
-    The request is sent when the iteration begins. Leaving the iteration early leaves the reply
-    running: call `RealtimeClient.cancel`, ask something else, or leave the client's block.
-    Cancelling a step of the iteration loses no event.
-
-    Raises:
-        RequestError: the server refused the request, or it can't be sent.
-        ConnectionFailed: the connection broke.
-    """
-
-    def __init__(self, exchange: Exchange, text: str | None, asked: dict[str, Any]) -> None:
-        self._exchange, self._text, self._asked = exchange, text, asked
-        self._item_id = new_id("item")
-        self._event_ids: tuple[str, ...] = ()
-        self._cancelled = False
-        self._ended = False
-
-    @property
-    def under_way(self) -> bool:
-        """Whether the reply was requested and has not ended."""
-        return bool(self._event_ids) and not self._ended
-
-    async def cancel(self) -> None:
-        """See `RealtimeClient.cancel`."""
-        self._cancelled = True
-        if self.under_way:
-            await self._exchange.send("response.cancel")
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RealtimeEvent:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            if not self._event_ids:
-                await self._ask()
-            while (event := self._take(await self._exchange.receive())) is None:
-                pass
-        except (ConnectionFailed, ProtocolError):
-            self._ended = True
-            raise
-        if isinstance(event, Done):
-            self._ended = True
-            if event.status == "failed" and event.item_id is None:
-                self._unanswered()
-        return event
-
-    def _unanswered(self) -> None:
-        if self._text is not None:
-            self._exchange.unanswered.append(self._item_id)
-
-    async def _ask(self) -> None:
-        exchange = self._exchange
-        await exchange.settle()
-        while exchange.unanswered:
-            await exchange.send("conversation.item.delete", item_id=exchange.unanswered[-1])
-            exchange.unanswered.pop()
-        exchange.reply = self
-        said: tuple[str, ...] = ()
-        try:
-            if self._text is not None:
-                content = [{"type": "input_text", "text": self._text}]
-                item = {"type": "message", "role": "user", "id": self._item_id, "content": content}
-                said = (await exchange.send("conversation.item.create", item=item),)
-            asked = await exchange.send("response.create", response=self._asked)
-        except RequestError:
-            self._ended = True
-            if said:
-                self._unanswered()
-            raise
-        self._event_ids = (*said, asked)
-        if self._cancelled:
-            await self.cancel()  # called while the request was being sent
-
-    def _take(self, event: ev.ServerEvent) -> RealtimeEvent | None:
-        """Translate the event for the reader; None for an event that the reader does not get."""
-        if isinstance(event, ev.ErrorEvent) and self._event_ids:
-            if event.error.event_id == self._event_ids[-1]:
-                self._ended = True  # if only the item was refused, the response goes on
-                self._unanswered()
-            for event_id in self._event_ids:
-                _raise_if_about(event, event_id)
-        return translate(event)
-
-
-def _frame(event: dict[str, Any], max_size: int) -> str:
-    """Write an event as JSON that the server can read: it would close the connection at a longer frame.
-
-    Raises:
-        RequestError: a value that JSON doesn't have, text that is not Unicode, or too much of it.
-    """
-    try:
-        frame = json.dumps(event, ensure_ascii=False, allow_nan=False)
-        size = len(frame.encode())
-    except UnicodeEncodeError:
-        raise RequestError("a text to be sent is not valid Unicode: half a surrogate") from None
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"this can't be sent as JSON: {error}") from None
-    if size > max_size:
-        raise RequestError(f"{event['type']} has {size} bytes; {max_size} may be sent: shorten it")
-    return frame
-
-
-def _raise_if_about(event: ev.ServerEvent, event_id: str) -> None:
-    if isinstance(event, ev.ErrorEvent) and event.error.event_id == event_id:
-        raise RequestError(f"the server refused: {event.error.message} ({event.error.code})")
-
-
 DEFAULT_EVENTS: tuple[OwnEvent, ...] = tuple(e for e in get_args(OwnEvent) if e != "preview")
 
 
 class RealtimeClient:
     """One conversation with a server: one reply at a time, read by one task.
 
-    Made by `connect`. Another task may call `cancel` while one reads.
+    Made by `connect`. Every task may call `cancel`, `update`, `truncate` and `add_result` meanwhile.
 
     Attributes:
         session: All settings of the session.
@@ -310,7 +136,8 @@ class RealtimeClient:
     async def update(self, **session: Any) -> dict[str, Any]:
         """Change settings of the session, by their wire names; returns all settings.
 
-        Only between replies. ``tools`` may be `specstream.Tool` objects.
+        They hold from the next reply on; one under way goes on and can be read to its end.
+        ``tools`` may be `specstream.Tool` objects.
 
         Raises:
             RequestError: the server refuses a value (then nothing is changed), or can't serve a setting

@@ -20,7 +20,9 @@ from specstream.client.client import (
     Problem,
     PromptDelta,
     RealtimeClient,
+    RealtimeEvent,
     RealtimeReport,
+    Reply,
     TextDelta,
 )
 from specstream.errors import (
@@ -123,6 +125,63 @@ async def test_asking_again_ends_a_reply_that_was_left() -> None:
         gate.open()
         assert text_of(await read(client.respond("And?", audio=False))) == "five."
         assert stand.server.counters.responses == {"cancelled": 1, "completed": 1}
+
+
+@pytest.mark.parametrize("by_another_task", [False, True])
+async def test_settings_change_while_a_reply_is_read_and_none_of_it_is_lost(
+    by_another_task: bool,
+) -> None:
+    gate = Gate(shut=False)
+    engine = ScriptedEngine(["Hello there.", "one two three four."], gate=gate)
+    async with Stand(engine).python() as client, anyio.create_task_group() as tasks:
+        spoken = await read(client.respond("Before"))
+        item_id = end_of(spoken).item_id
+        assert item_id is not None
+        gate.shut(after=2)
+        reply = client.respond("Hi", audio=False)
+        events = [await anext(reply)]
+        changed = anyio.Event()
+
+        async def change() -> None:
+            assert (await client.update(instructions="Be brief."))["instructions"] == "Be brief."
+            with pytest.raises(RequestError, match="nonsense"):
+                await client.update(nonsense=1)
+            await client.truncate(item_id, heard_ms=0)
+            changed.set()
+
+        if by_another_task:
+            tasks.start_soon(change)
+            tasks.start_soon(_read_on, reply, events)
+            await changed.wait()
+        else:
+            await change()
+        gate.open()
+        if not by_another_task:
+            await _read_on(reply, events)
+    assert text_of(events) == "one two three four."
+    assert end_of(events).status == "completed"
+
+
+async def _read_on(reply: Reply, events: list[RealtimeEvent]) -> None:
+    events += [event async for event in reply]
+
+
+async def test_a_change_ends_no_reply_that_was_left_and_what_it_keeps_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specstream.client.exchange._MOST_KEPT", 2)
+    gate = Gate(shut=False)
+    stand = Stand(ScriptedEngine(["one two three four five six.", "seven."], gate=gate))
+    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+        gate.shut(after=2)
+        async for _ in client.respond("Hi", audio=False):
+            break
+        gate.open()
+        await wait_for(lambda: stand.server.counters.responses == {"completed": 1})
+        with pytest.raises(RequestError, match="read it meanwhile"):
+            for _ in range(10):
+                await client.update(instructions="Be brief.")
+        assert text_of(await read(client.respond("And?", audio=False))) == "seven."
 
 
 async def test_what_was_not_heard_is_forgotten() -> None:
