@@ -241,7 +241,8 @@ class Agent:
     async def say(self, text: str) -> None:
         """Ask the agent something, in writing; replies come in the order of questions.
 
-        Waits while 8 questions are queued. If this is cancelled, the question is not asked.
+        What the user says aloud is answered before typed questions that wait, which wait until the
+        user has finished. Waits while 8 questions are queued. If this is cancelled, the question is not asked.
 
         Raises:
             RequestError: the agent is not running, `finish` was called, or ``text`` is no text.

@@ -26,8 +26,11 @@ class ToolResults:
 class Questions:
     """A queue of at most 8 questions, and the newest guess at the next one. For a single reader.
 
+    Spoken questions go before typed ones, and the rest of one that waits is joined to its beginning.
+
     Args:
-        quiet: Whether the user says nothing now: results of tools wait for that.
+        quiet: Whether the user says nothing now: typed questions and results of tools wait for that,
+            as the user's next word would end their answers.
 
     Attributes:
         calls: The calls whose results are to be answered when nobody asks anything.
@@ -44,13 +47,25 @@ class Questions:
 
     async def ask(self, question: Question) -> None:
         """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued."""
-        while len(self._asked) >= _MAX_ASKED and not self._closed:
+        while self._full and not self._closed:
             await self._changed.wait()
         if not self._closed:
-            self._asked.append(question)
+            self._queue(question)
             if self._guess is not None and self._guess.turn == question.turn:
                 self._guess = None
             self._changed.notify()
+
+    def _queue(self, question: Question) -> None:
+        asked = self._asked
+        spoken = sum(one.turn is not None for one in asked)
+        if question.turn is None:
+            asked.append(question)
+        elif question.resumes and spoken:
+            first = asked[spoken - 1]
+            text = f"{first.text} {question.text}"
+            asked[spoken - 1] = Question(text, question.turn, first.resumes)
+        else:
+            asked.insert(spoken, question)
 
     def close(self) -> None:
         """Accept no more questions; those in the queue can still be read. Idempotent."""
@@ -68,6 +83,10 @@ class Questions:
         if self._said is not None and turn in (None, self._said.turn):
             self._said = self._guess = None
             self._changed.notify()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._asked) >= _MAX_ASKED
 
     @property
     def waiting(self) -> bool:
@@ -88,11 +107,12 @@ class Questions:
         After `close` calls that still run are waited for. Cancelling the call loses nothing.
         """
         while True:
-            if self._asked:
+            quiet = self._quiet()
+            if self._asked and (self._asked[0].turn is not None or quiet or self._full):
                 question = self._asked.popleft()
                 self._changed.notify()
                 return question
-            if self.calls is not None and self.calls.due and self._quiet():
+            if self.calls is not None and self.calls.due and quiet:
                 return ToolResults()
             if self._closed and not (self.calls is not None and self.calls.running):
                 return None
@@ -107,7 +127,7 @@ class Questions:
         Also returns the question that decided it, if one did. Cancelling the call loses nothing.
         """
         while True:
-            if self._asked:
+            if self._asked and (self._asked[0].turn is not None or self._full):
                 first = self._asked[0]
                 if first != Question(guess.text, guess.turn):
                     return False, first

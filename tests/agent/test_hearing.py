@@ -16,6 +16,7 @@ from specstream.agent.hearing import Echo
 from specstream.errors import AdapterFailed, AdapterUnavailable, RequestError
 from specstream.listening.events import ListeningFailed, TurnHeard, TurnLost
 from specstream.listening.resampler import Resampler
+from specstream.testing import ScriptedEngine
 from specstream_adapters.ears import speexdsp
 from specstream_adapters.ears.speexdsp import SpeexCanceller
 from tests.support.rooms import RATE, Room
@@ -155,6 +156,36 @@ async def test_a_reply_that_begins_while_somebody_speaks_waits_for_them() -> Non
         await anyio.sleep(5)
         assert room.sound.ms == 2000
     assert [e.asked for e in room.made(ReplyStarted)] == ["Tell me"]
+
+
+async def test_a_typed_question_that_waits_is_answered_after_words_that_interrupt() -> None:
+    room = Room(["Wait a moment please."], engine=ScriptedEngine([TEXT, "Two.", "Three."]))
+    async with room.talking() as agent:
+        await agent.say("One?")
+        await agent.say("Two?")
+        await anyio.sleep(0.5)
+        await room.speak(400)
+        await room.speak(600, silence=True)
+        await anyio.sleep(5)
+    asked = ["Wait a moment please.", "Two.", "Two?", "Three."]
+    assert room.told() == ["One?", first(2), *asked]
+    assert all(ended.outcome.complete for ended in room.made(ReplyEnded)[1:])
+
+
+async def test_a_full_queue_of_typed_questions_holds_up_no_listener() -> None:
+    room = Room(["Wait a moment please.", "Go on."], engine=ScriptedEngine([TEXT]))
+    async with room.talking() as agent, anyio.create_task_group() as tasks:
+        for number in range(12):
+            tasks.start_soon(agent.say, f"{number}?")
+        await anyio.sleep(0.5)
+        for _ in range(2):
+            await room.speak(400)
+            await room.speak(3000, silence=True)
+        await anyio.sleep(60)
+    asked = [e.asked for e in room.made(ReplyStarted)]
+    assert sorted(asked) == sorted(
+        [f"{n}?" for n in range(12)] + ["Wait a moment please.", "Go on."]
+    )
 
 
 async def test_a_recogniser_that_hangs_costs_a_turn_and_the_reply_goes_on() -> None:

@@ -88,3 +88,18 @@ async def test_a_typed_question_stays_what_it_is() -> None:
         told = room.told()
     assert told[0] == "Hello." and told[-2:] == [PARTS[1], "At nine."]
     assert first(0) in ("", told[1]) or TEXT.startswith(told[1])
+
+
+@pytest.mark.parametrize("at_s", [0.1, 0.5, 0.75])
+async def test_a_typed_question_keeps_no_spoken_one_from_being_joined(at_s: float) -> None:
+    """It comes during the first part, in the pause and during the second."""
+    room = Room(PARTS, engine=ScriptedEngine([TEXT, "At nine.", "Two."]))
+    async with room.talking() as agent, anyio.create_task_group() as tasks:
+
+        async def type_() -> None:
+            await anyio.sleep(at_s)
+            await agent.say("One and one?")
+
+        tasks.start_soon(type_)
+        await ask(room, 400)
+    assert room.told() == [WHOLE, "At nine.", "One and one?", "Two."]
