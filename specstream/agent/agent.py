@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from specstream.agent.hearing import Echo, Hearing
-from specstream.agent.parts import check_options, make_parts, playout_of
+from specstream.agent.parts import check_names, check_options, make_parts, playout_of
 from specstream.agent.talking import Talking
 from specstream.agent.tools import AgentTool
+from specstream.config import EngineConfig
+from specstream.engine.core.prompt import checked_text
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.engine.protocol import EngineCapabilities, TextEngine
@@ -111,6 +114,7 @@ class Agent:
         meanwhile: str = "",
         **options: Any,
     ) -> None:
+        check_names(options, [*EngineConfig.model_fields, *inspect.signature(Agent).parameters])
         if isinstance(engine, str) and "://" in engine and draft is None and not options:
             self._own: Engine | OpenAIEngine | None = OpenAIEngine(
                 engine, None if target is None else str(target)
@@ -119,7 +123,8 @@ class Agent:
             raise ConfigError("give the agent a running engine, or what to load, not both")
         else:
             self._own = Engine.load(target, draft, **options) if engine is None else None
-        check_options(self._own or engine, sample_rate, system, params, preempt)
+        told = {"system": system, "params": params, "preempt": preempt, "meanwhile": meanwhile}
+        check_options(self._own or engine, sample_rate, echo, tools=tools, **told)
         self._given = None if isinstance(engine, str) else engine
         self._listening = listening
         self._sample_rate = sample_rate
@@ -241,15 +246,16 @@ class Agent:
     async def say(self, text: str) -> None:
         """Ask the agent something, in writing; replies come in the order of questions.
 
-        What the user says aloud is answered before typed questions that wait, which wait until the
-        user has finished. Waits while 8 questions are queued. If this is cancelled, the question is not asked.
+        Typed questions wait until the user has finished, and for the answer to what was said aloud.
+        The call waits while 8 questions are queued. If it is cancelled, the question is not asked.
 
         Raises:
-            RequestError: the agent is not running, `finish` was called, or ``text`` is no text.
+            RequestError: the agent is not running, `finish` was called, or ``text`` is no text or empty.
         """
         self._check()
-        if not isinstance(text, str):
-            raise RequestError(f"say a text, not {text!r}")
+        if not isinstance(text, str) or not text.strip():
+            raise RequestError(f"say a text, not {text!r:.80}")
+        checked_text(text, "what is said")
         assert self._talking is not None
         await self._talking.questions.ask(Question(text))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from specstream.checks import meant
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import EchoCanceller
@@ -31,7 +32,7 @@ from specstream.stages.pipeline import Hold, Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 from specstream.types import Phrase, SamplingParams, Span, SpeechBuffer
 
-__all__ = ["AgentParts", "FirstPhrase", "check_options", "make_parts", "playout_of"]
+__all__ = ["AgentParts", "FirstPhrase", "check_names", "check_options", "make_parts", "playout_of"]
 
 
 class FirstPhrase:
@@ -112,11 +113,37 @@ class AgentParts:
     closed: tuple[Any, ...]
 
 
-def check_options(engine: Any, sample_rate: Any, system: Any, params: Any, preempt: Any) -> None:
+_RENAMED = {"prompt": "prompts", "recognizer": "ears"}
+
+
+def check_names(options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of an agent's options.
+
+    Raises:
+        ConfigError: names the first that isn't ``known``, and the one that may be meant.
+    """
+    known = frozenset(known)
+    for name in options:
+        if name not in known:
+            hint = f"; it is {_RENAMED[name]}" if name in _RENAMED else meant(name, known)
+            raise ConfigError(f"an agent has no option {name}{hint}")
+
+
+_EXPECTED: dict[str, tuple[Any, str]] = {
+    "system": (str | None, "a text"),
+    "params": (SamplingParams | None, "SamplingParams(...)"),
+    "preempt": (Preempt | None, "a Preempt, such as Preempt()"),
+    "tools": (list | tuple, "a list, such as [get_weather]"),
+    "meanwhile": (str, "a text"),
+}
+
+
+def check_options(engine: Any, sample_rate: Any, echo: Any, **others: Any) -> None:
     """Check those arguments of an agent that aren't parts to be made.
 
     Raises:
         ConfigError: names the argument that is wrong.
+        AdapterUnavailable: ``echo`` is the name of no canceller.
     """
     if engine is not None and not hasattr(engine, "session"):
         raise ConfigError(
@@ -126,12 +153,12 @@ def check_options(engine: Any, sample_rate: Any, system: Any, params: Any, preem
         raise ConfigError(
             f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not {sample_rate!r}"
         )
-    if not isinstance(system, str | None):
-        raise ConfigError(f"system must be a text, not {system!r}")
-    if not isinstance(params, SamplingParams | None):
-        raise ConfigError(f"params must be SamplingParams(...), not {params!r:.80}")
-    if not isinstance(preempt, Preempt | None):
-        raise ConfigError(f"preempt must be a Preempt, such as Preempt(), not {preempt!r}")
+    if isinstance(echo, str) and echo not in ("auto", *adapter_names("echo")):
+        load_adapter("echo", echo)  # raises
+    for name, value in others.items():
+        expected, described = _EXPECTED[name]
+        if not isinstance(value, expected):
+            raise ConfigError(f"{name} must be {described}, not {value!r:.80}")
 
 
 async def make_parts(

@@ -72,6 +72,7 @@ class Talking:
         self._ledger = ledger
         self._tell = tell
         self._replies = 0
+        self._asked = ""  # what the reply under way answers
         self._last: tuple[int, Question | None] = (0, None)  # and where it is in the history
         self._interrupted = self._wordless = False  # of the last reply
         self._answered = False  # whether the last question's was heard to its end
@@ -98,9 +99,8 @@ class Talking:
         question: Question | None = None
         self._interrupted = self._wordless = False
         if isinstance(asked, ToolResults):
-            self.calls.deliver(self._session)
-            await self._reply("", self._turn(None))
-            await self._answer_results("")
+            await self._reply(self.calls.deliver(self._session), self._turn(None))
+            await self._answer_results()
         elif isinstance(asked, Question):
             question = asked
         elif not self.calls.pending and self._ledger.begins(asked):
@@ -110,7 +110,7 @@ class Talking:
             self.calls.asked(self._session)
             self._last, self._answered = (len(self._session.messages), question), False
             await self._reply(question.text, self._turn(question))
-            await self._answer_results(question.text)
+            await self._answer_results()
 
     def _whole(self, question: Question) -> Question:
         """A question with its first part, if it is the rest of one that was taken for a whole.
@@ -132,19 +132,23 @@ class Talking:
     async def _reply(self, asked: str, made: AbstractAsyncContextManager[Turn[Any]]) -> None:
         """Give one reply; the calls in it run from when they are written."""
         with turn_span(self._replies) as attributes:
-            await self._tell("agent", ReplyStarted(self._replies, asked))
+            await self._started(asked)
             async with self._errors_told():
                 async with made as turn:
                     await self._follow(turn)
                 await self._over(turn, attributes)
         self._record()
 
+    async def _started(self, asked: str) -> None:
+        self._asked = asked
+        await self._tell("agent", ReplyStarted(self._replies, asked))
+
     def _record(self) -> None:
         self.calls.record(self._session)
         if self._interrupted:
             self.calls.interrupted()
 
-    async def _answer_results(self, asked: str) -> None:
+    async def _answer_results(self) -> None:
         """Answer results of tools, and those of the answer's calls, until the user says something."""
         for left in range(_MOST_ANSWERS, 0, -1):
             if self._wordless and self._meanwhile:
@@ -156,7 +160,7 @@ class Talking:
             await self._calls_end()
             if self.questions.waiting or self._interrupted or not self.calls.fresh:
                 return
-            self.calls.deliver(self._session)
+            asked = self.calls.deliver(self._session)
             await self._reply(asked, self._turn(None, last=left == 1))
         self.calls.give_up()  # a model that goes on although it was told of no tools
 
@@ -202,7 +206,7 @@ class Talking:
                     await self._over(turn, attributes)
             if hold.released:
                 self._record()
-                await self._answer_results(guess.text)
+                await self._answer_results()
             else:
                 attributes["abandoned"] = True
                 self._abandoned(guess, turn)
@@ -256,7 +260,7 @@ class Talking:
         if self._session.messages != prompt:  # somebody has edited the history
             return asked
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
-        await self._tell("agent", ReplyStarted(self._replies, guess.text))
+        await self._started(guess.text)
         question = Question(guess.text, guess.turn)
         self._last, self._answered = (len(self._session.messages), question), False
         hold.release()
@@ -293,7 +297,7 @@ class Talking:
                     ended = len(ToolCall.collect(deltas))
                     deltas += item.tool_calls
                     for call in ToolCall.collect(deltas)[ended:]:
-                        await self.calls.begin(call)
+                        await self.calls.begin(call, self._asked)
         finally:
             self.turn = None
 

@@ -77,6 +77,7 @@ class AgentTool:
 class _Running:
     call: ToolCall
     tool: AgentTool | None
+    asked: str  # the question in whose reply the call is
     task: asyncio.Task[None] | None = None
     result: str | None = None
     message: Message | None = None  # the call's result in the history
@@ -108,9 +109,9 @@ class ToolCalls:
         self._asked: OrderedDict[tuple[str, str], int] = OrderedDict()  # for consent, in which turn
         self._turn = 0
 
-    async def begin(self, call: ToolCall) -> None:
-        """Run a call that the model has written, as a task."""
-        running = _Running(call, self._tools.get(call.name))
+    async def begin(self, call: ToolCall, asked: str) -> None:
+        """Run a call that the model has written in reply to a question, as a task."""
+        running = _Running(call, self._tools.get(call.name), asked)
         self._calls.append(running)
         await self._tell("agent", ToolStarted(call))
         status, why = self._refusal(running)
@@ -152,7 +153,7 @@ class ToolCalls:
         await self._end(running, status, result)
 
     async def _end(self, running: _Running, status: ToolStatus, result: str) -> None:
-        running.result = result
+        running.result = result = _whole(result)
         if running.message is not None and not running.late:
             running.message["content"] = result
         self._changed()
@@ -234,13 +235,17 @@ class ToolCalls:
         """The user has said something, and no call is pending."""
         self._turn += 1
 
-    def deliver(self, session: BaseSession[Any]) -> None:
+    def deliver(self, session: BaseSession[Any]) -> str:
         """Make the results that have come a part of what the next reply answers.
+
+        Returns the question that the last of them came from; "" without one.
 
         One whose place in the history lies behind is called again at its end, under another id:
         templates and servers take a result only after its call.
         """
+        asked = ""
         for one in [one for one in self._calls if one.result is not None]:
+            asked = one.asked
             self._calls.remove(one)
             if one.late:
                 again = replace(one.call, id=f"call_{uuid.uuid4().hex[:12]}")
@@ -251,6 +256,7 @@ class ToolCalls:
                 }
                 session.messages.append(made)
                 session.add_result(again, str(one.result))
+        return asked
 
     def close(self) -> None:
         """Cancel all calls."""
@@ -280,6 +286,11 @@ async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         lambda: run(*bound.args, **bound.kwargs), abandon_on_cancel=True
     )
     return await made if inspect.isawaitable(made) else made
+
+
+def _whole(text: str) -> str:
+    """Replace half surrogates, which no tokenizer takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _text_of(made: object) -> str:

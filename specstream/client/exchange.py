@@ -78,6 +78,10 @@ class Exchange:
             self._asked.remove(asked)
             raise
         while asked.answered is None:
+            if len(self._kept) >= _MOST_KEPT:
+                raise RequestError(
+                    f"{_MOST_KEPT} events of the reply came before the answer: read it meanwhile"
+                )
             async with self._reading:
                 if asked.answered is None and not self._answers(event := await self._read()):
                     self._keep(event)
@@ -94,13 +98,8 @@ class Exchange:
 
     def _keep(self, event: ev.ServerEvent) -> None:
         read_later = self.reply is not None and self.reply.under_way
-        if not read_later and not isinstance(event, ev.ErrorEvent):
-            return
-        if len(self._kept) >= _MOST_KEPT:
-            raise RequestError(
-                f"{_MOST_KEPT} events of the reply came before the answer: read it meanwhile"
-            )
-        self._kept.append(event)
+        if read_later or isinstance(event, ev.ErrorEvent):
+            self._kept.append(event)
 
     async def send(self, type: str, **fields: Any) -> str:
         """Send an event; returns its id.

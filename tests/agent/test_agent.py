@@ -171,6 +171,10 @@ async def test_an_agent_that_was_not_entered_says_so() -> None:
     async with agent:
         with pytest.raises(RequestError, match="say a text, not 5"):
             await agent.say(5)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="say a text, not ' '"):
+            await agent.say(" ")
+        with pytest.raises(RequestError, match="what is said is not valid Unicode"):
+            await agent.say("\ud800")
 
 
 async def test_an_agent_without_ears_hears_nothing() -> None:

@@ -178,7 +178,7 @@ async def test_a_question_while_a_tool_runs_is_answered_first() -> None:
         agent.finish()
         events = await reading
     starts = [event for event in events if isinstance(event.item, ReplyStarted)]
-    assert [event.item.asked for event in starts] == ["Weather?", "Hello?", ""]  # type: ignore[attr-defined]
+    assert [event.item.asked for event in starts] == ["Weather?", "Hello?", "Weather?"]  # type: ignore[attr-defined]
     assert starts[1].t_ms < 2100
     assert starts[2].t_ms >= 10_000
 
@@ -212,6 +212,9 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
     def long() -> str:
         return "x" * 10_000
 
+    def broken() -> str:
+        return "half \ud83d, whole \ud83d\ude00"
+
     def nothing() -> None:
         pass
 
@@ -224,6 +227,7 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
         call("nothing", "call_5", surprise=1),
         wrong,
         call("unheard_of", "call_7"),
+        call("broken", "call_8"),
     ]
     engine = scripted(calling("", *calls), "Well.")
     tools = [
@@ -231,6 +235,7 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
         tool(breaks, "breaks"),
         tool(long, "long"),
         tool(nothing, "nothing"),
+        tool(broken, "broken"),
     ]
     async with agent_of(engine, *tools) as agent:
         events = await asked(agent, "Go.")
@@ -242,6 +247,7 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
     assert results[4].startswith("error: TypeError") and "surprise" in results[4]
     assert results[5] == "error: the arguments are wrong (bad_json)"
     assert "no tool 'unheard_of'; there are: hangs, breaks" in results[6]
+    assert results[7] == "half \ufffd, whole \U0001f600"
     assert {item.status for item in made(events, ToolEnded)} == {"timed_out", "failed", "completed"}
     assert roles(agent)[-1] == ("assistant", "Well.")
 

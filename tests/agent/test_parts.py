@@ -57,6 +57,11 @@ class FactsOf:
         ({"voice": None, "system": 5}, ConfigError, "system must be a text"),
         ({"voice": None, "sample_rate": 0}, ConfigError, "sample_rate must be"),
         ({"voice": None, "play": 5}, ConfigError, "no audio sink"),
+        ({"voice": None, "tools": print}, ConfigError, r"tools must be a list, .*get_weather"),
+        ({"voice": None, "meanwhile": 5}, ConfigError, "meanwhile must be a text"),
+        ({"voice": None, "echo": "nope"}, AdapterUnavailable, "no echo adapter is called 'nope'"),
+        ({"voice": None, "recognizer": "whisper"}, ConfigError, "no option recognizer; it is ears"),
+        ({"voice": None, "voise": "espeak"}, ConfigError, "voise; did you mean voice"),
     ],
 )
 async def test_parts_that_do_not_fit_are_named(
