@@ -6,6 +6,7 @@ import asyncio
 import functools
 import math
 import selectors
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,6 +22,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _KERNEL_S = 0.001  # real time that a message may take between two sockets of this process
 _SHORT_S = 0.002  # calls in threads that are shorter aren't worth a word
+_END_S = 10.0  # real seconds in which other threads may let the tasks end that a deadlock left
+_POOLS = ("asyncio_", "AnyIO ", "ThreadPoolExecutor")  # the loop sees the work of these threads
 
 
 class _Call:
@@ -39,6 +42,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         waiting: Waits for a thread that does no work.
         limiter: Of anyio's threads.
         charging: Whether the clock runs while threads work.
+        ending: Whether the loop is being closed: who waits for a thread of their own is waited for.
         uncounted: Real seconds that threads worked while the clock stood still.
     """
 
@@ -48,7 +52,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.calls: set[_Call] = set()
         self.waiting = 0
         self.limiter: anyio.CapacityLimiter | None = None
-        self.charging = charging
+        self.charging, self.ending = charging, False
         self._was_lent = False
         self._mark: float | None = None  # real time until which work is accounted; None: no work
         self._lent_s = 0.0  # for how long anyio's threads have worked without a break
@@ -74,9 +78,9 @@ class _JumpingSelector(selectors.DefaultSelector):
             if ready:
                 return ready
         elif due is None:
-            if ready := super().select(0):
+            if ready := super().select(_END_S if self.ending else 0):
                 return ready
-            raise RuntimeError("every task waits and no timer runs: deadlock")
+            raise RuntimeError(f"every task waits and no timer runs: deadlock{_hint()}")
         self.now = max(self.now, due)
         return []
 
@@ -113,6 +117,19 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def _miss(self, seconds: float) -> None:
         self.uncounted += 0.0 if self.charging or seconds < _SHORT_S else seconds
+
+
+def _hint() -> str:
+    """What may be waited for: work of threads that the loop doesn't see, such as an engine's."""
+    names = [thread.name for thread in threading.enumerate()]
+    main = threading.main_thread().name
+    unseen = [name for name in names if name != main and not name.startswith(_POOLS)]
+    if not unseen:
+        return ""
+    return (
+        f" (virtual time does not wait for threads of their own, and there are: {', '.join(unseen)}; "
+        "use scripted parts, such as specstream.testing.ScriptedEngine, or real time)"
+    )
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -184,6 +201,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         finally:
             self._jumping.waiting -= 1
 
+    def end(self) -> None:
+        """The work is over: from now on tasks may wait for threads that the loop doesn't see."""
+        self._jumping.ending = True
+
     def watch(self, limiter: anyio.CapacityLimiter) -> None:
         """Stop the clock also while threads hold tokens of ``limiter``."""
         self._jumping.limiter = limiter
@@ -221,4 +242,5 @@ def run_virtual(
         try:
             return runner.run(run(loop))
         finally:
+            loop.end()
             tell_uncounted(loop.uncounted)

@@ -119,6 +119,30 @@ def test_a_deadlock_is_an_error() -> None:
         run_virtual(anyio.sleep_forever())
 
 
+def test_a_deadlock_names_threads_that_are_not_waited_for_and_what_waits_for_them_still_ends() -> None:
+    leave, ended = threading.Event(), asyncio.Event()
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+
+        def own() -> None:
+            leave.wait()
+            loop.call_soon_threadsafe(ended.set)
+
+        thread = threading.Thread(target=own, name="of-my-own")
+        thread.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            threading.Timer(0.02, leave.set).start()
+            await ended.wait()
+            thread.join()
+
+    with pytest.raises(RuntimeError, match=r"deadlock .*there are: .*of-my-own.*ScriptedEngine"):
+        run_virtual(work())
+    assert ended.is_set()
+
+
 @pytest.mark.slow
 def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     (tmp_path / "test_agents.py").write_text(TESTS)
