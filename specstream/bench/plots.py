@@ -280,6 +280,7 @@ def _placed(row: Row, span_ms: float) -> list[_Label]:
 
 
 def _cut(text: str) -> str:
+    text = " ".join(text.split())  # fonts have no sign for a line break
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

@@ -26,6 +26,7 @@ from specstream.types import Message, SamplingParams
 
 __all__ = ["greet", "run"]
 
+_QUIT = "/quit"
 _HELP = """/new   forget the conversation and begin another
 /quit  end it, as Ctrl-D does
 //…    say a line that begins with /"""
@@ -59,7 +60,13 @@ async def _talk(
             greet("" if isinstance(engine, OpenAIEngine) else engine.config.target)
             await _converse(talk, params, as_json=args.json)
             return
+        first = list(talk.messages)
         for text in read_lines():
+            if text == _QUIT:
+                return
+            if _obeyed(text, talk, first):
+                continue
+            text = text.removeprefix("/")
             report = await _turn(talk, text, params)
             if (cut := tell_cut(report, params.max_tokens)) is not None:
                 note(cut)
@@ -83,15 +90,10 @@ async def _converse(talk: BaseSession[Any], params: SamplingParams, *, as_json: 
         import readline  # noqa: F401  # lines can be edited and called back
     interrupts = _Interrupts()
     with interrupts.handled():
-        while (text := _ask(interrupts)) is not None and text != "/quit":
-            if text == "/new":
-                talk.messages[:] = first
-                _tell("a new conversation")
-                continue
-            if text.startswith("/") and not text.startswith("//"):
-                _tell(_HELP if text == "/help" else f"there is no {text}\n{_HELP}")
-                continue
+        while (text := _ask(interrupts)) is not None and text != _QUIT:
             try:
+                if _obeyed(text, talk, first):
+                    continue
                 report = await _turn(talk, text.removeprefix("/"), params, interrupts)
             except (RequestError, EngineBusy, EngineFailed) as error:
                 note(f"specstream: {error}")
@@ -99,6 +101,24 @@ async def _converse(talk: BaseSession[Any], params: SamplingParams, *, as_json: 
             _tell(_figures(report, params.max_tokens))
             if as_json:
                 print_json(report.to_dict())
+
+
+def _obeyed(text: str, talk: BaseSession[Any], first: list[Message]) -> bool:
+    """Carry out a line that is a command, other than the last one; returns whether it was one.
+
+    Raises:
+        RequestError: there is no such command.
+    """
+    if not text.startswith("/") or text.startswith("//"):
+        return False
+    if text == "/new":
+        talk.messages[:] = first
+        _tell("a new conversation")
+    elif text == "/help":
+        note(_HELP)
+    else:
+        raise RequestError(f"there is no command {text:.40}; there are:\n{_HELP}")
+    return True
 
 
 def _ask(interrupts: _Interrupts) -> str | None:

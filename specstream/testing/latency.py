@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from specstream.checks import counted
 from specstream.errors import ConfigError
 
 __all__ = ["STAGES", "LatencyReport", "TurnLatency", "assert_latency"]
@@ -153,7 +154,8 @@ class LatencyReport:
             shown = "".join(f"{figures[key]:>9.1f}" for key in ("p50", "p95", "p99", "max"))
             lines.append(f"{stage:<22}{figures['turns']:>7}{shown}")
         if self.missed:
-            lines.append(f"{self.missed} interruptions missed: they came after the reply's end")
+            what = counted(self.missed, "interruption")
+            lines.append(f"{what} missed: the reply had ended")
         for percent in (50, 95):
             if (turn := self.slow(percent)) is not None:
                 lines += [f"p{percent} of first_audio:", *turn.waterfall()]

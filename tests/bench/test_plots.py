@@ -66,7 +66,7 @@ def test_labels_of_a_timeline_do_not_overlap(count: int, spread_ms: float) -> No
     from matplotlib import pyplot
 
     bars = [
-        Bar("phrase", i * spread_ms, i * spread_ms + 30.0, f"{i}: Wide words, $5, $6 {'m' * i}")
+        Bar("phrase", i * spread_ms, i * spread_ms + 30.0, f"{i}: Wide\nwords, $5, $6 {'m' * i}")
         for i in range(count)
     ]
     rows = [Row("phrases", bars), Row("voice", [Bar("voice", 0.0, 3000.0)])]

@@ -47,6 +47,22 @@ def test_lines_are_turns_of_one_conversation(
     ]
 
 
+def test_commands_are_obeyed_in_a_pipe_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = scripted(monkeypatch, "chat", "one.", "two.", "three.")
+    piped(monkeypatch, b"/help\nHello\n/new\n//etc is a folder?\n/quit\nBye\n")
+    assert main(["chat"]) == 0
+    assert capsys.readouterr().out == "one.\ntwo.\n"
+    assert [[m["content"] for m in asked] for asked, _ in engine.requests] == [
+        ["Hello"],
+        ["/etc is a folder?"],
+    ]
+    piped(monkeypatch, b"Hello\n/halp\nBye\n")
+    assert main(["chat"]) == 2
+    assert "there is no command /halp; there are:\n/new " in capsys.readouterr().err
+
+
 def test_each_reply_has_its_figures_when_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,7 +285,7 @@ def test_what_begins_with_a_slash_is_for_the_command(terminal: Terminal) -> None
     for said, shown in (
         ("go on", "four"),
         ("/help", "/new   forget"),
-        ("/halp", "there is no /halp"),
+        ("/halp", "there is no command /halp"),
         ("/new", "a new conversation"),
         ("//etc is what?", "five"),
     ):
