@@ -119,7 +119,9 @@ def test_a_deadlock_is_an_error() -> None:
         run_virtual(anyio.sleep_forever())
 
 
-def test_a_deadlock_names_threads_that_are_not_waited_for_and_what_waits_for_them_still_ends() -> None:
+def test_a_deadlock_names_threads_that_are_not_waited_for_and_what_waits_for_them_still_ends() -> (
+    None
+):
     leave, ended = threading.Event(), asyncio.Event()
 
     async def work() -> None:

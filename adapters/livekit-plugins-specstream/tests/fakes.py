@@ -18,7 +18,7 @@ from livekit.plugins.specstream import HeardWords
 SLICE_S = 0.01
 
 
-class Loudspeaker(io.AudioOutput):
+class RoomSpeaker(io.AudioOutput):
     """Plays at the pace of speech, counted in samples; ``late_s`` passes before it begins."""
 
     def __init__(self, *, late_s: float = 0.0, paced: bool = True) -> None:
@@ -86,7 +86,7 @@ class Loudspeaker(io.AudioOutput):
         return text.split()
 
 
-class Transcript(io.TextOutput):
+class RoomTranscript(io.TextOutput):
     """Collects the text that goes to the user's screen."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Transcript(io.TextOutput):
         """Nothing waits."""
 
 
-class Microphone(io.AudioInput):
+class RoomInput(io.AudioInput):
     """Gives pushed audio, in frames of 20 ms."""
 
     def __init__(self, sample_rate: int = 16_000) -> None:
@@ -127,8 +127,8 @@ def frames(ms: int, sample: int, rate: int = 16_000) -> list[rtc.AudioFrame]:
 async def running(
     agent: Agent,
     *,
-    loudspeaker: Loudspeaker | None = None,
-    microphone: Microphone | None = None,
+    loudspeaker: RoomSpeaker | None = None,
+    microphone: RoomInput | None = None,
     **options: Any,
 ) -> AsyncIterator[AgentSession[Any]]:
     """A session without a room, whose outputs go through LiveKit's synchronizer."""
@@ -137,7 +137,7 @@ async def running(
     async with AgentSession[Any](use_tts_aligned_transcript=True, **options) as session:
         if loudspeaker is not None:
             synchronizer = TranscriptSynchronizer(
-                next_in_chain_audio=loudspeaker, next_in_chain_text=Transcript()
+                next_in_chain_audio=loudspeaker, next_in_chain_text=RoomTranscript()
             )
             session.output.audio = synchronizer.audio_output
             session.output.transcription = synchronizer.text_output

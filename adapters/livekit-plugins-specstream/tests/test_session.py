@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from engines import BreakingEngine
-from fakes import Loudspeaker, Microphone, running, said
+from fakes import RoomInput, RoomSpeaker, running, said
 from livekit.agents import Agent, RunContext, function_tool, mock_tools
 from livekit.agents.metrics import LLMModelUsage, TTSModelUsage
 from livekit.agents.voice.events import ErrorEvent
@@ -45,7 +45,7 @@ async def test_an_interrupted_reply_ends_at_the_last_word_heard(
 ) -> None:
     service = LLM(engine=engine, max_tokens=60, temperature=0.8, seed=3)
     voice = TTS(voice=load_adapter("voice", "hibari"))
-    loudspeaker = Loudspeaker(late_s=late_s)
+    loudspeaker = RoomSpeaker(late_s=late_s)
     async with running(
         Agent(instructions=""), loudspeaker=loudspeaker, llm=service, tts=voice
     ) as session:
@@ -62,7 +62,7 @@ async def test_an_interrupted_reply_ends_at_the_last_word_heard(
 
 async def test_a_whole_reply_is_in_the_history_letter_for_letter() -> None:
     text = "Dr. Smith paid $5.50. Was it 3 o'clock?"
-    loudspeaker = Loudspeaker(paced=False)
+    loudspeaker = RoomSpeaker(paced=False)
     async with running(
         Agent(instructions=""),
         loudspeaker=loudspeaker,
@@ -76,7 +76,7 @@ async def test_a_whole_reply_is_in_the_history_letter_for_letter() -> None:
 
 async def test_an_error_in_mid_reply_keeps_what_was_said_once() -> None:
     engine = BreakingEngine(["Reply says this here.", "Fine."], (2, ConnectionFailed("gone")))
-    loudspeaker, errors = Loudspeaker(paced=False), []
+    loudspeaker, errors = RoomSpeaker(paced=False), []
     async with running(
         Agent(instructions=""),
         loudspeaker=loudspeaker,
@@ -123,7 +123,7 @@ async def test_tools_run_through_mock_tools() -> None:
 
 async def test_usage_of_a_session() -> None:
     engine = ScriptedEngine(["One two three."])
-    loudspeaker = Loudspeaker(paced=False)
+    loudspeaker = RoomSpeaker(paced=False)
     async with running(
         Agent(instructions=""),
         loudspeaker=loudspeaker,
@@ -142,7 +142,7 @@ async def test_usage_of_a_session() -> None:
 
 async def test_a_spoken_question_is_answered_and_a_guess_at_it_is_used() -> None:
     engine = ScriptedEngine(["A table for two, then."])
-    microphone, loudspeaker = Microphone(), Loudspeaker(paced=False)
+    microphone, loudspeaker = RoomInput(), RoomSpeaker(paced=False)
     ears = Ears(ScriptedRecognizer(["Book a table."]), ScriptedTurnDetector())
     async with running(
         Agent(instructions=""),

@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fakes import Loudspeaker, Microphone, ToldSTT, running, said
+from fakes import RoomInput, RoomSpeaker, ToldSTT, running, said
 from livekit.agents import Agent, AgentSession, RunContext, function_tool
 from livekit.agents.stt import SpeechEventType as Type
 from specstream import ToolCall
@@ -63,11 +63,11 @@ async def test_the_user_goes_on_while_the_model_thinks(guesses: int, preemptive_
     model = Gated()
     engine = ScriptedEngine(["The first.", "The second.", "The third.", "The last."], gate=model)
     service, voice, ears = LLM(engine=engine), ScriptedVoice(), ToldSTT()
-    loudspeaker = Loudspeaker(paced=False)
+    loudspeaker = RoomSpeaker(paced=False)
     async with running(
         Agent(instructions="Be brief."),
         loudspeaker=loudspeaker,
-        microphone=Microphone(),
+        microphone=RoomInput(),
         llm=service,
         tts=TTS(voice=voice),
         stt=ears,
@@ -125,8 +125,8 @@ async def test_a_guess_while_a_tool_runs_leaves_the_tool_alone() -> None:
     service, ears, agent = LLM(engine=engine), ToldSTT(), Looking()
     async with running(
         agent,
-        loudspeaker=Loudspeaker(paced=False),
-        microphone=Microphone(),
+        loudspeaker=RoomSpeaker(paced=False),
+        microphone=RoomInput(),
         llm=service,
         tts=TTS(voice=ScriptedVoice()),
         stt=ears,
@@ -167,8 +167,8 @@ async def test_a_guess_that_was_answered_drafts_the_next_answer() -> None:
     service.on("metrics_collected", lambda _: written.set())
     async with running(
         Agent(instructions="Be brief."),
-        loudspeaker=Loudspeaker(paced=False),
-        microphone=Microphone(),
+        loudspeaker=RoomSpeaker(paced=False),
+        microphone=RoomInput(),
         llm=service,
         tts=TTS(voice=ScriptedVoice()),
         stt=ears,

@@ -20,7 +20,7 @@ from pipecat.workers.runner import WorkerRunner
 LATE_S = 0.6
 
 
-class Loudspeaker(BaseOutputTransport):
+class TimedOutput(BaseOutputTransport):
     """Plays at the pace of its samples (or ``times`` faster), and counts what is heard.
 
     ``stop_at``: once so many samples were begun, ``reached`` is set. ``late_s``: how long the first
@@ -51,7 +51,7 @@ class Loudspeaker(BaseOutputTransport):
         return True
 
 
-class Watch(BaseObserver):
+class FrameWatch(BaseObserver):
     """Records what is pushed, and wakes those who wait for a frame."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Watch(BaseObserver):
 
 @asynccontextmanager
 async def running(
-    processors: Sequence[FrameProcessor], watch: Watch | None = None
+    processors: Sequence[FrameProcessor], watch: FrameWatch | None = None
 ) -> AsyncGenerator[PipelineWorker, None]:
     """Run a pipeline; at the end of the block it is told to end, and awaited."""
     worker = PipelineWorker(

@@ -13,7 +13,7 @@ from pipecat_specstream import SpecstreamLLMService, SpecstreamTTSService
 from specstream import Engine, Speech
 from specstream.stages import VoiceStage, load_adapter
 from specstream.testing import ScriptedEngine
-from support import LATE_S, Loudspeaker, Watch, asked, running
+from support import LATE_S, FrameWatch, TimedOutput, asked, running
 
 RATE = 24_000
 TOLD = "Tell me a story about a fox and a bird."
@@ -55,8 +55,8 @@ def voice():
 class Conversation:
     """A pipeline and its parts."""
 
-    def __init__(self, engine: Any, voice: Any, out: Loudspeaker) -> None:
-        self.out, self.stage, self.watch = out, Recorded(voice), Watch()
+    def __init__(self, engine: Any, voice: Any, out: TimedOutput) -> None:
+        self.out, self.stage, self.watch = out, Recorded(voice), FrameWatch()
         self.context = asked(TOLD)
         self.pair = LLMContextAggregatorPair(self.context)
         self.llm = SpecstreamLLMService(engine=engine)
@@ -75,7 +75,7 @@ async def interrupted(engine: Any, voice: Any, late_s: float, after: int) -> tup
     Returns:
         How many words were half heard, and how many the context has.
     """
-    talk = Conversation(engine, voice, Loudspeaker(late_s=late_s))
+    talk = Conversation(engine, voice, TimedOutput(late_s=late_s))
     talk.out.stop_at = after
     async with running(talk.parts, talk.watch) as worker:
         await worker.queue_frame(LLMContextFrame(talk.context))
@@ -113,7 +113,7 @@ async def test_an_interruption_between_written_forms(voice, late_s: float):
 
 
 async def test_a_whole_reply_enters_letter_for_letter(voice):
-    talk = Conversation(ScriptedEngine([WRITTEN]), voice, Loudspeaker(times=20))
+    talk = Conversation(ScriptedEngine([WRITTEN]), voice, TimedOutput(times=20))
     async with running(talk.parts, talk.watch) as worker:
         await worker.queue_frame(LLMContextFrame(talk.context))
         await talk.watch.seen(lambda who, f: who is talk.out and type(f) is TTSStoppedFrame)

@@ -34,7 +34,7 @@ from pipecat_specstream import SpecstreamLLMService, SpecstreamLLMSettings
 from specstream import SamplingParams, ToolCall
 from specstream.errors import ConfigError, EngineBusy, PromptError, SamplingError
 from specstream.testing import ScriptedEngine, chunks_of
-from support import Watch, asked, running
+from support import FrameWatch, asked, running
 
 METRICS = PipelineParams(enable_metrics=True, enable_usage_metrics=True)
 
@@ -76,7 +76,7 @@ async def test_an_interruption_stops_the_decoding_within_a_round():
     for event in rounds[:3]:
         event.set()
     engine = ScriptedEngine([" ".join(["word"] * 150)], gate=lambda: next(begun))
-    watch = Watch()
+    watch = FrameWatch()
     service = SpecstreamLLMService(engine=engine)
     async with running([service], watch) as worker:
         await worker.queue_frame(LLMContextFrame(asked("Go on.")))
@@ -93,13 +93,13 @@ async def test_an_interruption_stops_the_decoding_within_a_round():
     assert [each.value.completion_tokens for each in metrics(watch, LLMUsageMetricsData)] == [3]
 
 
-def metrics(watch: Watch, kind):
+def metrics(watch: FrameWatch, kind):
     return [e for frame in watch.of(MetricsFrame) for e in frame.data if isinstance(e, kind)]
 
 
-async def guessed(engine, *frames) -> Watch:
+async def guessed(engine, *frames) -> FrameWatch:
     """Send frames, each once the service has dealt with the one before."""
-    watch = Watch()
+    watch = FrameWatch()
     service = SpecstreamLLMService(engine=engine)
     async with running([service], watch) as worker:
         for frame in frames:
@@ -177,7 +177,7 @@ async def test_a_function_is_called_and_its_result_is_read():
     )
     context = asked("How is it in Oslo?", tools=ToolsSchema([schema]))
     pair = LLMContextAggregatorPair(context)
-    watch = Watch()
+    watch = FrameWatch()
     service = SpecstreamLLMService(engine=engine)
     async with running([pair.user(), service, pair.assistant()], watch) as worker:
         await worker.queue_frame(LLMContextFrame(context))

@@ -21,7 +21,7 @@ from pipecat.frames.frames import (
 from pipecat.metrics.metrics import LLMUsageMetricsData
 from pipecat_specstream import SpecstreamLLMService, SpecstreamLLMSettings
 from specstream import Engine
-from support import Watch, asked, running
+from support import FrameWatch, asked, running
 
 LONG = "Tell me a story about a fox and a bird."
 
@@ -54,7 +54,7 @@ class Noting:
 async def test_an_interruption_stops_the_decoding(engine):
     engine = Noting(engine)
     settings = SpecstreamLLMSettings(temperature=0.0, max_tokens=400)
-    service, watch = SpecstreamLLMService(engine=engine, settings=settings), Watch()
+    service, watch = SpecstreamLLMService(engine=engine, settings=settings), FrameWatch()
     async with running([service], watch) as worker:
         await worker.queue_frame(LLMContextFrame(asked(LONG)))
         await watch.until(lambda: len(watch.of(LLMTextFrame)) == 2)
@@ -75,7 +75,7 @@ async def test_an_interruption_stops_the_decoding(engine):
 async def test_a_guess_that_is_withdrawn_while_it_is_written(engine):
     engine = Noting(engine)
     settings = SpecstreamLLMSettings(temperature=0.0, max_tokens=200)
-    service, watch = SpecstreamLLMService(engine=engine, settings=settings), Watch()
+    service, watch = SpecstreamLLMService(engine=engine, settings=settings), FrameWatch()
     async with running([service], watch) as worker:
         await worker.queue_frame(LLMContextFrame(asked(LONG[:-1]), speculation=True))
         while not engine.replies or engine.replies[0].report.rounds < 2:
@@ -106,6 +106,6 @@ async def test_an_answer_of_a_schema(engine):
     assert json.loads(said)["table"] in ("window", "garden")
 
 
-def usages(watch: Watch) -> list:
+def usages(watch: FrameWatch) -> list:
     data = [each for frame in watch.of(MetricsFrame) for each in frame.data]
     return [each.value for each in data if isinstance(each, LLMUsageMetricsData)]

@@ -9,7 +9,7 @@ from specstream import OpenAIEngine
 from specstream.server import AdapterServer, RealtimeServer
 from specstream.stages import RemoteStage
 from specstream.testing import ScriptedEngine, ScriptedVoice
-from support import Loudspeaker, Watch, asked, running
+from support import FrameWatch, TimedOutput, asked, running
 
 SAID = "Your table for 2 is booked, at 8."
 
@@ -17,7 +17,7 @@ SAID = "Your table for 2 is booked, at 8."
 async def test_a_whole_reply_from_two_servers():
     served = RealtimeServer(ScriptedEngine([SAID]), voice=lambda: ScriptedVoice(word_ms=50), port=0)
     voices = AdapterServer("voice", lambda: ScriptedVoice(word_ms=50))
-    context, watch, out = asked("A table, please."), Watch(), Loudspeaker(times=10)
+    context, watch, out = asked("A table, please."), FrameWatch(), TimedOutput(times=10)
     pair = LLMContextAggregatorPair(context)
     async with served.start() as text_port, voices as voice_port:
         async with (

@@ -23,7 +23,7 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat_specstream import SpecstreamSTTService
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.testing import ScriptedRecognizer
-from support import Watch, running
+from support import FrameWatch, running
 
 RATE = 16_000
 METRICS = PipelineParams(enable_metrics=True, enable_usage_metrics=True)
@@ -68,7 +68,7 @@ async def test_utterances_are_transcribed_in_order():
 
 
 async def test_interim_transcripts_come_before_the_final_one():
-    recognizer, watch = ScriptedRecognizer(["one two three four"], word_ms=100), Watch()
+    recognizer, watch = ScriptedRecognizer(["one two three four"], word_ms=100), FrameWatch()
     async with running([service(recognizer, interim_s=0.1)], watch) as worker:
         await worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=0.2))
         for count in (1, 2):
@@ -82,7 +82,7 @@ async def test_interim_transcripts_come_before_the_final_one():
 
 
 async def test_the_end_does_not_wait_for_an_interim_transcript():
-    recognizer, watch = ScriptedRecognizer(["one"], takes_s=float("inf")), Watch()
+    recognizer, watch = ScriptedRecognizer(["one"], takes_s=float("inf")), FrameWatch()
     async with running([service(recognizer, interim_s=0.1)], watch) as worker:
         await worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=0.2))
         for frame in audio(0.1):

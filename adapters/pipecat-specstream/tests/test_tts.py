@@ -28,7 +28,7 @@ from pipecat_specstream import SpecstreamTTSService
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.stages import RemoteStage, voice_from_function
 from specstream.testing import ScriptedVoice
-from support import Loudspeaker, Watch, running
+from support import FrameWatch, TimedOutput, running
 
 REPLY = "Well, that is 3. Dr. Smith comes, too!"
 
@@ -72,11 +72,11 @@ async def test_words_lie_between_the_samples():
     assert voice.spoken == ["Well, yes. ", "No."]
 
 
-async def heard(*turns: list, voice=None, **options) -> tuple[list[str], Watch]:
+async def heard(*turns: list, voice=None, **options) -> tuple[list[str], FrameWatch]:
     """What enters the context of each frame list, played ten times faster than it is spoken."""
-    context, watch = LLMContext(), Watch()
+    context, watch = LLMContext(), FrameWatch()
     tts = SpecstreamTTSService(voice=voice or ScriptedVoice(word_ms=50), **options)
-    out, pair = Loudspeaker(times=10), LLMContextAggregatorPair(context)
+    out, pair = TimedOutput(times=10), LLMContextAggregatorPair(context)
     async with running([tts, out, pair.assistant()], watch) as worker:
         for count, frames in enumerate(turns, 1):
             for frame in frames:
@@ -100,8 +100,8 @@ async def test_a_text_to_speak_is_a_turn_of_its_own():
 
 
 async def test_uninterruptible_speech_is_spoken_to_its_end():
-    watch = Watch()
-    tts, out = SpecstreamTTSService(voice=ScriptedVoice(word_ms=50)), Loudspeaker(times=10)
+    watch = FrameWatch()
+    tts, out = SpecstreamTTSService(voice=ScriptedVoice(word_ms=50)), TimedOutput(times=10)
     async with running([tts, out], watch) as worker:
         speak = TTSSpeakFrame("This call is recorded.")
         speak.interruptible = False
@@ -167,7 +167,7 @@ class ClosedCounting(ScriptedVoice):
 
 async def test_nothing_is_synthesized_after_an_interruption():
     voice = ClosedCounting(real_time_factor=1.0)
-    tts, watch = SpecstreamTTSService(voice=voice), Watch()
+    tts, watch = SpecstreamTTSService(voice=voice), FrameWatch()
     async with running([tts], watch) as worker:
         for frame in reply(*["One two three four five. "] * 5):
             await worker.queue_frame(frame)
