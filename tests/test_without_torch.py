@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.missing import needs_installation
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -56,6 +58,7 @@ def test_a_command_that_needs_an_engine_says_what_to_install() -> None:
     [("05_remote_voice.py", "s of speech"), ("09_latency.py", "first_audio")],
 )
 def test_a_remote_voice_and_the_testing_kit(example: str, said: str) -> None:
+    needs_installation()
     assert said in run(EXAMPLES / example)
 
 
