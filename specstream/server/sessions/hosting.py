@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import anyio
 
+from specstream.client.socket import CLOSE_TIMEOUT
 from specstream.errors import JournalFailed, SpecstreamError
 from specstream.realtime.events import ErrorEvent
 from specstream.realtime.resources import ErrorDetail
@@ -209,7 +210,7 @@ class SessionHost:
             if held is None:
                 raise
             _log.exception("session %s broke", connection.id)
-            await socket.close(1011, "the session broke")
+            await _close(socket, 1011, "the session broke")
         finally:
             self.connections.remove(connection)
             service.counters.sessions -= 1
@@ -218,7 +219,7 @@ class SessionHost:
                 await self._leave(held, goes_on=stopped or connection.stopping)
         if stopped or held is not None:
             code = (1001, "the server is stopping") if stopped else (1000, "")
-            await socket.close(*code)
+            await _close(socket, *code)
 
     async def _leave(self, held: ResumableSocket, *, goes_on: bool) -> None:
         """A session has ended here; ``goes_on``: another process may resume it."""
@@ -244,6 +245,14 @@ class SessionHost:
             except JournalFailed as error:
                 _log.warning("the journal can't be swept: %s", error)
             await anyio.sleep(_SWEEP_S)
+
+
+async def _close(socket: ServedSocket, code: int, reason: str) -> None:
+    """Close a socket whose session has ended, though its peer may read nothing."""
+    with anyio.move_on_after(CLOSE_TIMEOUT) as waited:
+        await socket.close(code, reason)
+    if waited.cancelled_caught:
+        socket.abort()
 
 
 async def _refuse(socket: ServedSocket, why: SpecstreamError, code: int) -> None:

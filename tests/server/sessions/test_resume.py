@@ -246,6 +246,21 @@ async def test_stopping_the_server_ends_sessions_without_a_client() -> None:
     assert served.server.counters.sessions == 0
 
 
+async def test_a_client_that_reads_nothing_keeps_no_server_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def waits_for_room(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("specstream.server.socket.AsgiSocket.close", waits_for_room)
+    monkeypatch.setattr("specstream.server.sessions.hosting.CLOSE_TIMEOUT", 0.01)
+    served = stand()
+    with anyio.fail_after(20):
+        async with served.running():
+            await Client(served).begin()
+    assert served.server.counters.sessions == 0
+
+
 async def test_who_does_not_ask_sees_the_protocol_as_ever() -> None:
     async with stand().alone() as wire:
         assert "resume" not in wire.seen[0]["specstream"]
