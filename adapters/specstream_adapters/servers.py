@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OPENAI", "OpenAIServer", "address_of", "key_of", "said", "settings_of"]
 
 OPENAI = "https://api.openai.com/v1"
-_RETRIES = 1  # before the first byte; a listener waits meanwhile
+_REDIRECTS = 3
 _LONGEST = 300  # characters of a server's words in an error
 T = TypeVar("T")
 
@@ -106,7 +106,8 @@ class OpenAIServer:
         name: The adapter's name, for errors.
         url: The base address, such as ``http://127.0.0.1:8880/v1``.
         api_key: Sent as a bearer; None: ``$OPENAI_API_KEY``. Never logged.
-        first_s: Seconds until a request's answer begins, with one more try if nobody answered.
+        first_s: Seconds until a request's answer begins, with one more try if nobody answered or the
+            server broke.
         between_s: Seconds until the next piece of it.
 
     Raises:
@@ -138,9 +139,9 @@ class OpenAIServer:
         return AsyncOpenAI(
             base_url=self.url,
             api_key=self._key or "none",
-            max_retries=_RETRIES,
+            max_retries=0,  # it would wait as long as a server says that is too busy
             timeout=longest,
-            http_client=DefaultAsyncHttpxClient(timeout=longest),
+            http_client=DefaultAsyncHttpxClient(timeout=longest, max_redirects=_REDIRECTS),
         )
 
     @property
@@ -159,14 +160,23 @@ class OpenAIServer:
         return self._client
 
     async def answer(self, ask: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
-        """Ask for an answer and wait until it begins.
+        """Ask for an answer, twice if need be, and wait until it begins.
 
         Raises:
             AdapterUnavailable: nobody answers, or the server refuses the key or knows no such thing.
             AdapterFailed: the server refuses or breaks, with its own words.
         """
+        from openai import APIConnectionError, InternalServerError
+
         client = self.client
-        return await self._within(lambda: ask(client), self._first_s, "before it began to answer")
+
+        async def asked() -> T:
+            try:
+                return await ask(client)
+            except (APIConnectionError, InternalServerError):
+                return await ask(client)
+
+        return await self._within(asked, self._first_s, "before it began to answer")
 
     async def piece(self, work: Callable[[], Awaitable[T]]) -> T:
         """Wait for an answer's next piece; raises as `answer` does, and StopAsyncIteration."""
@@ -200,6 +210,10 @@ class OpenAIServer:
             return AdapterUnavailable(answers) if status == 404 else AdapterFailed(answers)
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
+            if type(cause).__name__ == "TooManyRedirects":
+                return AdapterUnavailable(
+                    f"{where} sends us on and on; is that the address of its API?"
+                )
             return AdapterUnavailable(
                 f"{where}: nobody answers ({str(cause) or type(cause).__name__}); is it running?"
             )

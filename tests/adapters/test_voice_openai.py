@@ -126,6 +126,11 @@ def test_samples_are_found_however_the_answer_is_cut(header: bytes, tail: bytes,
         (Reply([wave_header(bits=24) + SOUND]), "24 bits"),
         (Reply([wave_header().replace(b"fmt ", b"junk") + SOUND]), "without a format"),
         (Reply([b"ID3" + SOUND], kind="audio/mpeg"), "audio/mpeg, not PCM"),
+        (Reply([b"\xff\xfb" + SOUND], kind="audio/mp3"), "audio/mp3, not PCM"),
+        (Reply([b"Ogg", b"S" + SOUND], kind="application/octet-stream"), "not PCM: b'OggS"),
+        (Reply([b"<!DOCTYPE html>Log in"], kind="application/octet-stream"), "not PCM.*Log in"),
+        (Reply([wave_header(size=48_000) + SOUND]), "ended 38000 bytes before its WAV"),
+        (Reply(status=429, body="slow down", header="Retry-After: 30"), "answers 429: slow down"),
         (Reply(body={"queued": True}), "application/json, not PCM"),
         (Reply([]), "sends no audio"),
         (Reply([SOUND], cut=True), "the answer broke"),
@@ -162,6 +167,16 @@ async def test_what_is_not_to_be_had_is_unavailable(status: int, says: str) -> N
         with pytest.raises(AdapterUnavailable, match=says):
             await say(voice)
         await voice.aclose()
+
+
+async def test_an_address_that_sends_on_and_on_is_given_up() -> None:
+    moved = Reply(status=307, body="", header="Location: /v1/login")
+    async with AudioServer(lambda path, body: moved).running() as server:
+        voice = OpenAIVoice(url=server.url)
+        with pytest.raises(AdapterUnavailable, match="sends us on and on"):
+            await say(voice)
+        await voice.aclose()
+    assert len(server.bodies) <= 8
 
 
 async def test_a_missing_server_is_an_error_at_the_first_phrase_only() -> None:

@@ -44,6 +44,7 @@ class Reply:
     kind: str = "audio/pcm"
     status: int = 200
     body: Any = None
+    header: str = ""  # one more, of a reply with a body
     hang: bool = False  # never ends
     cut: bool = False  # resets the connection
 
@@ -97,7 +98,8 @@ class AudioServer:
             head = (
                 f"HTTP/1.1 {reply.status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}"
             )
-            writer.write(head.encode() + b"\r\n\r\n" + data)
+            more = f"\r\n{reply.header}" * bool(reply.header)
+            writer.write((head + more).encode() + b"\r\n\r\n" + data)
             return
         head = (
             f"HTTP/1.1 200 OK\r\nContent-Type: {reply.kind}\r\nTransfer-Encoding: chunked\r\n\r\n"

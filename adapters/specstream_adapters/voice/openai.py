@@ -106,8 +106,7 @@ class OpenAIVoice:
                     if self._server.closed:
                         return
                     yield SpeechBuffer(pcm[at : at + size])
-            if not reader.begun:
-                raise AdapterFailed(f"voice openai: {self._server.url} sends no audio")
+            self._end(reader)
         except AdapterError:
             if not self._server.closed:
                 raise
@@ -137,6 +136,14 @@ class OpenAIVoice:
         except ValueError as error:
             raise AdapterFailed(f"voice openai: {self._server.url} sends {error}") from error
 
+    def _end(self, reader: SampleReader) -> None:
+        if not reader.begun:
+            raise AdapterFailed(f"voice openai: {self._server.url} sends no audio")
+        if reader.missing:
+            raise AdapterFailed(
+                f"voice openai: {self._server.url} ended {reader.missing} bytes before its WAV file"
+            )
+
     async def aclose(self) -> None:
         """Stop what is being spoken and close the connections; idempotent."""
         await self._server.aclose()
@@ -151,15 +158,22 @@ def _rate(written: str) -> int:
 
 _MOST_HEADER = 1 << 16  # bytes before a WAV file's samples
 _PCM, _EXTENSIBLE = 1, 0xFFFE
+_UNKNOWN = (
+    1 << 30
+)  # bytes; a file that is streamed names as many or more, as its length isn't known
 _OTHERS = (
-    "audio/mpeg",
-    "audio/ogg",
-    "audio/opus",
-    "audio/flac",
-    "audio/aac",
-    "text/",
-    "application/json",
+    *(
+        "audio/mp",
+        "audio/ogg",
+        "audio/opus",
+        "audio/flac",
+        "audio/x-flac",
+        "audio/aac",
+        "audio/webm",
+    ),
+    *("video/", "text/", "application/json", "application/ogg"),
 )
+_MAGIC = (b"id3", b"oggs", b"flac", b"<!doctype", b"<html")  # in small letters
 
 
 class SampleReader:
@@ -181,6 +195,11 @@ class SampleReader:
         self._left: int | None = None  # bytes of samples to come, where a WAV header tells
         self.begun = False
 
+    @property
+    def missing(self) -> int:
+        """Bytes that a WAV header tells of and that have not come."""
+        return self._left or 0
+
     def add(self, part: bytes) -> bytes:
         """Return the samples that the next piece completes.
 
@@ -201,10 +220,13 @@ class SampleReader:
 
     def _understood(self) -> bool:
         """Whether the samples' place is known; a WAV header is taken out."""
-        if len(self._held) < 12 and self._held[:4] == b"RIFF"[: len(self._held)]:
+        begins = self._held[:12].lower()
+        if len(begins) < 12 and any(
+            one.startswith(begins[: len(one)]) for one in (b"riff", *_MAGIC)
+        ):
             return False
         if not (self._held.startswith(b"RIFF") and self._held[8:12] == b"WAVE"):
-            if self._type.startswith(_OTHERS):
+            if self._type.startswith(_OTHERS) or begins.startswith(_MAGIC):
                 raise ValueError(f"{self._type}, not PCM: {self._held[:60]!r}")
             self._raw = True
             return True
@@ -215,7 +237,7 @@ class SampleReader:
                 if not known:
                     raise ValueError("a WAV file without a format")
                 # Streams of unknown length have 0 or the largest number there.
-                self._left = size if 0 < size < 0x7FFFFFFF else None
+                self._left = size if 0 < size < _UNKNOWN else None
                 self._held, self._raw = self._held[at + 8 :], True
                 return True
             if kind == b"fmt " and len(self._held) >= at + 24:
