@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,11 +185,43 @@ class Untyped(Hearing):
         return UntypedStream(self, sample_rate)
 
 
+class Seconds(Hearing):
+    """Its words' times are seconds."""
+
+    def transcript(self, pcm: bytes, rate: int) -> Transcript:
+        heard = super().transcript(pcm, rate)
+        words = [replace(w, start_ms=w.start_ms / 1e3, end_ms=w.end_ms / 1e3) for w in heard.words]
+        return replace(heard, words=tuple(words))
+
+
+class English(Hearing):
+    """It gives the name of a language, not its code."""
+
+    def transcript(self, pcm: bytes, rate: int) -> Transcript:
+        return replace(super().transcript(pcm, rate), language="english")
+
+
+class OneRate(Hearing):
+    """Its only sample rate isn't in a tuple."""
+
+    capabilities = RecognizerCapabilities("la", 16_000, ("en",), words=True)  # type: ignore[arg-type]
+
+
+async def test_a_recogniser_of_another_shape_is_told_so_once() -> None:
+    report = await check_recognizer(OneRate, only=["capabilities", "silence", "pieces"])
+    with pytest.raises(
+        AssertionError, match="^capabilities, silence, pieces: sample_rates is 16000"
+    ):
+        report.assert_passed()
+
+
 @pytest.mark.slow
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
+        (Seconds, "words_claimed"),
+        (English, "transcript"),
         (Thankful, "silence"),
         (Padded, "transcript"),
         (Timeless, "words_claimed"),

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
+import numpy as np
 import pytest
 
 from specstream.errors import ConfigError
@@ -63,7 +65,7 @@ async def test_the_reference_voice_passes(check: ConformanceCheck[SpeechSynthesi
         pytest.param(EspeakVoice, NO_PROMISE, id="espeak"),
         pytest.param(make_hibari, {"read_ahead"}, id="hibari"),
         pytest.param(make_piper, {"read_ahead", *NO_PROMISE}, id="piper"),
-        pytest.param(make_function, NO_MARKS | NO_PROMISE | {"read_ahead"}, id="function"),
+        pytest.param(make_function, NO_MARKS | NO_PROMISE | {"read_ahead", "tags"}, id="function"),
     ],
 )
 async def test_voices_that_ship_pass(
@@ -262,10 +264,18 @@ class Untyped(Wrapped):
         self.closed = True
 
 
+class Misnamed(Wrapped):
+    """Each word's mark has the text "x"."""
+
+    def marked(self, mark: Mark, phrase: Phrase) -> Mark:
+        return replace(mark, text="x") if mark.kind == "word" else mark
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
+        (Misnamed, "words_claimed"),
         (Seeded, "deterministic"),
         (Tired, "in_sequence"),
         (Leftover, "cancel_between"),
@@ -289,6 +299,60 @@ async def test_a_broken_voice_is_found_by_the_check_for_its_fault(
     assert report.failed == (found,), report.lines()
     with pytest.raises(AssertionError, match=f"^{found}: "):
         report.assert_passed()
+
+
+class Numbers(Wrapped):
+    """Its PCM is an array."""
+
+    def altered(self, buffer: SpeechBuffer, phrase: Phrase) -> SpeechBuffer:
+        return replace(buffer, pcm=np.frombuffer(buffer.pcm, "<i2"))  # type: ignore[arg-type]
+
+
+class Plural(Wrapped):
+    """Its marks are of a kind that there isn't."""
+
+    def marked(self, mark: Mark, phrase: Phrase) -> Mark:
+        return replace(mark, kind="words")  # type: ignore[arg-type]
+
+
+class Plain(Wrapped):
+    """It gives a generator that isn't asynchronous."""
+
+    def synthesize(self, phrase: Phrase) -> Any:
+        yield SpeechBuffer(b"\1\0" * 100)
+
+
+class Whole(Wrapped):
+    """It gives all buffers at once."""
+
+    async def synthesize(self, phrase: Phrase) -> Any:  # type: ignore[override]
+        return [SpeechBuffer(b"\1\0" * 100)]
+
+
+class Open(Wrapped):
+    """It has no `aclose`."""
+
+    aclose = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (Numbers, "ndarray as PCM; it must be bytes"),
+        (Plural, "a mark of kind 'words'; there are word, phoneme, tag"),
+        (Plain, "synthesize gives a generator; it must be an async generator"),
+        (Whole, "synthesize gives a coroutine; it must be an async generator"),
+        (Open, "Open has no aclose"),
+    ],
+)
+async def test_a_voice_of_another_shape_is_told_so_once(
+    broken: Callable[[], SpeechSynthesizer], told: str
+) -> None:
+    report = await check_voice(broken, only=("speaks", "buffers", "closed_twice"))
+    with pytest.raises(AssertionError) as failed:
+        report.assert_passed()
+    assert str(failed.value).startswith(f"speaks, buffers, closed_twice: {told}")
+    assert "\n" not in str(failed.value)
 
 
 class Blocking(Wrapped):

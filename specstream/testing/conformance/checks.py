@@ -37,6 +37,7 @@ __all__ = [
     "in_pieces",
     "left_behind",
     "require",
+    "require_members",
 ]
 
 A = TypeVar("A")
@@ -62,6 +63,12 @@ def require(kept: bool, otherwise: str) -> None:
     """Raise `PromiseBroken` with the text unless ``kept``."""
     if not kept:
         raise PromiseBroken(otherwise)
+
+
+def require_members(made: object, *names: str) -> None:
+    """Raise `PromiseBroken` if an object lacks one of these attributes, or has None."""
+    missing = [name for name in names if getattr(made, name, None) is None]
+    require(not missing, f"{type(made).__name__} has no {' and no '.join(missing)}")
 
 
 def apply_if(claimed: bool, otherwise: str) -> None:
@@ -134,11 +141,16 @@ class ConformanceReport:
         return [f"{one.outcome:8}{one.name}: {one.detail or one.about}" for one in self.results]
 
     def assert_passed(self) -> None:
-        """Raise AssertionError with a line for each check that failed, beginning with its name."""
+        """Raise AssertionError with a line for each fault, beginning with the names of its checks."""
         __tracebackhide__ = True
-        wrong = [f"{one.name}: {one.detail}" for one in self.results if one.outcome == "failed"]
+        wrong = dict[str, list[str]]()  # one fault often fails many checks
+        for one in self.results:
+            if one.outcome == "failed":
+                wrong.setdefault(one.detail, []).append(one.name)
         if wrong:
-            raise AssertionError("\n".join(wrong))
+            raise AssertionError(
+                "\n".join(f"{', '.join(names)}: {detail}" for detail, names in wrong.items())
+            )
 
 
 @dataclass(frozen=True, slots=True)

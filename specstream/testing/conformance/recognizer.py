@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,7 @@ from specstream.testing.conformance.checks import (
     left_behind,
     loop_stays_free,
     require,
+    require_members,
 )
 
 __all__ = ["RECOGNIZER_CHECKS"]
@@ -31,6 +33,7 @@ _SILENCE_S = 2
 _MANY = 6  # streams at once
 _FEW_BEATS = 20  # of a loop, for a call that has nothing to do
 _WRONG_RATE = 12_345
+_SHORTEST_MS = 30  # of a word
 
 Tested = UnderTest[Recognizer]
 
@@ -39,6 +42,10 @@ Tested = UnderTest[Recognizer]
 async def opened(subject: Tested) -> AsyncGenerator[Recognizer, None]:
     """Make a recogniser and close it at the end of the block."""
     made = await subject.new()
+    require_members(made, "capabilities", "open", "aclose")
+    rates = getattr(made.capabilities, "sample_rates", ())
+    many = isinstance(rates, Sequence) and all(type(rate) is int for rate in rates)
+    require(many, f"sample_rates is {rates!r}; it must be a tuple of whole numbers")
     try:
         yield made
     finally:
@@ -59,6 +66,7 @@ async def stream_of(
 ) -> AsyncGenerator[RecognizerStream, None]:
     """A stream that was given some audio, closed at the end of the block."""
     stream = recognizer.open(recognizer.capabilities.sample_rates[0])
+    require_members(stream, "add", "partial", "finish", "aclose")
     try:
         for piece in pieces:
             stream.add(piece)
@@ -80,6 +88,12 @@ async def capabilities(subject: Tested) -> None:
         require(bool(facts.name), "the name is empty")
         require(bool(facts.sample_rates), "they name no sample rate")
         require(facts.workers >= 1, f"workers is {facts.workers}")
+        for language in facts.languages:
+            require(_is_code(language), f"the language {language!r} is no code such as 'en'")
+
+
+def _is_code(language: object) -> bool:
+    return isinstance(language, str) and bool(re.fullmatch("[a-z]{2,3}(-[A-Za-z0-9]+)*", language))
 
 
 async def rates_and_languages(subject: Tested) -> None:
@@ -130,6 +144,8 @@ async def transcript(subject: Tested) -> None:
         heard = await _heard(recognizer, _speech(subject, recognizer))
         require(isinstance(heard, Transcript), f"it is {type(heard).__name__}")
         require(heard.text == heard.text.strip(), f"its text is {heard.text!r}")
+        code = heard.language is None or _is_code(heard.language)
+        require(code, f"its language {heard.language!r} is no code such as 'en'")
 
 
 async def words_claimed(subject: Tested) -> None:
@@ -145,6 +161,9 @@ async def words_claimed(subject: Tested) -> None:
         require(times == sorted(times), f"the times of words run backwards: {times}")
         end = len(audio) / 2 / facts.sample_rates[0] * 1e3
         require(all(-1 <= t <= end + 1000 for t in times), f"{times} ms in audio of {end:.0f} ms")
+        count, last = len(heard.words), max(times, default=0.0)
+        fast = f"{count} words in {last:g} ms; start_ms and end_ms are milliseconds"
+        require(last >= _SHORTEST_MS * count, fast)
 
 
 async def partials(subject: Tested) -> None:

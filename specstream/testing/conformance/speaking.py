@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, NamedTuple
 
 from specstream.stages.contract import Link
 from specstream.stages.interfaces import SpeechSynthesizer, VoiceCapabilities
-from specstream.testing.conformance.checks import UnderTest
+from specstream.testing.conformance.checks import UnderTest, require, require_members
 from specstream.types import Mark, Phrase, Span, Speech, SpeechBuffer, Tag
 
 __all__ = [
@@ -37,6 +37,7 @@ UNUSUAL = (
     "<speak>one</speak> [[two]] {three} \\four & %d",
 )
 LONE_SURROGATE = "half \ud800 a character"  # can't be sent over a socket
+_MARKS = ("word", "phoneme", "tag")
 NOTHING = ("", "  \n\t ", "...!?", "\U0001f600 \u2764\ufe0f", "** -- __")
 
 
@@ -91,6 +92,7 @@ async def opened(
     voice: SpeechSynthesizer = (
         StageVoice(made, (await made.connect()).voice) if hasattr(made, "connect") else made
     )
+    require_members(voice, "capabilities", "synthesize", "aclose")
     try:
         yield voice
     finally:
@@ -105,13 +107,34 @@ def phrase_of(text: str, start: int = 0, tags: tuple[Tag, ...] = ()) -> Phrase:
 
 async def say(voice: SpeechSynthesizer, phrase: Phrase, most: int = 0) -> SpokenPhrase:
     """Speak a phrase, or its first ``most`` buffers, and close the generator."""
-    found = list[SpeechBuffer]()
-    async with aclosing(voice.synthesize(phrase)) as buffers:
+    found, made = list[SpeechBuffer](), voice.synthesize(phrase)
+    if isinstance(made, Coroutine):
+        made.close()  # else Python warns that nobody awaited it
+    kind = f"synthesize gives a {type(made).__name__}"
+    require(
+        hasattr(made, "__anext__") and hasattr(made, "aclose"),
+        f"{kind}; it must be an async generator (async def, with yield)",
+    )
+    async with aclosing(made) as buffers:
         async for buffer in buffers:
+            _check(buffer)
             found.append(buffer)
             if len(found) == most:
                 break
     return SpokenPhrase(found)
+
+
+def _check(buffer: object) -> None:
+    kind = type(buffer).__name__
+    require(isinstance(buffer, SpeechBuffer), f"it gave {kind}; it must yield SpeechBuffer(pcm)")
+    assert isinstance(buffer, SpeechBuffer)
+    kind = type(buffer.pcm).__name__
+    require(
+        isinstance(buffer.pcm, bytes | bytearray | memoryview), f"{kind} as PCM; it must be bytes"
+    )
+    for mark in buffer.marks:
+        known = mark.kind in _MARKS
+        require(known, f"a mark of kind {mark.kind!r}; there are {', '.join(_MARKS)}")
 
 
 def same_sound(voice: SpeechSynthesizer, one: SpokenPhrase, other: SpokenPhrase) -> bool:

@@ -77,9 +77,9 @@ async def buffers(subject: UnderTest[Any]) -> None:
     async with opened(subject) as voice:
         most = voice.capabilities.sample_rate * _LONGEST_MS // 1000
         for buffer in (await say(voice, phrase_of(PLAIN))).buffers:
-            require(isinstance(buffer, SpeechBuffer), f"it gave {type(buffer).__name__}")
-            require(len(buffer.pcm) % 2 == 0, "a buffer ends in half a sample")
-            length = len(buffer.pcm) // 2
+            size = len(bytes(buffer.pcm))  # a view may count other items
+            require(size % 2 == 0, "a buffer ends in half a sample")
+            length = size // 2
             require(length <= most, f"a buffer has {length} samples, more than {_LONGEST_MS} ms")
 
 

@@ -32,6 +32,11 @@ async def words_claimed(subject: UnderTest[Any]) -> None:
         if not voice.capabilities.words:
             require(not marks, "it marks words, and its capabilities deny it")
             return
+        for mark in marks:
+            written = PLAIN[mark.chars.start : mark.chars.end]
+            said, meant = (re.sub(r"\W", "", text).casefold() for text in (mark.text, written))
+            about = f"the word {mark.text!r} is marked at {written!r}"
+            require(bool(said) and (said in meant or meant in said), about)
         for found in re.finditer(r"\w+", PLAIN):
             covered = any(
                 m.chars.start < found.end() and found.start() < m.chars.end for m in marks
@@ -128,6 +133,8 @@ async def offsets(subject: UnderTest[Any]) -> None:
 async def tags(subject: UnderTest[Any]) -> None:
     """Directions such as [smile] aren't spoken: the words are those of the text without them."""
     async with opened(subject) as voice:
+        facts = voice.capabilities
+        apply_if(facts.words or facts.deterministic, "without marks or equal samples nothing tells")
         text = "Oh [smile] hello there."
         said = await say(voice, phrase_of(text, tags=(Tag("smile", Span(3, 10)),)))
         plain = await say(voice, phrase_of("Oh         hello there."))
