@@ -115,27 +115,35 @@ class ResumingSocket:
             while True:
                 try:
                     socket, first = await self._again(f"resume={self._token}&seq={self._seen}")
-                    break
                 except ConnectionFailed:
                     if anyio.current_time() + pause > deadline:
                         raise
+                else:
+                    try:
+                        return await self._resume(socket, json.loads(first))
+                    except ConnectionClosed as again:
+                        if anyio.current_time() + pause > deadline:
+                            raise ConnectionFailed(
+                                f"the connection broke again: {again}"
+                            ) from again
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
-            await self._resume(socket, json.loads(first))
 
     async def _resume(self, socket: ClientConnection, told: dict[str, Any]) -> None:
+        """Send what has not arrived, then use the connection."""
         if told.get("type") != "specstream.resumed":
             await socket.close()
             raise ConnectionFailed(
                 "the session can't be resumed: it has ended, or what was missed is gone"
             )
-        missed = self._sent - int(told["received"])
-        if missed > len(self._kept):
-            await socket.close()
-            raise ConnectionFailed("too much was sent that the server hasn't got; begin anew")
+        arrived = int(told["received"])
+        while (missed := self._sent - arrived) > 0:  # others may send meanwhile
+            if missed > len(self._kept):
+                await socket.close()
+                raise ConnectionFailed("too much was sent that the server hasn't got; begin anew")
+            await socket.send(self._kept[-missed])
+            arrived += 1
         self._socket, self._acked = socket, self._seen
-        for message in list(self._kept)[len(self._kept) - missed :] if missed > 0 else ():
-            await socket.send(message)
 
     async def aclose(self) -> None:
         """Close the connection: the session is over."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from websockets.exceptions import ConnectionClosedError
 
 from specstream.client import resume
 from specstream.client.client import RealtimeClient, TextDelta
@@ -77,6 +78,29 @@ async def test_what_was_sent_into_a_broken_connection_is_sent_again(line: Line) 
             assert text_of(await read(client.respond(f"{number}", audio=False)))
     users = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
     assert users == [str(number) for number in range(6)]
+
+
+async def test_a_connection_that_breaks_while_it_catches_up_is_no_end(line: Line) -> None:
+    stand = Stand(ScriptedEngine(["one.", "two."]), voice=None)
+
+    async def breaks(message: str) -> None:
+        line.cut()
+        raise ConnectionClosedError(None, None)
+
+    async def dial(url: str, **options: Any) -> Any:
+        made = await Line.dial(line, url, **options)
+        if len(line.sockets) in (2, 3):  # the first two that come back
+            made[0].send = breaks
+        return made
+
+    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+        assert text_of(await read(client.respond("0", audio=False))) == "one."
+        resume.dial = dial  # type: ignore[attr-defined]
+        line.sockets[-1].send = breaks
+        assert text_of(await read(client.respond("1", audio=False))) == "two."
+    assert len(line.sockets) == 4
+    users = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
+    assert users == ["0", "1"]
 
 
 async def test_a_session_that_is_gone_is_an_error(line: Line) -> None:

@@ -220,7 +220,8 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _unlink(path: Path) -> None:
-    for file in (path, _beside(path, "-wal"), _beside(path, "-shm")):
+    # The session's own file last: a later sweep finds what a kill has left by it.
+    for file in (_beside(path, "-wal"), _beside(path, "-shm"), path):
         file.unlink(missing_ok=True)
 
 
