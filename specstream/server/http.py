@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from specstream import __version__
 from specstream.realtime.wire import PATH
-from specstream.server.api.errors import ApiError
+from specstream.server.api.errors import ApiError, broken
 from specstream.server.auth import NO_KEY, Asked, Authentication
 from specstream.server.counters import Counters
 from specstream.server.keys import CALLER, ApiCaller
@@ -177,6 +177,11 @@ def make_app(
             return ApiError(404, f"there is no {path} here").response()
         return PlainTextResponse(_NOTHING, 404)
 
+    def breaks(request: Request, error: Exception) -> Response:
+        if _path(request.scope).startswith(_API):
+            return broken().response()
+        return PlainTextResponse("Internal Server Error", 500)
+
     routes: list[BaseRoute] = [
         Route("/", show_page),
         Route("/health", health),
@@ -186,7 +191,9 @@ def make_app(
         WebSocketRoute(PATH, session),
         *api,
     ]
-    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: wrong_method})
+    app = Starlette(
+        routes=routes, exception_handlers={404: unknown, 405: wrong_method, 500: breaks}
+    )
     gate: ASGIApp = AccessGuard(app, authentication, counters, limit)
     if access.origins:
         methods = ["GET", "POST"]

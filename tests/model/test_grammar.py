@@ -329,3 +329,15 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
     assert len(set(replies)) == 1
     assert valid(replies[0])
     assert accepted > 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "string", "pattern": "a(?=b)"}, "look-around"),
+        ({"type": "integer", "minimum": 10**20, "maximum": 10**20 + 5}, "minimum 1000.* 63 bits"),
+    ],
+)
+def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told: str) -> None:
+    with pytest.raises(SamplingError, match=told):
+        module.check_grammar(Grammar("json_schema", json.dumps(schema)))

@@ -179,10 +179,14 @@ class Calls:
         self.log.close()
 
     def _close(self, closer: str) -> Step[None]:
-        """Read up to the closing tag. Text before it, other than brackets, becomes a broken call."""
+        """Read up to the closing tag. Text before it, other than brackets, becomes a broken call.
+
+        A reply may end within the tag.
+        """
         self._inlet.mark()
-        rest, _ = yield from self._inlet.until(closer)
-        if rest.strip(" \n\t}]"):
+        rest, found = yield from self._inlet.until(closer)
+        left = rest.strip(" \n\t}]")
+        if left and (found or not closer.startswith(left)):
             self.log.open("")
             self.log.write(rest)
             self.log.close()
@@ -192,6 +196,8 @@ class Calls:
         inlet, log = self._inlet, self.log
         if not log.writing:
             before = inlet.since_mark()
+            if isinstance(error, CutOff) and log.calls and not before.strip():
+                return  # behind a whole call, as before the bracket of its list
             log.open("")
             log.write(before)
         if isinstance(error, CutOff):

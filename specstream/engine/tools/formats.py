@@ -197,7 +197,7 @@ def closed(schema: Any) -> Any:
     JSON Schema leaves an object open unless it says ``additionalProperties``. Who describes a tool by
     its parameters seldom means that, and a model that is free to go on invents some. llama.cpp and
     xgrammar read such objects as closed, too. What the schema says itself stays, and so do objects that
-    are combined of several schemas, whose other parts may name more.
+    are combined of several schemas, whose other parts may name more, or require what they do not name.
     """
     if not isinstance(schema, dict):
         return schema
@@ -210,7 +210,9 @@ def closed(schema: Any) -> Any:
     for key in _SEVERAL:
         if isinstance(made.get(key), list):
             made[key] = [closed(one) for one in made[key]]
-    named = isinstance(made.get("properties"), dict)
+    named = isinstance(made.get("properties"), dict) and all(
+        name in made["properties"] for name in made.get("required") or ()
+    )
     if named and not any(key in made for key in (*_OPEN, *_COMBINED)):
         made["additionalProperties"] = False
     return made

@@ -279,7 +279,9 @@ def _string(inlet: PendingText) -> Step[str]:
     parts: list[str] = []
     yield from _raw_string(inlet, parts.append)
     try:
-        return str(json.loads("".join(parts), strict=False))
+        text = str(json.loads("".join(parts), strict=False))
+        text.encode()  # half a surrogate can't be sent
+        return text
     except ValueError:
         raise Malformed from None
 

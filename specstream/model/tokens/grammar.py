@@ -7,8 +7,10 @@ it was drawn from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,7 +158,7 @@ class GrammarState:
 def _check(matcher: LLMatcher, what: str) -> None:
     """Raise SamplingError if a matcher is in its error state, in which it allows an end everywhere."""
     if matcher.is_error():
-        raise SamplingError(f"{what}: {first_line(matcher.get_error())}")
+        raise SamplingError(f"{what}: {_reason(matcher.get_error())}")
 
 
 def _matcher(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
@@ -177,7 +179,12 @@ def check_grammar(grammar: Grammar) -> None:
         raise _missing() from None
     reason = LLMatcher.validate_grammar(compiled(grammar))
     if reason:
-        raise SamplingError(f"the {grammar.kind} grammar can't be used: {first_line(reason)}")
+        raise SamplingError(f"the {grammar.kind} grammar can't be used: {_reason(reason)}")
+
+
+def _reason(told: str) -> str:
+    """What is wrong, in one line: of an expression that can't be read, the first line says no more."""
+    return shorten(" ".join(told.split()), 400, placeholder=" …")
 
 
 def _missing() -> SamplingError:
@@ -192,10 +199,25 @@ def compiled(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "lark":
         return LLMatcher.grammar_from_lark(grammar.text)
+    _check_bounds(grammar.text)
     try:
         return LLMatcher.grammar_from_json_schema(grammar.text, defaults=COMPACT)  # type: ignore[arg-type]
     except ValueError as error:
         raise SamplingError(f"the JSON schema can't be read: {first_line(error)}") from None
+
+
+_BOUND = re.compile(
+    r'"(minimum|maximum|exclusiveMinimum|exclusiveMaximum|multipleOf)"\s*:\s*-?(\d+)'
+)
+
+
+def _check_bounds(schema: str) -> None:
+    """Refuse bounds beyond 64 bits, which llguidance replaces by others without a word."""
+    for found in _BOUND.finditer(schema):
+        if int(found[2]) >= 2**63:
+            raise SamplingError(
+                f"the JSON schema's {found[1]} {found[2]:.40} has more than 63 bits"
+            )
 
 
 @lru_cache(maxsize=4)

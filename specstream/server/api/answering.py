@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specstream.errors import SpecstreamError
-from specstream.server.api.errors import ApiError
+from specstream.server.api.errors import ApiError, broken
 
 __all__ = ["BODY_S", "DONE", "Events", "Streamed", "read_body", "while_connected"]
 
@@ -187,6 +187,9 @@ class Streamed(Response):
                 await put.send(ApiError.of(error))
             except anyio.BrokenResourceError:
                 return  # nobody takes the answer any more
+            except Exception:
+                _log.exception("an answer broke")
+                await put.send(broken())
 
 
 class Events(Streamed):

@@ -16,7 +16,7 @@ from specstream.errors import (
     SpecstreamError,
 )
 
-__all__ = ["ApiError"]
+__all__ = ["ApiError", "broken"]
 
 _INVALID = "invalid_request_error"
 _SHUT = "server_error"
@@ -81,3 +81,8 @@ class ApiError(Exception):
         """The error as a whole answer."""
         more = {} if self._retry_s is None else {"Retry-After": str(self._retry_s)}
         return JSONResponse(self.body(), self.status, {**more, **(headers or {})})
+
+
+def broken() -> ApiError:
+    """A fault of the server's own, which its log describes."""
+    return ApiError(500, "the server failed; its log says why", _SHUT, code="internal_error")

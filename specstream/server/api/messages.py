@@ -19,12 +19,17 @@ def messages_of(given: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Translate messages: contents of parts are joined, a developer's are the system's.
 
     Raises:
-        ApiError: a part that is no text.
+        ApiError: a part that is no text, or a call in the shape of before tools.
     """
     made = list[Message]()
     names = dict[str, str]()  # of the function of each call
     for number, message in enumerate(given):
         role = str(message.get("role", ""))
+        if message.get("function_call"):
+            at = f"messages.{number}.function_call"
+            raise ApiError(
+                400, f"{at}: write it as tool_calls", param=at, code="unsupported_content"
+            )
         one: dict[str, Any] = {
             "role": _ROLES.get(role, role),
             "content": _text(message.get("content"), number),

@@ -36,7 +36,7 @@ class ReplyRequest:
         """The same for one of several replies: a seed is counted on, else all would be equal."""
         if self.params.seed is None or not number:
             return self
-        return replace(self, params=replace(self.params, seed=self.params.seed + number))
+        return replace(self, params=replace(self.params, seed=(self.params.seed + number) % 2**63))
 
 
 @dataclass(slots=True)

@@ -75,10 +75,14 @@ def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
 
 def _format(body: ResponsesBody) -> JsonFormat | None:
     told = (body.text or {}).get("format") or {"type": "text"}
+    if not isinstance(told, dict):
+        raise ApiError(400, "text.format must be an object", param="text.format")
     kind = told.get("type")
     if kind == "json_schema":
-        schema = JsonSchema(name=str(told.get("name", "reply")), schema=told.get("schema", {}))
-        return JsonFormat(type="json_schema", json_schema=schema)
+        if not isinstance(schema := told.get("schema"), dict):
+            raise ApiError(400, "text.format.schema must be an object", param="text.format.schema")
+        made = JsonSchema(name=str(told.get("name", "reply")), schema=schema)
+        return JsonFormat(type="json_schema", json_schema=made)
     if kind not in ("text", "json_object"):
         raise ApiError(400, f"text.format can't be {kind}", param="text.format")
     return JsonFormat(type=kind)

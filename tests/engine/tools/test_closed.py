@@ -32,6 +32,8 @@ SHUT = {**CITY, "additionalProperties": False}
         ),
         ({"$defs": {"c": CITY}, "$ref": "#/$defs/c"}, {"$defs": {"c": SHUT}, "$ref": "#/$defs/c"}),
         ({"additionalProperties": CITY}, {"additionalProperties": SHUT}),
+        ({**CITY, "required": ["city"]}, {**SHUT, "required": ["city"]}),
+        ({**CITY, "required": ["unit"]}, {**CITY, "required": ["unit"]}),
         (True, True),
     ],
 )

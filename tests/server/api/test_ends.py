@@ -13,7 +13,9 @@ import pytest
 from specstream.errors import EngineBusy, EngineFailed, PromptTooLong
 from specstream.server.api import answering
 from specstream.server.api.answering import Events
+from specstream.server.api.replies import ReplyRequest
 from specstream.testing import ScriptedEngine
+from specstream.types import SamplingParams
 from tests.server.doubles import Gate, Stand, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -138,6 +140,41 @@ async def test_an_error_in_mid_stream_is_an_event_and_no_clean_end() -> None:
         status, body = await answered(stand.port, CHAT, hi(stream=True))
     assert status == 200 and '"code":"engine_failed"' in body
     assert "[DONE]" not in body and '"finish_reason":"' not in body
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_a_fault_of_the_servers_own_is_an_error_of_the_same_shape(after: int) -> None:
+    stand = Stand(_Failing(ValueError("no such thing"), after=after))
+    async with stand.running():
+        status, body = await answered(stand.port, CHAT, hi(stream=True))
+    assert status == (200 if after else 500)
+    assert '"code":"internal_error"' in body.replace(": ", ":")
+    assert "[DONE]" not in body and "no such thing" not in body
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": {"format": "x"}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": True}}}, "text.format.schema"),
+        (
+            {"input": [{"role": "assistant", "function_call": {"name": "now", "arguments": "{}"}}]},
+            "messages.0.function_call",
+        ),
+    ],
+)
+async def test_a_bad_field_of_a_response_is_named(fields: dict[str, Any], param: str) -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    body = json.dumps({"input": "Hi", **fields}).encode()
+    async with stand.running():
+        status, told = await answered(stand.port, "/v1/responses", body)
+    assert (status, json.loads(told)["error"]["param"]) == (400, param)
+
+
+def test_a_seed_is_counted_on_within_its_range() -> None:
+    ask = ReplyRequest([], SamplingParams(temperature=1.0, seed=2**63 - 1))
+    assert ask.again(1).params.seed == 0
 
 
 @pytest.mark.parametrize(
