@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -75,7 +76,10 @@ class Exchange:
         try:
             await self._send({"type": type, "event_id": asked.event_id, **fields})
         except BaseException:
-            self._asked.remove(asked)
+            with suppress(
+                ValueError
+            ):  # cancelled after it was sent: another task has read the answer
+                self._asked.remove(asked)
             raise
         while asked.answered is None:
             if len(self._kept) >= _MOST_KEPT:

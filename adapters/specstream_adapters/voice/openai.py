@@ -158,20 +158,10 @@ def _rate(written: str) -> int:
 
 _MOST_HEADER = 1 << 16  # bytes before a WAV file's samples
 _PCM, _EXTENSIBLE = 1, 0xFFFE
-_UNKNOWN = (
-    1 << 30
-)  # bytes; a file that is streamed names as many or more, as its length isn't known
-_OTHERS = (
-    *(
-        "audio/mp",
-        "audio/ogg",
-        "audio/opus",
-        "audio/flac",
-        "audio/x-flac",
-        "audio/aac",
-        "audio/webm",
-    ),
-    *("video/", "text/", "application/json", "application/ogg"),
+_UNKNOWN = 1 << 30  # bytes; a stream's header names as many or more, as its length isn't known
+_OTHERS = tuple(
+    "audio/mp audio/ogg audio/opus audio/flac audio/x-flac audio/aac audio/webm video/ text/ "
+    "application/json application/ogg".split()
 )
 _MAGIC = (b"id3", b"oggs", b"flac", b"<!doctype", b"<html")  # in small letters
 
