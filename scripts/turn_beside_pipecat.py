@@ -52,8 +52,8 @@ from turn_arms import (
 from turn_pipecat import PipecatArm
 
 from specstream import Agent, Engine
-from specstream.bench.machine import cpu_name
 from specstream.bench.questions import ALOUD, FIRST
+from specstream.engine.cores import cpu_name
 from specstream.listening import ListenerSettings
 from specstream.listening.resampler import Resampler
 from specstream.playback import Playout

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -19,25 +16,17 @@ import psutil
 
 from specstream import __version__
 from specstream.bench.arms.base import BenchThread
-from specstream.checks import cache_folder
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
-from specstream.engine.cores import core_quota, cores_here
-from specstream.model.native.builds import cpu_features
+from specstream.engine.cores import cores_here, cpu_name
 
 __all__ = [
     "choose_threads",
-    "cpu_name",
-    "host_facts",
     "load_average",
     "provenance_of",
     "resident_mb",
     "settle_threads",
 ]
 
-_FLAGS = (
-    *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"),
-    *("asimddp", "bf16", "i8mm"),
-)
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 _TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial
 _FASTER = 1.1  # all cores are used unless fewer threads are faster by this factor
@@ -182,17 +171,6 @@ def _commit() -> str | None:
         return None
 
 
-def cpu_name() -> str:
-    """The processor's name, or its architecture."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def _gpu(device: Any) -> dict[str, Any] | None:
     import torch
 
@@ -201,56 +179,3 @@ def _gpu(device: Any) -> dict[str, Any] | None:
     found = torch.cuda.get_device_properties(device)
     return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1),
             "capability": f"{found.major}.{found.minor}", "cuda": torch.version.cuda}  # fmt: skip
-
-
-def host_facts(port: int) -> dict[str, Any]:
-    """The facts, by name; ``port``: where ``serve`` would listen."""
-    facts: dict[str, Any] = {"cpu": cpu_name()}
-    features, _ = cpu_features()
-    facts["cpu_flags"] = (
-        ", ".join(flag for flag in _FLAGS if flag in features) or "none that matter"
-    )
-    cores = cores_here()
-    facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
-    if (quota := core_quota()) is not None:
-        facts["cores"] += f"; a quota allows the time of {quota:g}"
-    memory = psutil.virtual_memory()
-    facts["memory"] = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
-    try:
-        folder = cache_folder("compiled")
-        can = "can be written" if _writable(folder) else "can not be written"
-        facts["cache"] = f"{folder} ({can})"
-    except OSError as error:
-        facts["cache"] = f"none: {error}"
-    facts["sound"] = _sound_cards()
-    facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
-    return facts
-
-
-def _sound_cards() -> str:
-    """The machine's own sound devices; a page, a client or a telephone line brings another one."""
-    try:
-        lines = Path("/proc/asound/cards").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "not known" if sys.platform != "linux" else "no device here"
-    cards = [line.partition("]: ")[2] for line in lines if "]: " in line]
-    return ", ".join(cards) or "no device here"
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -5,27 +5,24 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
-from specstream.checks import first_line
-from specstream.commands.shared.common import remedy
-from specstream.commands.shared.output import print_json
-from specstream.commands.shared.serving import PORT
+from specstream.checks import cache_folder, first_line
 from specstream.commands.shared.terminal import ends_at_once
-from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.errors import SpecstreamError
 
 if TYPE_CHECKING:
     from specstream.stages.adapters import AdapterKind, EarsKind
 
-__all__ = ["run"]
+__all__ = ["host_facts", "run"]
 
 _ENGINE = ("torch", "transformers")
 _NEEDED = (*_ENGINE, "websockets", "anyio", "pydantic")
@@ -33,6 +30,10 @@ _WITHOUT = {
     "soundfile": "audio files can't be written",
     "normt2s": "numbers and dates are not written out for the voice",
 }
+_FLAGS = (
+    *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"),
+    *("asimddp", "bf16", "i8mm"),
+)
 _LIMIT_S = 60.0  # for torch to be imported and tried
 
 
@@ -58,9 +59,12 @@ def _tell(args: argparse.Namespace) -> int:
     needed = all(found[package] != "missing" for package in _NEEDED)
     asked = _ask_torch() if found["torch"] != "missing" else None
     # Imported and tried while the other process imports torch.
-    from specstream.bench.machine import host_facts
     from specstream.commands.models import pulled_models
-    from specstream.stages.adapters import default_voice
+    from specstream.commands.shared.common import remedy
+    from specstream.commands.shared.output import print_json
+    from specstream.commands.shared.serving import PORT
+    from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
+    from specstream.stages.adapters import BEST_VOICES
 
     found |= host_facts(PORT)
     states = _adapters(advice)
@@ -76,11 +80,12 @@ def _tell(args: argparse.Namespace) -> int:
     if "missing" in bundled:
         advice.append("the bundled models are missing: pip install specstream-sdk, from a wheel")
     found |= states
-    try:
-        found["default_voice"] = default_voice().name
-    except SpecstreamError as error:  # as where a checkout is used in place
-        found["default_voice"] = "none"
-        advice.append(str(error))
+    ready = (name for name in (*BEST_VOICES, "reference") if states["voice"].get(name) == "ready")
+    found["default_voice"] = next(ready, "none")
+    if found["default_voice"] == "none":  # as where a checkout is used in place
+        advice.append(
+            "no voice is installed, not even the test voice: pip install specstream-client"
+        )
     if asked is not None:
         found |= (facts := _told(asked))
         if "cpu_passes" not in facts:
@@ -102,34 +107,81 @@ def _tell(args: argparse.Namespace) -> int:
     return 0 if works else 1
 
 
+def host_facts(port: int) -> dict[str, Any]:
+    """What decides how fast an engine is here, by name; ``port``: where ``serve`` would listen."""
+    import psutil
+
+    from specstream.engine.cores import core_quota, cores_here, cpu_name
+    from specstream.model.native.builds import cpu_features
+
+    facts: dict[str, Any] = {"cpu": cpu_name()}
+    features, _ = cpu_features()
+    facts["cpu_flags"] = (
+        ", ".join(flag for flag in _FLAGS if flag in features) or "none that matter"
+    )
+    cores = cores_here()
+    facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
+    if (quota := core_quota()) is not None:
+        facts["cores"] += f"; a quota allows the time of {quota:g}"
+    memory = psutil.virtual_memory()
+    facts["memory"] = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free"
+    try:
+        folder = cache_folder("compiled")
+        can = "can be written" if _writable(folder) else "can not be written"
+        facts["cache"] = f"{folder} ({can})"
+    except OSError as error:
+        facts["cache"] = f"none: {error}"
+    facts["sound"] = _sound_cards()
+    facts["port"] = f"{port} ({'free' if _free(port) else 'in use'})"
+    return facts
+
+
+def _sound_cards() -> str:
+    """The machine's own sound devices; a page, a client or a telephone line brings another one."""
+    try:
+        lines = Path("/proc/asound/cards").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "not known" if sys.platform != "linux" else "no device here"
+    cards = [line.partition("]: ")[2] for line in lines if "]: " in line]
+    return ", ".join(cards) or "no device here"
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:
     """The states of all adapters, by kind; the reasons of those that fail are added to ``advice``."""
-    from specstream.commands.shared.chain import stage_or_adapter
     from specstream.engine.engine import Engine
-    from specstream.stages.adapters import load_adapter
+    from specstream.stages.adapters import adapter_names, require_adapter
 
-    kinds: tuple[AdapterKind, ...] = ("voice", "avatar", "prompt")
-    ears: tuple[EarsKind, ...] = ("recognizer", "turns", "echo")
-    makers: dict[AdapterKind | EarsKind, Callable[[str], object]] = {
-        kind: partial(stage_or_adapter, kind, engine=Engine.load()) for kind in kinds
-    }
-    makers |= {part: partial(load_adapter, part) for part in ears}
-    return {kind: _states(kind, make, advice) for kind, make in makers.items()}
-
-
-def _states(
-    kind: AdapterKind | EarsKind, make: Callable[[str], object], advice: list[str]
-) -> dict[str, str]:
-    from specstream.stages.adapters import adapter_names
-
-    states = {}
-    for name in adapter_names(kind):
-        try:
-            make(name)
-            states[name] = "ready"
-        except SpecstreamError as error:
-            states[name] = "not ready"
-            advice.append(f"{kind} {name}: {error}")
+    kinds: tuple[AdapterKind | EarsKind, ...]
+    kinds = ("voice", "avatar", "prompt", "recognizer", "turns", "echo")
+    states: dict[str, dict[str, str]] = {kind: {} for kind in kinds}
+    for kind in kinds:
+        for name in adapter_names(kind):
+            given = {"generator": Engine.load()} if (kind, name) == ("prompt", "model") else {}
+            try:
+                require_adapter(kind, name, **given)
+                states[kind][name] = "ready"
+            except SpecstreamError as error:
+                states[kind][name] = "not ready"
+                advice.append(f"{kind} {name}: {error}")
     return states
 
 

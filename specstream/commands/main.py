@@ -7,70 +7,79 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
-from specstream.commands.shared.terminal import ends_at_once, tell_interrupted
+from specstream.commands.shared.terminal import (
+    Parser,
+    adding_to,
+    ends_at_once,
+    parse,
+    tell_interrupted,
+)
 from specstream.errors import SpecstreamError
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["main", "read_arguments"]
+__all__ = ["COMMANDS", "Command", "command_parsers", "main", "read_arguments"]
 
 _ENGINE = {"torch", "transformers"}  # what specstream-client comes without
 
 # Slow imports are made inside functions, so that Ctrl-C during an import is handled by `main`.
 
 
-def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read a command line; ends the process with 2 and the usage where it is wrong."""
-    from specstream.commands.bench.plan import add_bench_options
-    from specstream.commands.export import add_export_options
-    from specstream.commands.provenance import add_provenance_options, add_signing_options
-    from specstream.commands.pull import add_pull_options
-    from specstream.commands.shared.common import (
-        add_learning_options,
-        add_model_options,
-        add_prompt_options,
-        add_sampling_options,
-        add_server_engine_options,
-    )
-    from specstream.commands.shared.serving import PORT, add_server_options
-    from specstream.commands.shared.terminal import Parser, adding_to, read_arguments
-    from specstream.commands.train import add_train_options
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand.
 
-    parser = Parser(
-        prog="specstream",
-        description="A speculative token stream that feeds speech, avatar and picture stages.",
-    )
-    parser.add_argument("--version", action="version", version=f"specstream {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    Attributes:
+        about: What it does, in a few words, for the list of all.
+        run: Its function in `specstream.commands`, as ``module:name``.
+        add_options: Adds its arguments. Its imports take tenths of a second, so only that of the
+            command which is called runs.
+        description: The text above its own help.
+    """
 
-    def command(name: str, help: str, run: str = "", **more: Any) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=help, **more)
-        made.set_defaults(run=run or f"{name}:run")
-        return made
+    about: str
+    run: str
+    add_options: Callable[[Parser], None]
+    description: str | None = None
 
-    say = command("say", "speak a reply, with avatar cues and scene prompts")
-    add_prompt_options(say)
-    add = adding_to(say)
+
+def _add_say(parser: Parser) -> None:
+    from specstream.commands.provenance import add_signing_options
+    from specstream.commands.shared.common import add_prompt_options
+
+    add_prompt_options(parser)
+    add = adding_to(parser)
     add("--out DIR", "where the files go (default: out)", default="out")
     verbatim = "speak the text itself: no language model is loaded, and none writes a reply"
     add("--verbatim", verbatim, action="store_true")
     add("--compare", "also run it without speculation", action="store_true")
     _add_adapter_options(add)
-    add_signing_options(say)
+    add_signing_options(parser)
+    _add_engine_options(parser)
 
-    generate = command("generate", "write a reply, text only")
-    add_prompt_options(generate)
 
-    chat = command("chat", "a conversation, in the terminal or line by line")
+def _add_generate(parser: Parser) -> None:
+    from specstream.commands.shared.common import add_prompt_options
 
-    serve = command("serve", "the WebSocket server and the demo page", "serve:run_server")
-    add_server_options(serve, port=PORT, clients=True)
-    add = adding_to(serve)
+    add_prompt_options(parser)
+    _add_engine_options(parser)
+
+
+def _add_chat(parser: Parser) -> None:
+    _add_engine_options(parser, serves=True)
+
+
+def _add_serve(parser: Parser) -> None:
+    from specstream.commands.shared.serving import PORT, add_server_options
+
+    add_server_options(parser, port=PORT, clients=True)
+    add = adding_to(parser)
     _add_adapter_options(add)
     add(
         "--ears auto|off|NAME[=VALUE]",
@@ -78,64 +87,71 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "(default: whisper if it is installed)",
         default="auto",
     )
+    _add_engine_options(parser, serves=True)
 
-    adapter = command("adapter", "one adapter behind its own WebSocket", "serve:run_adapter")
-    add = adding_to(adapter)
+
+def _add_adapter(parser: Parser) -> None:
+    from specstream.commands.shared.common import add_model_options
+    from specstream.commands.shared.serving import add_server_options
+
+    add = adding_to(parser)
     add("kind", choices=["voice", "avatar", "prompt"])
     add("--name", "which adapter of that kind, as the options --voice, --avatar, --prompts name it")
     _add_delivery_options(add)
-    add_server_options(adapter, port=0, clients=False)
+    add_server_options(parser, port=0, clients=False)
+    add_model_options(parser)
 
-    verify = command("verify", "check that this pair's output is the target's own")
-    add = adding_to(verify)
+
+def _add_verify(parser: Parser) -> None:
+    from specstream.commands.shared.common import add_model_options
+
+    add = adding_to(parser)
     add("--runs", "samples of each of three prompts (default: 150)", type=int, default=150)
     tokens = "tokens compared with plain greedy decoding (default: 400)"
     add("--tokens", tokens, type=int, default=400)
+    add_model_options(parser)
 
-    bench = command(
-        "bench",
-        help="the same prompts with and without speculation",
-        run="bench.run:run",
-        description="Runs the same prompts with and without speculation, and with transformers; prints "
-        "a table of speeds and a verdict. Defaults here: --dtype bfloat16, --max-tokens 128 (64 with "
-        "--quick).",
-    )
-    add_bench_options(bench)
 
-    for made in (say, generate, chat, serve, adapter, verify, bench):
-        add_model_options(made, every_method=made is bench)
-        if made not in (adapter, verify):
-            add_sampling_options(made)
-    for made in (chat, serve):
-        add_learning_options(made)
-        add_server_engine_options(made)
+def _add_bench(parser: Parser) -> None:
+    from specstream.commands.bench.plan import add_bench_options
+    from specstream.commands.shared.common import add_model_options, add_sampling_options
 
-    latency = command("latency", "a scripted conversation: how long each turn waits, and for what")
-    add = adding_to(latency)
+    add_bench_options(parser)
+    add_model_options(parser, every_method=True)
+    add_sampling_options(parser)
+
+
+def _add_latency(parser: Parser) -> None:
+    add = adding_to(parser)
     live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
     add("url", live, nargs="?")
     add("--scenario FILE", "a conversation, in TOML; see docs/guides/testing.md", required=True)
     add("--voice", "the user's voice, for a server", default="auto")
     add("--out DIR", "write latency.json and latency.svg there")
+    add("--json", "one JSON object as the last line", action="store_true")
 
-    trace = command("trace", "where a moment of the speech came from")
-    add = adding_to(trace)
+
+def _add_trace(parser: Parser) -> None:
+    add = adding_to(parser)
     add("file", "the trace.json that `specstream say` wrote")
     add("--at TIME", "a moment of the speech, such as 3.2s or 450ms", required=True)
     add("--picture FILE", "a timeline: .svg, .png or .pdf")
+    add("--json", "one JSON object as the last line", action="store_true")
 
-    about = "who signed an audio file, and what made it"
-    add_provenance_options(command("provenance", about))
-    add_export_options(command("export", "recorded avatar cues, for another player of faces"))
-    add_train_options(command("train", "make a draft, or a drafting head, for a target"))
-    add_pull_options(command("pull", "bring a known model into the cache folder"))
-    models = command("models", "the models that are here, and that can be pulled")
-    doctor = command("doctor", "what was found, what is missing, how to fix it")
-    for made in (latency, trace):
-        adding_to(made)("--json", "one JSON object as the last line", action="store_true")
-    for made in (models, doctor):
-        adding_to(made)("--json", "one JSON object", action="store_true")
-    return read_arguments(parser, commands.choices, argv)
+
+def _add_json(parser: Parser) -> None:
+    adding_to(parser)("--json", "one JSON object", action="store_true")
+
+
+def _add_engine_options(parser: Parser, *, serves: bool = False) -> None:
+    """Options of the models and of sampling, for commands that write a reply, or ``serve`` them."""
+    from specstream.commands.shared import common
+
+    common.add_model_options(parser)
+    common.add_sampling_options(parser)
+    if serves:
+        common.add_learning_options(parser)
+        common.add_server_engine_options(parser)
 
 
 def _add_adapter_options(add: Callable[..., None]) -> None:
@@ -161,6 +177,84 @@ def _add_delivery_options(add: Callable[..., None]) -> None:
         "of the voice, 0.5 to 2 (default: 1); neural ones have one only",
         type=float,
     )
+
+
+def _from(place: str) -> Callable[[Parser], None]:
+    """The function at ``place``, as ``module:name`` of `specstream.commands`; imported when called."""
+    return lambda parser: _named(place)(parser)
+
+
+def _named(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(f"specstream.commands.{module}"), name)
+
+
+COMMANDS = {
+    "say": Command("speak a reply, with avatar cues and scene prompts", "say:run", _add_say),
+    "generate": Command("write a reply, text only", "generate:run", _add_generate),
+    "chat": Command("a conversation, in the terminal or line by line", "chat:run", _add_chat),
+    "serve": Command("the WebSocket server and the demo page", "serve:run_server", _add_serve),
+    "adapter": Command("one adapter behind its own WebSocket", "serve:run_adapter", _add_adapter),
+    "verify": Command(
+        "check that this pair's output is the target's own", "verify:run", _add_verify
+    ),
+    "bench": Command(
+        "the same prompts with and without speculation",
+        "bench.run:run",
+        _add_bench,
+        "Runs the same prompts with and without speculation, and with transformers; prints a table of "
+        "speeds and a verdict. Defaults here: --dtype bfloat16, --max-tokens 128 (64 with --quick).",
+    ),
+    "latency": Command(
+        "a scripted conversation: how long each turn waits, and for what",
+        "latency:run",
+        _add_latency,
+    ),
+    "trace": Command("where a moment of the speech came from", "trace:run", _add_trace),
+    "provenance": Command(
+        "who signed an audio file, and what made it",
+        "provenance:run",
+        _from("provenance:add_provenance_options"),
+    ),
+    "export": Command(
+        "recorded avatar cues, for another player of faces",
+        "export:run",
+        _from("export:add_export_options"),
+    ),
+    "train": Command(
+        "make a draft, or a drafting head, for a target",
+        "train:run",
+        _from("train:add_train_options"),
+    ),
+    "pull": Command(
+        "bring a known model into the cache folder", "pull:run", _from("pull:add_pull_options")
+    ),
+    "models": Command("the models that are here, and that can be pulled", "models:run", _add_json),
+    "doctor": Command("what was found, what is missing, how to fix it", "doctor:run", _add_json),
+}
+
+
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read a command line; ends the process with 2 and the usage where it is wrong."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser, commands = command_parsers(words[:1])
+    return parse(parser, commands, words)
+
+
+def command_parsers(names: Collection[str] = COMMANDS) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the command line, and those of all commands; only ``names`` know their options."""
+    parser = Parser(
+        prog="specstream",
+        description="A speculative token stream that feeds speech, avatar and picture stages.",
+    )
+    parser.add_argument("--version", action="version", version=f"specstream {__version__}")
+    added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        made = added.add_parser(name, help=command.about, description=command.description)
+        made.set_defaults(run=command.run)
+        if name in names:
+            command.add_options(made)
+    return parser, added.choices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -196,8 +290,7 @@ def _run(argv: Sequence[str] | None) -> int:
         args = read_arguments(argv)
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        module, function = args.run.split(":")
-        command = getattr(importlib.import_module(f"specstream.commands.{module}"), function)
+        command = _named(args.run)
         import anyio
     return anyio.run(command, args) or 0
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
-__all__ = ["QUOTA_FILE", "core_quota", "cores_here", "default_threads"]
+__all__ = ["QUOTA_FILE", "core_quota", "cores_here", "cpu_name", "default_threads"]
 
 QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 """Where Linux says how much of the cores' time a container may use."""
@@ -41,3 +42,14 @@ def core_quota() -> float | None:
         return most_us / period_us if most_us > 0 else None
     except (OSError, ValueError):
         return None
+
+
+def cpu_name() -> str:
+    """The processor's name, or its architecture."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

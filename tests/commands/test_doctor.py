@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specstream.bench import machine
+from specstream.commands.doctor import host_facts
 from specstream.commands.main import main
 from specstream.commands.shared.common import speed_line
 
@@ -26,7 +26,7 @@ def test_a_port_in_use_and_a_cache_that_can_not_be_written_are_told(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        found = machine.host_facts(port)
+        found = host_facts(port)
     assert found["port"] == f"{port} (in use)"
     assert found["cache"].endswith("(can not be written)")
 
@@ -38,7 +38,7 @@ def test_a_user_without_a_home_folder_is_told(monkeypatch: pytest.MonkeyPatch) -
     for name in ("SPECSTREAM_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", none)
-    assert "set SPECSTREAM_CACHE" in machine.host_facts(0)["cache"]
+    assert "set SPECSTREAM_CACHE" in host_facts(0)["cache"]
 
 
 def test_half_speed_is_said_with_its_cure() -> None:

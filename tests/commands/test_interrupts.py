@@ -32,7 +32,7 @@ sys.meta_path.insert(0, Finder())
 
 # Work that blocks: the import of a module, or a line of code.
 PLACES = {
-    "parsing": ("specstream.commands.shared.serving", ["generate", "x"]),
+    "parsing": ("specstream.commands.shared.common", ["generate", "x"]),
     "the command": ("specstream.commands.generate", ["generate", "x"]),
     "torch": ("torch", ["generate", "x"]),
     "torch, for a server": ("torch", ["serve", "--port", "0", "--voice", "reference"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream.bench.machine import host_facts
+from specstream.commands.doctor import host_facts
 from specstream.engine import cores
 from specstream.engine.cores import cores_here, default_threads
 

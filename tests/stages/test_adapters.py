@@ -9,7 +9,12 @@ import pytest
 
 from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.stages import adapters
-from specstream.stages.adapters import adapter_names, default_voice, load_adapter
+from specstream.stages.adapters import (
+    adapter_names,
+    default_voice,
+    load_adapter,
+    require_adapter,
+)
 from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
 
 
@@ -20,6 +25,20 @@ def hum(*, rate: int = 8000) -> SpeechSynthesizer:
 
 def needs_a_library(*, language: str = "en") -> None:
     raise OSError("libhum.so.1: not found")
+
+
+class SlowToLoad:
+    """A voice that says whether it could be made."""
+
+    missing = ""
+
+    def __init__(self) -> None:
+        raise AssertionError("it was made")
+
+    @classmethod
+    def check(cls) -> None:
+        if cls.missing:
+            raise AdapterUnavailable(cls.missing)
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +172,22 @@ def test_the_default_voice_is_the_best_that_speaks_the_language(
 def test_without_any_voice_there_is_no_default() -> None:
     with pytest.raises(AdapterUnavailable, match="'reference'"):
         default_voice()
+
+
+def test_an_adapter_is_checked_by_its_own_check_and_else_by_making_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        made = {"slow": "SlowToLoad", "hum": "hum", "lame": "needs_a_library"}
+        return [EntryPoint(name, f"{__name__}:{where}", group) for name, where in made.items()]
+
+    monkeypatch.setattr(adapters, "entry_points", entry_points)
+    require_adapter("voice", "slow")
+    require_adapter("voice", "hum", rate=16_000)
+    with pytest.raises(AdapterUnavailable, match="'lame' can't be loaded: libhum"):
+        require_adapter("voice", "lame")
+    with pytest.raises(AdapterUnavailable, match="no voice adapter is called 'him'"):
+        require_adapter("voice", "him")
+    monkeypatch.setattr(SlowToLoad, "missing", "its model is missing")
+    with pytest.raises(AdapterUnavailable, match="its model is missing"):
+        require_adapter("voice", "slow")

@@ -67,6 +67,16 @@ class WhisperRecognizer:
 
     named_by = "model"
 
+    @classmethod
+    def check(cls) -> None:
+        """Look for faster-whisper and the model tiny.en, which is loaded when a recogniser is made.
+
+        Raises:
+            AdapterUnavailable: something is missing.
+        """
+        _faster_whisper()
+        _bundled()
+
     def __init__(
         self,
         *,
@@ -242,11 +252,7 @@ def load_model(model: str | Path | None, **options: Any) -> Any:
     Raises:
         AdapterUnavailable: the package or the model is missing.
     """
-    try:
-        whisper_model: Any = without_telemetry("faster_whisper").WhisperModel
-    except ImportError as error:
-        message = "faster-whisper is needed: pip install 'specstream-sdk[ears]'"
-        raise AdapterUnavailable(message) from error
+    whisper_model: Any = _faster_whisper().WhisperModel
 
     class ShortWindow(whisper_model):  # type: ignore[misc, unused-ignore]
         """Encodes the first ``here.frames`` frames of a window only; each thread sets its own."""
@@ -264,6 +270,14 @@ def load_model(model: str | Path | None, **options: Any) -> Any:
         return ShortWindow(place, **options)
     except Exception as error:
         raise AdapterUnavailable(f"whisper model {place!r} can't be loaded: {error}") from error
+
+
+def _faster_whisper() -> Any:
+    try:
+        return without_telemetry("faster_whisper")
+    except ImportError as error:
+        message = "faster-whisper is needed: pip install 'specstream-sdk[ears]'"
+        raise AdapterUnavailable(message) from error
 
 
 def _bundled() -> str:

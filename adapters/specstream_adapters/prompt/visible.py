@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import Counter
 from functools import cache, lru_cache
@@ -90,7 +91,8 @@ _BRACE = re.compile(r'"(?:\\.|[^"\\])*+"|[{}]', re.DOTALL)
 
 @cache
 def _kinds() -> dict[str, str]:
-    rows = (files(__package__) / "visible_en.txt").read_text("utf-8").splitlines()
+    packed = (files(__package__) / "visible_en.txt.gz").read_bytes()
+    rows = gzip.decompress(packed).decode().splitlines()
     return {word: kind for kind, *words in map(str.split, rows) for word in words}
 
 

@@ -65,20 +65,13 @@ def shared_model(speaker: str) -> HibariModel:
     """The process's one model of a speaker, loaded on first use (about a second, packages included).
 
     Raises:
-        AdapterUnavailable: hibari-tts or onnxruntime is missing, or is a release that differs, or the
-            speaker's model isn't here.
+        AdapterUnavailable: as `_file_of`, or hibari-tts is a release that differs.
         ConfigError: there is no such speaker.
     """
-    try:
-        onnxruntime = without_telemetry()
-        from hibari import dsp, g2p, tts, voices
-    except ImportError as error:
-        raise AdapterUnavailable(
-            "the hibari voice needs hibari-tts: pip install 'hibari-tts[fast]', or choose the "
-            f"voice 'espeak' ({error})"
-        ) from error
-    one_of("speaker", speaker, voices.VOICES)
-    file = _file_of(speaker, voices)
+    file = _file_of(speaker)
+    onnxruntime = without_telemetry()
+    from hibari import dsp, g2p, tts, voices
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = _THREADS
     options.log_severity_level = 3
@@ -102,8 +95,22 @@ def shared_model(speaker: str) -> HibariModel:
     return model
 
 
-def _file_of(speaker: str, voices: Any) -> Path:
-    """The file of a speaker's model; the package would download one that is missing without asking."""
+def _file_of(speaker: str) -> Path:
+    """The file of a speaker's model; the package would download one that is missing without asking.
+
+    Raises:
+        AdapterUnavailable: hibari-tts or onnxruntime is missing, or the speaker's model isn't here.
+        ConfigError: there is no such speaker.
+    """
+    try:
+        without_telemetry()
+        from hibari import tts, voices  # noqa: F401 – tts: whether all that speaks is here
+    except ImportError as error:
+        raise AdapterUnavailable(
+            "the hibari voice needs hibari-tts: pip install 'hibari-tts[fast]', or choose the "
+            f"voice 'espeak' ({error})"
+        ) from error
+    one_of("speaker", speaker, voices.VOICES)
     try:
         return Path(voices.voice_path(speaker, download_missing=False))
     except FileNotFoundError as error:
@@ -154,6 +161,15 @@ class HibariVoice(SentenceVoice):
     """
 
     named_by = "speaker"
+
+    @classmethod
+    def check(cls) -> None:
+        """Look for the packages and the default speaker's file, which the voice loads when it is made.
+
+        Raises:
+            AdapterUnavailable: something is missing.
+        """
+        _file_of(DEFAULT_SPEAKER)
 
     def __init__(
         self,

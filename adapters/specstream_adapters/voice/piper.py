@@ -113,12 +113,7 @@ def shared_voice(path: Path) -> PiperModel:
         AdapterUnavailable: onnxruntime is missing, or the files are no Piper voice with phonemes of
             espeak-ng.
     """
-    try:
-        onnxruntime = without_telemetry()
-    except ImportError as error:
-        raise AdapterUnavailable(
-            f"a Piper voice needs onnxruntime: pip install onnxruntime ({error})"
-        ) from error
+    onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = _THREADS
     options.log_severity_level = 3
@@ -146,6 +141,15 @@ def shared_voice(path: Path) -> PiperModel:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise AdapterUnavailable(f"{path} can't be used as a Piper voice ({reason})") from error
+
+
+def _runtime() -> Any:
+    try:
+        return without_telemetry()
+    except ImportError as error:
+        raise AdapterUnavailable(
+            f"a Piper voice needs onnxruntime: pip install onnxruntime ({error})"
+        ) from error
 
 
 def _with_durations(graph: bytes) -> bytes:
@@ -227,6 +231,17 @@ class PiperVoice(SentenceVoice):
     """
 
     named_by = "model"
+
+    @classmethod
+    def check(cls) -> None:
+        """Look for what the voice 'joe' needs, which is loaded when the voice is made.
+
+        Raises:
+            AdapterUnavailable: something is missing.
+        """
+        _runtime()
+        _file_of(JOE)
+        on_library(lambda library: library.choose("en-us")).result()
 
     def __init__(
         self,

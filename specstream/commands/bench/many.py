@@ -17,13 +17,13 @@ from specstream.bench.load.capacity import (
     measured_hearing,
 )
 from specstream.bench.load.concurrency import load_verdict, measure_load
-from specstream.bench.machine import cpu_name, load_average
+from specstream.bench.machine import load_average
 from specstream.bench.plots import can_plot, draw_callers, draw_load
 from specstream.commands.bench.plan import plan_of
 from specstream.commands.shared.common import engine_of
 from specstream.commands.shared.output import note, print_json, write_json
 from specstream.config import EngineConfig, parse_config
-from specstream.engine.cores import cores_here
+from specstream.engine.cores import cores_here, cpu_name
 from specstream.engine.engine import Engine
 from specstream.errors import ConfigError, OutputError
 

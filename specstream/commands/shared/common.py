@@ -308,7 +308,7 @@ def speed_line(engine: Engine | OpenAIEngine) -> str:
         return f"{engine.model} of {engine.url} writes the replies"
     import torch
 
-    from specstream.bench.machine import cpu_name
+    from specstream.engine.cores import cpu_name
     from specstream.model.native.library import loaded_library
 
     if (reason := engine.slowed) is not None:

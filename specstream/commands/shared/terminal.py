@@ -21,7 +21,7 @@ __all__ = [
     "adding_to",
     "ends_at_once",
     "handling",
-    "read_arguments",
+    "parse",
     "read_lines",
     "read_prompt",
     "tell_interrupted",
@@ -182,15 +182,14 @@ def adding_to(parser: argparse.ArgumentParser, group: str = "") -> Callable[...,
     return add
 
 
-def read_arguments(
-    parser: Parser, commands: Mapping[str, Parser], argv: Sequence[str] | None
+def parse(
+    parser: Parser, commands: Mapping[str, Parser], words: Sequence[str]
 ) -> argparse.Namespace:
-    """Parse ``argv`` (default: the process's arguments); print the help if there are none.
+    """Parse a command line's ``words``; print the help if there are none.
 
     Raises:
         SystemExit: 0 after help was printed, 2 after an error.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
     if not words:
         parser.print_help()
         parser.exit()
