@@ -22,6 +22,7 @@ import anyio
 import psutil
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from specstream.client import RealtimeClient
 from specstream.client.client import Done, TextDelta
@@ -38,6 +39,7 @@ pytestmark = [
 ]
 
 PLACES = 4  # of each replica
+MOST = 16 << 20  # bytes that a session is sent whose client acknowledges nothing
 
 
 class Cluster(NamedTuple):
@@ -51,7 +53,7 @@ class Cluster(NamedTuple):
     def run(self, **changed: Any) -> None:
         """(Re)deploy; Ray replaces all replicas whose options have changed."""
         config = self.journal.parent / "specstream.toml"
-        config.write_text('[engine]\nmode = "reproducible"\n')
+        config.write_text(f'[engine]\nmode = "reproducible"\n[server]\nmax_output = {MOST}\n')
         options = f"--config {config} --journal {self.journal} --max-sessions {PLACES} "
         arguments = {"replicas": 2, "cpus": 0.2, "stop_s": 60, **changed}
         arguments["options"] = options + arguments.get("options", "")
@@ -71,6 +73,13 @@ def replicas() -> list[psutil.Process]:
     """The processes of the replicas."""
     processes = psutil.process_iter(["cmdline"])
     return [one for one in processes if "ServeReplica" in " ".join(one.info["cmdline"] or ())]
+
+
+def memory() -> int:
+    """Bytes of the replicas and the proxies."""
+    named = [(one, " ".join(one.info["cmdline"] or ())) for one in psutil.process_iter(["cmdline"])]
+    parts = ("ServeReplica", "ProxyActor", "HAProxyManager", "haproxy ")
+    return sum(one.memory_info().rss for one, name in named if any(p in name for p in parts))
 
 
 def serving() -> psutil.Process:
@@ -155,6 +164,47 @@ async def test_places_of_clients_that_are_cut_are_free_at_once(cluster: Cluster)
                 connect(f"{cluster.url}/v1/realtime", proxy=None)
             )
             assert json.loads(await socket.recv())["type"] == "session.created"
+
+
+async def test_a_client_that_reads_nothing_costs_bounded_memory(
+    cluster: Cluster, record_property: Callable[[str, object], None]
+) -> None:
+    """A proxy may read on for the client, so what it is sent is bounded; no two payloads are alike."""
+    random, before, peak, sent = Random(5), memory(), 0, 0
+    url = f"{cluster.url}/v1/realtime"
+    async with connect(url, proxy=None, max_size=None, max_queue=1) as socket:
+        assert json.loads(await socket.recv())["type"] == "session.created"
+
+        async def flood() -> None:
+            nonlocal sent
+            for number in range(150):
+                part = {"type": "input_text", "text": random.randbytes(200_000).hex()}
+                item = {"type": "message", "role": "user", "content": [part], "id": f"item{number}"}
+                for message in (
+                    {"type": "conversation.item.create", "item": item},
+                    {"type": "conversation.item.delete", "item_id": item["id"]},
+                ):
+                    await socket.send(json.dumps(message))
+                sent += 400_000
+
+        with anyio.move_on_after(90):
+            async with anyio.create_task_group() as group:
+                group.start_soon(flood)
+                for _ in range(450):
+                    peak = max(peak, memory())
+                    await anyio.sleep(0.2)
+        read, last = 0, ""
+        try:
+            async for last in socket:
+                read += len(last)
+        except ConnectionClosed:
+            pass
+    record_property("peak_mb", round((peak - before) / 1e6))
+    record_property("sent_mb_read_mb", (sent // 1_000_000, read // 1_000_000))
+    record_property("last", last[:200])
+    assert read < MOST + (2 << 20)
+    assert (socket.close_code, '"output_limit"' in last) == (1008, True)
+    assert peak - before < 6 * MOST
 
 
 async def test_a_killed_replicas_session_goes_on_at_the_other(cluster: Cluster) -> None:

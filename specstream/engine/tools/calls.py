@@ -41,6 +41,7 @@ class Calls:
         self.markers = form.markers
         self.end = 0
         self._form = form
+        self._forced = bool(tools.forced)  # the reply is calls: what may begin an opener does
         self._inlet = PendingText()
         self._said: list[str] = []
         self._speaking = False  # while False, white space is held back until text follows
@@ -75,7 +76,7 @@ class Calls:
         self._inlet.ended = True
         reply += self._take("")
         space, self._space = self._space, ""
-        return reply if self.log.calls else reply + space
+        return reply if self.log.calls or self._forced else reply + space
 
     def _take(self, text: str) -> str:
         self._inlet.feed(text)
@@ -115,7 +116,7 @@ class Calls:
         while True:
             pending = self._inlet.pending
             at, opener = first_of(openers, pending)
-            if not opener and self._inlet.ended:
+            if not opener and self._inlet.ended and not self._forced:
                 at = len(pending)
             self._inlet.skip(at + len(opener))
             if at:

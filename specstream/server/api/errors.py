@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -13,13 +14,17 @@ from specstream.errors import (
     EngineClosed,
     PromptTooLong,
     RequestError,
+    SamplingError,
     SpecstreamError,
 )
+from specstream.params import SamplingParams
 
 __all__ = ["ApiError", "broken"]
 
 _INVALID = "invalid_request_error"
 _SHUT = "server_error"
+_PARAMS = {field.name for field in fields(SamplingParams)}
+"""Messages about one begin with its name."""
 
 
 class ApiError(Exception):
@@ -55,6 +60,9 @@ class ApiError(Exception):
         match error:
             case PromptTooLong():
                 return cls(400, told, code="context_length_exceeded", param="messages")
+            case SamplingError():
+                name = told.partition(" ")[0]
+                return cls(400, told, code=error.code, param=name if name in _PARAMS else None)
             case RequestError():
                 return cls(400, told, code=error.code)
             case EngineBusy():

@@ -232,7 +232,9 @@ async def response_events(
                 told = {"content_index": 0, "delta": "", "logprobs": _likely(untold)}
                 yield event("output_text.delta", **place, **told)
             text, likely = reply.generation.text, _likely(reply.entries)
-            output[0] = _text_item(place["item_id"], [_part(text, likely)], "completed")
+            cut = reply.generation.report.finish_reason == "length"
+            status = "incomplete" if cut and not reply.generation.tool_calls else "completed"
+            output[0] = _text_item(place["item_id"], [_part(text, likely)], status)
             told = {"content_index": 0, "text": text, "logprobs": likely}
             yield event("output_text.done", **place, **told)
             part = _part(text, likely)

@@ -169,6 +169,12 @@ def test_any_chunking_gives_the_same_split() -> None:
         assert play(list(written), reading(form, tools)) == whole, written
 
 
+def test_a_forced_call_that_is_cut_within_its_opener_is_no_text() -> None:
+    forced = Tools(TOOLS.tools, choice="required")
+    assert play(["\n<tool", "_ca"], reading(HERMES, forced)) == ("", ())
+    assert play(["\n<tool", "_ca"], reading(HERMES)) == ("\n<tool_ca", ())
+
+
 def test_arguments_come_out_while_they_are_written() -> None:
     calls = reading(HERMES)
     calls.add('<tool_call>{"name": "get_weather", "argu')

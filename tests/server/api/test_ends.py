@@ -10,12 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from specstream.errors import EngineBusy, EngineFailed, PromptTooLong
+from specstream.errors import EngineBusy, EngineFailed, PromptTooLong, SamplingError
 from specstream.server.api import answering
 from specstream.server.api.answering import Events
+from specstream.server.api.errors import ApiError
 from specstream.server.api.replies import ReplyRequest
 from specstream.testing import ScriptedEngine
-from specstream.types import SamplingParams
+from specstream.types import Chunk, SamplingParams, Span
 from tests.server.doubles import Gate, Stand, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -170,6 +171,28 @@ async def test_a_bad_field_of_a_response_is_named(fields: dict[str, Any], param:
     async with stand.running():
         status, told = await answered(stand.port, "/v1/responses", body)
     assert (status, json.loads(told)["error"]["param"]) == (400, param)
+
+
+async def test_a_message_that_is_cut_is_incomplete_as_its_response_is() -> None:
+    cut = Chunk("one two", (1,), Span(0, 1), Span(0, 7), finish_reason="length")
+    stand = Stand(ScriptedEngine([[cut], "one two"]))
+    ask = json.dumps({"input": "Hi"}).encode()
+    async with stand.running():
+        told = [json.loads((await answered(stand.port, "/v1/responses", ask))[1]) for _ in range(2)]
+    found = [(each["status"], each["output"][0]["status"]) for each in told]
+    assert found == [("incomplete", "incomplete"), ("completed", "completed")]
+
+
+@pytest.mark.parametrize(
+    ("told", "param"),
+    [
+        ("logit_bias names token 900000; there are 8192", "logit_bias"),
+        ("min_tokens can't be more than max_tokens", "min_tokens"),
+        ("sampling parameters go together", None),
+    ],
+)
+def test_the_parameter_that_an_engine_refuses_is_named(told: str, param: str | None) -> None:
+    assert ApiError.of(SamplingError(told)).param == param
 
 
 def test_a_seed_is_counted_on_within_its_range() -> None:
