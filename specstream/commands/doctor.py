@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from specstream.errors import SpecstreamError
 if TYPE_CHECKING:
     from specstream.stages.adapters import AdapterKind, EarsKind
 
-__all__ = ["host_facts", "run"]
+__all__ = ["extras", "host_facts", "run"]
 
 _ENGINE = ("torch", "transformers")
 _NEEDED = (*_ENGINE, "websockets", "anyio", "pydantic")
@@ -66,7 +67,7 @@ def _tell(args: argparse.Namespace) -> int:
     from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
     from specstream.stages.adapters import BEST_VOICES
 
-    found |= host_facts(PORT)
+    found |= host_facts(PORT) | {"extras": extras()}
     states = _adapters(advice)
     found["models"] = {
         name: "found" if (Path(path) / "model.safetensors").is_file() else "missing"
@@ -163,6 +164,35 @@ def _free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def extras() -> dict[str, str]:
+    """The extras of what is installed, each found or with the command that brings it."""
+    for name in ("specstream-sdk", "specstream-client"):
+        try:
+            required = importlib.metadata.distribution(name).requires or ()
+            break
+        except importlib.metadata.PackageNotFoundError:  # as where a checkout is used in place
+            continue
+    else:
+        return {}
+    packages: dict[str, list[str]] = {}
+    for requirement in required:
+        package, _, marker = requirement.partition(";")
+        if extra := re.search(r"extra == ['\"]([\w-]+)", marker):
+            packages.setdefault(extra[1], []).append(re.split(r"[^\w.-]", package.strip())[0])
+    packages.pop("dev", None)
+    return {
+        extra: "found" if all(map(_found, names)) else f"not here; pip install '{name}[{extra}]'"
+        for extra, names in packages.items()
+    }
+
+
+def _found(package: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def _adapters(advice: list[str]) -> dict[str, dict[str, str]]:

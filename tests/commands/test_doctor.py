@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specstream.commands.doctor import host_facts
+from specstream.commands.doctor import extras, host_facts
 from specstream.commands.main import main
 from specstream.commands.shared.common import speed_line
 
@@ -48,6 +48,30 @@ def test_half_speed_is_said_with_its_cure() -> None:
     assert line.startswith("half speed") and "or a C++ compiler (g++)" in line
     engine.slowed = None
     assert "half speed" not in speed_line(engine) and "thread" in speed_line(engine)
+
+
+def test_an_extra_is_here_if_all_its_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed:
+        requires = (
+            "anyio<5,>=4.6",
+            'anyio>=4; extra == "here"',
+            "anyio>=4; (python_version >= '3.11') and extra == 'half'",
+            'no-such-package[fast]>=1; extra == "half"',
+            'no-such-package; extra == "dev"',
+        )
+
+    real = importlib.metadata.distribution
+
+    def distribution(name: str) -> Any:
+        if name == "specstream-sdk":
+            raise importlib.metadata.PackageNotFoundError
+        return Installed() if name == "specstream-client" else real(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    assert extras() == {
+        "here": "found",
+        "half": "not here; pip install 'specstream-client[half]'",
+    }
 
 
 @pytest.mark.slow
