@@ -195,8 +195,8 @@ async def test_a_client_that_reads_nothing_costs_bounded_memory(
                     await anyio.sleep(0.2)
         read, last = 0, ""
         try:
-            async for last in socket:
-                read += len(last)
+            async for frame in socket:
+                read, last = read + len(frame), str(frame)
         except ConnectionClosed:
             pass
     record_property("peak_mb", round((peak - before) / 1e6))
