@@ -66,3 +66,25 @@ def test_a_model_that_has_spoken_first_may_go_on() -> None:
     assert prompt(NO_SYSTEM, "s:Greet", "a:Hello!") == "u:Greet;a:Hello!;a:"
     with pytest.raises(PromptError, match="no system"):
         prompt(NO_SYSTEM, "s:Greet", "u:Hello!")  # both are told: the system message isn't dropped
+
+
+NAMED = (  # goes through the arguments by name, as Qwen3-Coder's template does
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }};{% endfor %}"
+    "{% endfor %}{% endfor %}a:"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [('{"a": 1}', "a=1;"), ("", ""), ('{"a":', 'arguments={"a":;'), ("null", "arguments=null;")],
+)
+def test_broken_arguments_of_a_call_dont_end_the_conversation(arguments: str, read: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    made = tokenizer(NAMED)
+    ids = PromptEncoder(made).encode(messages, 512).ids  # type: ignore[arg-type]
+    assert str(made.decode(ids)) == f"Hi{read}a:"

@@ -98,28 +98,26 @@ def _name_of(call_id: Any, messages: Sequence[Message]) -> str:
     return next((call["function"]["name"] for call in calls if call["id"] == call_id), "")
 
 
-def for_template(messages: Sequence[Message]) -> list[Message]:
+def for_template(messages: Sequence[Message], *, wrapped: bool = False) -> list[Message]:
     """Parse the arguments of calls into objects, since chat templates serialise them themselves.
 
-    Arguments that aren't a JSON object stay the text that the model wrote.
+    Those that aren't a JSON object stay text; ``wrapped``: that text is the one argument of an object.
     """
-    out: list[Message] = []
-    for message in messages:
-        calls = [_parsed(call) for call in message.get("tool_calls", ())]
-        out.append({**message, "tool_calls": calls} if calls else message)
-    return out
+    return [
+        {**m, "tool_calls": [_parsed(call, wrapped) for call in m["tool_calls"]]}
+        if m.get("tool_calls") else m for m in messages
+    ]  # fmt: skip
 
 
-def _parsed(call: CallMessage) -> CallMessage:
-    function = call["function"]
-    arguments = function["arguments"]
+def _parsed(call: CallMessage, wrapped: bool) -> CallMessage:
+    function, arguments, parsed = call["function"], call["function"]["arguments"], None
     if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return call
+        with suppress(ValueError, RecursionError):
+            parsed = json.loads(arguments) if arguments.strip() else {}
         if isinstance(parsed, dict):
             arguments = parsed
+        elif wrapped:
+            arguments = {"arguments": arguments}
     return {**call, "function": {**function, "arguments": arguments}}
 
 
@@ -262,9 +260,8 @@ class PromptEncoder:
                 ids = list(self._tokenizer.encode(text))
             elif templated:
                 self._check(variables)
-                text, ids = _render_turns(
-                    lambda said: self._render({"messages": said, "options": variables}),
-                    for_template(messages),
+                text, ids = _render_calls(
+                    lambda said: self._render({"messages": said, "options": variables}), messages
                 )
             else:
                 ids = self._join(messages, options)
@@ -345,13 +342,23 @@ def _check_length(ids: Sequence[int], context_length: int) -> None:
         )
 
 
+def _render_calls(render: Callable[[list[Message]], R], messages: list[Message]) -> R:
+    """`_render_turns`; arguments that are no object are wrapped if the template refuses them."""
+    turns, wrapped = for_template(messages), for_template(messages, wrapped=True)
+    try:
+        return _render_turns(render, turns)
+    except Exception:
+        if turns == wrapped:
+            raise
+        return _render_turns(render, wrapped)
+
+
 def _render_turns(render: Callable[[list[Message]], R], messages: list[Message]) -> R:
     """Return ``render(messages)``, or that of a likeness if the chat template refuses the messages.
 
-    An interrupted reply leaves consecutive user turns, and some templates demand that roles alternate:
-    the turns are joined by newlines. Where the user has said nothing yet and the model speaks first,
-    some templates refuse the system messages or leave them out: they become a user turn. If nothing
-    helps, the first error is raised.
+    An interrupted reply leaves consecutive user turns, which some templates refuse: they are joined by
+    newlines. Where the model speaks first, some templates refuse the system messages or leave them out:
+    they become a user turn. If nothing helps, the first error is raised.
     """
     alone = not any(message["role"] == "user" for message in messages)
     likeness = _joined(_as_user(messages) if alone else messages)
@@ -375,8 +382,7 @@ def _joined(messages: list[Message]) -> list[Message]:
     out: list[Message] = []
     for message in messages:
         if out and out[-1]["role"] == message["role"] == "user":
-            text = f"{out[-1]['content']}\n{message['content']}"
-            out[-1] = {"role": "user", "content": text}
+            out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n{message['content']}"}
         else:
             out.append(message)
     return out

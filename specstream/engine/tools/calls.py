@@ -138,7 +138,7 @@ class Calls:
         except (Malformed, CutOff) as error:
             if log.writing or log.calls:
                 yield from self._mend(error, "")
-            else:
+            elif not self._forced:
                 inlet.rewind()
         inlet.release()
         if log.calls:

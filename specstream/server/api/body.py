@@ -186,6 +186,13 @@ def parsed(kind: type[T], data: bytes) -> T:
         found: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from None
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # no tokenizer reads it, no answer can repeat it
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ApiError(
+            400, f"the body has half a character ({half})", code="invalid_json"
+        ) from None
     if not isinstance(found, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     try:

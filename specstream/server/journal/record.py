@@ -158,7 +158,11 @@ class SessionRecord:
                 self._put("alive", True)
             if self._pending:
                 pending, self._pending = self._pending, []
-                await self._log.commit(pending)
+                try:
+                    await self._log.commit(pending)
+                except BaseException:  # nothing was written: the next commit begins with it
+                    self._pending[:0] = pending
+                    raise
 
     async def aclose(self, *, remove: bool) -> None:
         """See `SessionLog.aclose`."""

@@ -7,7 +7,13 @@ import hashlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import replace
 
 import anyio
@@ -110,16 +116,17 @@ class SessionHost:
             await self._run(socket, model, caller)
             return
         token, record = new_token(), None
-        if self._journal is not None:
-            try:
-                record = SessionRecord(await self._journal.begin(token, _owner(account, token)))
-            except JournalFailed as error:
-                _log.error("no session begins: %s", error)
-                await _refuse(socket, error, 1011)
-                return
-        resume_s = self._service().limits.resume_s
-        held = ResumableSocket(socket, account, resume_s, token=token, record=record)
-        self._begin(held, model, caller)
+        with self._limit.taken(socket.address, account):  # for others that come meanwhile
+            if self._journal is not None:
+                try:
+                    record = SessionRecord(await self._journal.begin(token, _owner(account, token)))
+                except JournalFailed as error:
+                    _log.error("no session begins: %s", error)
+                    await _refuse(socket, error, 1011)
+                    return
+            resume_s = self._service().limits.resume_s
+            held = ResumableSocket(socket, account, resume_s, token=token, record=record)
+            self._begin(held, model, caller)
         await held.left(socket)
 
     async def _resume(self, socket: ServedSocket, token: str, seen: int, caller: ApiCaller) -> None:
@@ -174,8 +181,11 @@ class SessionHost:
         session: RestoredSession | None = None,
     ) -> None:
         self.resumables[held.token] = held
-        task = asyncio.create_task(self._run(held, model, caller, session))
+        place = ExitStack()
+        place.enter_context(self._limit.taken(held.address, caller.account))  # before the task runs
+        task = asyncio.create_task(self._run(held, model, caller, session, place))
         self.tasks.add(task)
+        task.add_done_callback(lambda _: place.close())
         task.add_done_callback(self.tasks.discard)
 
     async def _run(
@@ -184,8 +194,9 @@ class SessionHost:
         model: str | None,
         caller: ApiCaller,
         session: RestoredSession | None = None,
+        place: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Serve a session until its client has left."""
+        """Serve a session until its client has left. ``place``: if it is taken already."""
         service, account = replace(self._service(), caller=caller), caller.account
         held = socket if isinstance(socket, ResumableSocket) else None
         meter = Meter(service.timer, self._allowances.of(socket.address, account))
@@ -202,7 +213,7 @@ class SessionHost:
                 labelled(session=connection.id, address=socket.address, key=key),
                 _logged(),
                 self._under_way.scope() as scope,
-                self._limit.taken(socket.address, account),
+                place or self._limit.taken(socket.address, account),
             ):
                 await connection.serve()
             stopped = scope.cancelled_caught

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Self
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from specstream.errors import SpecstreamError
 from specstream.listening.taking import UNANSWERED_MS
@@ -208,6 +209,8 @@ class ResponseTurn:
             except Exception as error:  # a response may break; the session goes on
                 _log.exception("response %s broke", self.id)
                 self._error = error
+            # A server that stops ends the stages first, so that a reply seems to have ended here.
+            await checkpoint_if_cancelled()
             self._closing = True
             if not self._held:
                 await self._announce()

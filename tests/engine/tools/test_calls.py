@@ -173,6 +173,8 @@ def test_a_forced_call_that_is_cut_within_its_opener_is_no_text() -> None:
     forced = Tools(TOOLS.tools, choice="required")
     assert play(["\n<tool", "_ca"], reading(HERMES, forced)) == ("", ())
     assert play(["\n<tool", "_ca"], reading(HERMES)) == ("\n<tool_ca", ())
+    assert play(['{"name": "get'], reading(LLAMA, forced)) == ("", ())
+    assert play(['{"name": "get'], reading(LLAMA)) == ('{"name": "get', ())
 
 
 def test_arguments_come_out_while_they_are_written() -> None:

@@ -207,6 +207,7 @@ def test_a_seed_is_counted_on_within_its_range() -> None:
         (b"[]", 400, "invalid_json"),
         (b"{}", 400, "invalid_value"),
         (b"[" * 100_000, 400, "invalid_json"),
+        (b'{"messages": [{"role": "user", "content": "a \\ud83d"}]}', 400, "invalid_json"),
         (b'{"messages": "' + b"x" * (5 << 20) + b'"}', 413, "body_too_large"),
     ],
 )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from specstream.realtime import protocol
 from specstream.realtime.protocol import MAX_STRUCTURE, AudioAppend, parse_client_event
 from specstream.realtime.settings import MAX_SETTINGS
 from specstream.realtime.wire import Refused
+from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.limits import BURST, FRAMES_PER_S, Meter, RateLimit, cost
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.entries import MAX_CHARS
@@ -315,3 +318,31 @@ class Scripted:
 
     def gone(self) -> bool:
         return False
+
+
+@pytest.mark.parametrize("journal", [False, True])
+async def test_simultaneous_handshakes_get_no_more_places_than_there_are(
+    journal: bool, tmp_path: Path
+) -> None:
+    kept = SqliteJournal(tmp_path) if journal else None
+    stand = Stand(ScriptedEngine(["one."]), voice=None, max_sessions=2, journal=kept)
+    refused = 0
+
+    async def come() -> None:
+        nonlocal refused
+        with suppress(InvalidStatus, ConnectionClosed):
+            async with connect(f"{stand.url}?resumable=1", proxy=None) as socket:
+                await socket.recv()
+                await over.wait()
+                return
+        refused += 1
+        if refused == 10:
+            over.set()
+
+    over = anyio.Event()
+    async with stand.running(), anyio.create_task_group() as group:
+        for _ in range(12):
+            group.start_soon(come)
+        with anyio.fail_after(20):
+            await over.wait()
+    assert refused == 10
