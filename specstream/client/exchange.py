@@ -76,9 +76,7 @@ class Exchange:
         try:
             await self._send({"type": type, "event_id": asked.event_id, **fields})
         except BaseException:
-            with suppress(
-                ValueError
-            ):  # cancelled after it was sent: another task has read the answer
+            with suppress(ValueError):  # cancelled once another task had read the answer
                 self._asked.remove(asked)
             raise
         while asked.answered is None:

@@ -344,11 +344,11 @@ def _check_length(ids: Sequence[int], context_length: int) -> None:
 
 def _render_calls(render: Callable[[list[Message]], R], messages: list[Message]) -> R:
     """`_render_turns`; arguments that are no object are wrapped if the template refuses them."""
-    turns, wrapped = for_template(messages), for_template(messages, wrapped=True)
+    turns = for_template(messages)
     try:
         return _render_turns(render, turns)
     except Exception:
-        if turns == wrapped:
+        if (wrapped := for_template(messages, wrapped=True)) == turns:
             raise
         return _render_turns(render, wrapped)
 

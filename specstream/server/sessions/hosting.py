@@ -134,13 +134,15 @@ class SessionHost:
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
         held = self.resumables.get(token)
         if held is None and self._journal is not None:
-            if (full := self._limit.refusal(socket.address, caller.account)) is not None:
-                await socket.close(1013, full)
-                return
             try:
                 async with self._restoring:  # a client may try again while its session is restored
                     held = self.resumables.get(token)
-                    held = held or await self._restore(self._journal, socket, token, caller)
+                    if held is None:
+                        full = self._limit.refusal(socket.address, caller.account)
+                        if full is not None:
+                            await socket.close(1013, full)
+                            return
+                        held = await self._restore(self._journal, socket, token, caller)
             except JournalFailed as error:
                 why = error
         if held is None or held.account is not caller.account or not held.can_resume(seen):

@@ -37,7 +37,7 @@ class FailingOnce:
         self.written += changes
 
     async def aclose(self, *, remove: bool) -> None:
-        raise NotImplementedError
+        """Nothing is held."""
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -59,8 +59,8 @@ async def test_what_could_not_be_written_comes_first_in_the_next_commit(fails: b
 
 @pytest.mark.parametrize("modality", ["text", pytest.param("audio", marks=pytest.mark.slow)])
 async def test_wherever_a_server_stops_the_reply_goes_on(modality: str, tmp_path: Path) -> None:
-    """At every eighth turn of its loop, in which the scripted engine writes as fast as it can."""
-    for turns in range(0, 240, 8):
+    """At every sixteenth turn of its loop, in which the scripted engine writes as fast as it can."""
+    for turns in range(0, 240, 16):
         folder = tmp_path / str(turns)
         first, second = (served(SqliteJournal(folder), TEXT, gate=lambda: None) for _ in range(2))
         client = Client(first, acknowledges=False)
