@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -196,9 +197,12 @@ class Admission:
         target = self._target
         params, calls = request.params, None
         if request.tools is not None and isinstance(self._calls, CallFormat):
-            params = with_choice(params, request.tools, self._calls, opened)
-            if request.tools.choice != "none":
-                calls = Calls(self._calls, request.tools)
+            tools = request.tools
+            if not self._calls.several:
+                tools = replace(tools, parallel=False)
+            params = with_choice(params, tools, self._calls, opened)
+            if tools.choice != "none":
+                calls = Calls(self._calls, tools)
         params = self._checked(params, prompt)
         limit = min(len(prompt) + params.max_tokens, target.context_length)
         if not self._has_room(request.session, len(prompt), limit):

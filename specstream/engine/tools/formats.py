@@ -129,6 +129,8 @@ class CallFormat:
         openers: Texts that begin a call, each with its closing tag; "" if it has none.
         bare: Whether a reply may be a call without an opener, from its first brace on (Llama 3).
         markers: Special tokens among openers and other marks, which decode to no text, by id.
+        several: Whether the template renders a message with two calls; Llama 3's refuses such a
+            history, so a reply that had two could never be gone on with.
         template: The chat template from which the format was recognised.
         tokens: Marks that a grammar has to name as a token, with its id. Those that aren't special
             decode to their text, so they are not among ``markers``.
@@ -136,6 +138,7 @@ class CallFormat:
 
     openers: dict[str, str]
     bare: bool = False
+    several: bool = True
     markers: dict[int, str] = field(default_factory=dict)
     template: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
@@ -180,7 +183,25 @@ def format_of(tokenizer: Any) -> CallFormat:
         for i, t in added.items()
         if t.content in marks and (t.special or t.content[0] + t.content[-1] == "<>")
     }
-    return CallFormat(openers, bare, markers, template, tokens)
+    return CallFormat(openers, bare, _takes_two(tokenizer), markers, template, tokens)
+
+
+def _takes_two(tokenizer: Any) -> bool:
+    """Whether the chat template renders two calls of one message, if it renders one."""
+    functions = {"name": "f", "arguments": {}}
+    calls = [{"id": new_call_id(), "type": "function", "function": functions} for _ in range(2)]
+    asked = {"role": "user", "content": "x"}
+
+    def renders(calls: list[dict[str, Any]]) -> bool:
+        made = {"role": "assistant", "content": "", "tool_calls": calls}
+        results = [{"role": "tool", "content": "1", "tool_call_id": one["id"]} for one in calls]
+        try:
+            tokenizer.apply_chat_template([asked, made, *results], tools=_EXAMPLE, tokenize=False)
+        except Exception:  # whatever the template raises
+            return False
+        return True
+
+    return renders(calls) or not renders(calls[:1])
 
 
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
@@ -223,23 +244,28 @@ def with_choice(
 ) -> SamplingParams:
     """Return the parameters with a grammar if a call is required, or with openers banned if none may be.
 
+    Where the reply has a grammar and may consist of calls as well, the grammar becomes one of both.
+
     Raises:
-        SamplingError: a call can't be forced: llguidance is missing, the request has a grammar already,
-            the prompt ends inside a reasoning span, or there is no grammar for the model's format.
+        SamplingError: a call can't be forced or allowed: llguidance is missing, the request has a
+            grammar that can't be joined, the prompt ends inside a reasoning span, or there is no grammar
+            for the model's format.
     """
     if tools.choice == "none":
         return replace(params, bad_words=(*params.bad_words, *form.openers))
-    if not tools.forced:
+    if not tools.forced and params.grammar is None:
         return params
     asked = f"tool_choice {tools.choice!r}"
-    if params.grammar is not None:
+    if tools.forced and params.grammar is not None:
         raise SamplingError(f"{asked} is a grammar, so the reply can't have another one")
-    if opened is not None:
+    if tools.forced and opened is not None:
         raise SamplingError(
             f"{asked} leaves no room for the reasoning that the chat template begins; switch that off, "
             'as by chat_template_kwargs={"enable_thinking": False}'
         )
-    grammar = Grammar("lark", _lark(tools, form, asked))
+    if params.grammar is not None:
+        asked = 'a grammar beside tools (leave it out, or ask for tool_choice "none")'
+    grammar = Grammar("lark", _lark(tools, form, params.grammar, asked))
     try:
         check_grammar(grammar)
     except SamplingError as error:
@@ -247,7 +273,18 @@ def with_choice(
     return replace(params, grammar=grammar)
 
 
-def _lark(tools: Tools, form: CallFormat, asked: str) -> str:
+def _text_rule(grammar: Grammar, asked: str) -> str:
+    """The rule of a reply that is no call."""
+    if grammar.kind != "json_schema":
+        raise SamplingError(f"{asked}: a {grammar.kind} grammar can't be joined with that of calls")
+    schema = json.loads(grammar.text)
+    if isinstance(schema, dict):
+        schema = {"x-guidance": COMPACT, **schema}
+    return f"%json {json.dumps(schema)}"
+
+
+def _lark(tools: Tools, form: CallFormat, other: Grammar | None, asked: str) -> str:
+    """The grammar of calls; of those, or else of a text by the grammar ``other``."""
     openers, key = form.openers, "arguments"
     opener = _mark(form, next(iter(openers), ""))
     before = after = between = ""
@@ -264,12 +301,19 @@ def _lark(tools: Tools, form: CallFormat, asked: str) -> str:
         before, between = f'{opener} "\\n"', _text("\n")
         after = f'"\\n" {_mark(form, next(iter(openers.values())))}'
     more = f"({between} call)*" if tools.parallel else ""
-    names = [f"call_{number}" for number in range(len(tools.forced))]
-    lines = [f"start: {around}", f"calls: call {more}", f"call: {' | '.join(names)}"]
-    for name, tool in zip(names, tools.forced, strict=True):
+    callable = tools.forced or tools.tools
+    names = [f"call_{number}" for number in range(len(callable))]
+    choice = "" if other is None else " | text"
+    lines = [f"start: {around}{choice}", f"calls: call {more}", f"call: {' | '.join(names)}"]
+    for name, tool in zip(names, callable, strict=True):
         schema = {**closed(tool.parameters), "type": "object", "x-guidance": COMPACT}
+        if form.bare and other is not None:
+            lines.append(f"{name}: %json {json.dumps(_call_schema(tool, key, schema))}")
+            continue
         lines.append(f"{name}: {before} {_call(form, tool, key, f'{name}_arguments')} {after}")
         lines.append(f"{name}_arguments: %json {json.dumps(schema)}")
+    if other is not None:
+        lines.append(f"text: {_text_rule(other, asked)}")
     return "\n".join(lines)
 
 
@@ -278,6 +322,14 @@ def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:
         return f"{_text(tool.name)} {_mark(form, '[ARGS]')} {arguments}"
     head = f'{{"name": {json.dumps(tool.name)}, "{key}": '
     return f'{_text(head)} {arguments} "}}"'
+
+
+def _call_schema(tool: Tool, key: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call as a schema: a text ``{"name": `` beside another object would swallow that one's brace."""
+    shared = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
+    properties = {"name": {"const": tool.name}, key: arguments}
+    made = {"type": "object", "properties": properties, "required": list(properties), **shared}
+    return {**made, "additionalProperties": False, "x-guidance": arguments.pop("x-guidance")}
 
 
 def _mark(form: CallFormat, mark: str) -> str:

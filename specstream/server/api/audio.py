@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import anyio.to_thread
 import numpy as np
 import soundfile
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from specstream.listening.interfaces import Transcript
@@ -36,7 +36,6 @@ class SpeechBody(Body):
     model: str | None = None
     input: str
     voice: Any = None
-    instructions: str | None = None
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
     speed: Literal[1] = 1
 
@@ -112,7 +111,7 @@ class Listening(NamedTuple):
 
 
 _FIELDS = {
-    *("model", "language", "response_format", "stream", "temperature", "prompt", "include[]"),
+    *("model", "language", "response_format", "stream", "temperature"),
     *("timestamp_granularities", "timestamp_granularities[]", "chunking_strategy"),
 }
 
@@ -133,11 +132,18 @@ async def listening_of(headers: Headers, data: bytes) -> Listening:
         raise ApiError(
             400, f"the body is no multipart form: {error}", code="invalid_form"
         ) from None
+    try:
+        return await _listening(form)
+    finally:
+        await form.close()
+
+
+async def _listening(form: FormData) -> Listening:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise ApiError(400, "file is missing", param="file", code="invalid_value")
     for name in form:
-        if name not in _FIELDS and name != "file":
+        if name not in _FIELDS and name != "file" and form[name] != "":
             message = f"{name} isn't known here; leave it out"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     format = str(form.get("response_format", "json"))
@@ -145,11 +151,15 @@ async def listening_of(headers: Headers, data: bytes) -> Listening:
         message = f"response_format is json, text or verbose_json here, not {format}"
         raise ApiError(400, message, param="response_format", code="unsupported_parameter")
     asked = [*form.getlist("timestamp_granularities"), *form.getlist("timestamp_granularities[]")]
+    if unknown := [one for one in asked if one not in ("word", "segment")]:
+        message = f"timestamp_granularities are word and segment, not {unknown[0]}"
+        raise ApiError(400, message, param="timestamp_granularities", code="invalid_value")
+    if str(form.get("temperature") or 0) not in ("0", "0.0"):
+        message = "temperature can only be 0: the recogniser writes the likeliest words"
+        raise ApiError(400, message, param="temperature", code="unsupported_parameter")
     language = form.get("language")
-    audio = await file.read()
-    await form.close()
     return Listening(
-        audio,
+        await file.read(),
         str(language) if language else None,
         format,
         "word" in asked,
@@ -191,7 +201,8 @@ def _decoded(data: bytes, rate: int) -> bytes:
             samples = file.read(dtype="float32", always_2d=True)
             source = file.samplerate
     except (soundfile.SoundFileError, RuntimeError) as error:
-        message = f"the file can't be read as audio ({error}); send WAV, FLAC, OGG or MP3"
+        why = str(error).partition(">: ")[2] or str(error)  # else the file's address in memory
+        message = f"the file can't be read as audio ({why}); send WAV, FLAC, OGG or MP3"
         raise ApiError(400, message, param="file", code="invalid_audio") from None
     mono = np.rint(samples.mean(axis=1).clip(-1, 1) * 32767).astype("<i2").tobytes()
     resampler = Resampler(source, rate)

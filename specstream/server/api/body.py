@@ -203,8 +203,8 @@ def parsed(kind: type[T], data: bytes) -> T:
         first = error.errors(include_url=False)[0]
         param = ".".join(map(str, first["loc"]))
         raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
-    for name in body.model_extra or {}:
-        if name not in WITHOUT_EFFECT:
+    for name, value in (body.model_extra or {}).items():
+        if name not in WITHOUT_EFFECT and value != "":
             message = f"{name} isn't known here, or can't be honoured; leave it out"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     return body

@@ -13,7 +13,7 @@ import anyio
 from specstream.realtime.wire import new_id
 from specstream.server.api.body import ChatBody, able
 from specstream.server.api.errors import ApiError
-from specstream.server.api.logprobs import entries_of, told_of
+from specstream.server.api.logprobs import told_of
 from specstream.server.api.messages import messages_of, tools_of
 from specstream.server.api.replies import (
     ApiReply,
@@ -96,7 +96,7 @@ def _choice(index: int, reply: ApiReply, body: ChatBody) -> dict[str, Any]:
     return {
         "index": index,
         "message": message,
-        "logprobs": told_of(reply.entries) if body.logprobs else None,
+        "logprobs": told_of(reply.entries.told) if body.logprobs else None,
         "finish_reason": report.finish_reason,
     }
 
@@ -115,7 +115,7 @@ async def chat_events(
                     yield _event(head, index, {"role": "assistant", "content": ""}, usage=usage)
                     continue
                 told: dict[str, Any] | None = round_of(chunk)
-                likely = told_of(entries_of(chunk)) if body.logprobs else None
+                likely = told_of(replies[index].entries.take()) if body.logprobs else None
                 for delta in _deltas(chunk, begun[index]):
                     yield _event(head, index, delta, usage=usage, told=told, likely=likely)
                     told = likely = None

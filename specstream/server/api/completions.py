@@ -82,7 +82,7 @@ async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[
             ask = ReplyRequest(prompt, params, speculate=body.speculate)
             replies += await stack.enter_async_context(ApiReply.begin_all(service, ask, body.n))
         for reply in replies:
-            reply.tells_end = True
+            reply.entries.tells_end = True
         yield replies
 
 
@@ -96,7 +96,7 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
         for index, reply in enumerate(replies):
             text, entries = _given(body, index, reply), [*_given_entries(reply)]
             if body.max_tokens:
-                text, entries = text + reply.generation.report.text, entries + reply.entries
+                text, entries = text + reply.generation.report.text, entries + reply.entries.told
             told = _Told(body).logprobs(entries)
             choices.append(
                 _choice(index, text, told, reply.finish if body.max_tokens else "length")
@@ -111,7 +111,7 @@ async def completion_events(
     """Yield the chunks of all replies as they are committed; a chunk is a round."""
     head, options = _head(model), body.stream_options
     async with _begun(body, service) as replies, aclosing(merged(replies)) as chunks:
-        told, read = [_Told(body) for _ in replies], [0] * len(replies)
+        told = [_Told(body) for _ in replies]
         async for index, chunk in chunks:
             reply = replies[index]
             if chunk is None:
@@ -119,8 +119,7 @@ async def completion_events(
                     likely = told[index].logprobs(_given_entries(reply))
                     yield {**head, "choices": [_choice(index, given, likely, None)]}
             elif body.max_tokens:
-                likely = told[index].logprobs(reply.entries[read[index] :])
-                read[index] = len(reply.entries)
+                likely = told[index].logprobs(reply.entries.take())
                 choice = _choice(index, chunk.text, likely, chunk.finish_reason)
                 yield {**head, "choices": [choice], "specstream": round_of(chunk)}
             elif chunk.finish_reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from specstream.errors import PromptError
@@ -15,8 +16,12 @@ _ROLES = {"developer": "system", "function": "tool"}
 _TEXT = ("text", "input_text", "output_text", "refusal")
 
 
-def messages_of(given: Sequence[Mapping[str, Any]]) -> list[Message]:
+def messages_of(
+    given: Sequence[Mapping[str, Any]], places: Sequence[str] | None = None
+) -> list[Message]:
     """Translate messages: contents of parts are joined, a developer's are the system's.
+
+    ``places``: the fields that they come from, for refusals; None: ``messages.0`` and so on.
 
     Raises:
         ApiError: a part that is no text, or a call in the shape of before tools.
@@ -24,15 +29,16 @@ def messages_of(given: Sequence[Mapping[str, Any]]) -> list[Message]:
     made = list[Message]()
     names = dict[str, str]()  # of the function of each call
     for number, message in enumerate(given):
+        at = f"messages.{number}" if places is None else places[number]
         role = str(message.get("role", ""))
         if message.get("function_call"):
-            at = f"messages.{number}.function_call"
+            at += ".function_call"
             raise ApiError(
                 400, f"{at}: write it as tool_calls", param=at, code="unsupported_content"
             )
         one: dict[str, Any] = {
             "role": _ROLES.get(role, role),
-            "content": _text(message.get("content"), number),
+            "content": _text(message.get("content"), f"{at}.content"),
         }
         if calls := message.get("tool_calls"):
             one["tool_calls"] = calls
@@ -47,10 +53,10 @@ def messages_of(given: Sequence[Mapping[str, Any]]) -> list[Message]:
     return made
 
 
-def _text(content: Any, number: int) -> str:
+def _text(content: Any, at: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    at, texts = f"messages.{number}.content", list[str]()
+    texts = list[str]()
     if not isinstance(content, list):
         raise ApiError(400, f"{at} must be a text or a list of parts", param=at)
     for index, part in enumerate(content):
@@ -58,7 +64,10 @@ def _text(content: Any, number: int) -> str:
         if kind not in _TEXT:
             message = f"{at}.{index}: only text can be read here, not {kind}"
             raise ApiError(400, message, param=f"{at}.{index}", code="unsupported_content")
-        texts.append(str(part.get("text") or part.get("refusal") or ""))
+        text = part.get("refusal" if kind == "refusal" else "text", "")
+        if not isinstance(text, str):
+            raise ApiError(400, f"{at}.{index}: its text must be a text", param=f"{at}.{index}")
+        texts.append(text)
     return "".join(texts)
 
 
@@ -76,6 +85,7 @@ def tools_of(
         return None
     made = list[Tool]()
     named = choice if isinstance(choice, str) else _function(choice, "tool_choice").get("name", "")
+    at = "tools"
     try:
         for number, tool in enumerate(given):
             function = _function(tool, f"tools.{number}")
@@ -86,9 +96,11 @@ def tools_of(
                     function.get("parameters") or {"type": "object", "properties": {}},
                 )
             )
-        return Tools(tuple(made), str(named), parallel is not False)
+        all_of_them = Tools(tuple(made), parallel=parallel is not False)
+        at = "tool_choice"
+        return replace(all_of_them, choice=str(named))
     except PromptError as error:
-        raise ApiError(400, str(error), param="tools", code="invalid_value") from None
+        raise ApiError(400, str(error), param=at, code="invalid_value") from None
 
 
 def _function(tool: Mapping[str, Any], at: str) -> Mapping[str, Any]:

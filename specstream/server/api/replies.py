@@ -13,7 +13,7 @@ import anyio
 from specstream.engine.protocol import TextEngine, TextGeneration
 from specstream.metrics import Report
 from specstream.params import SamplingParams
-from specstream.server.api.logprobs import Entry, entries_of
+from specstream.server.api.logprobs import ReplyEntries
 from specstream.server.counters import Counters
 from specstream.server.sessions.request import Service
 from specstream.types import Chunk, Message, RawPrompt, Tools
@@ -50,8 +50,7 @@ class ApiReply:
     fell: int = 0  # and that were not
     # Drafted and accepted tokens of each round.
     steps: list[tuple[int, int]] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)  # log probabilities, if they are asked for
-    tells_end: bool = False  # whether an end-of-sequence token has an entry
+    entries: ReplyEntries = field(default_factory=ReplyEntries)  # if they are asked for
 
     @classmethod
     @asynccontextmanager
@@ -94,7 +93,7 @@ class ApiReply:
             if self.predicted and chunk.proposer == "suffix":
                 self.stood += chunk.accepted
                 self.fell += chunk.drafted - chunk.accepted
-            self.entries += entries_of(chunk, ends=self.tells_end)
+            self.entries.add(chunk)
             yield chunk
 
     @property

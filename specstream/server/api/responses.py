@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from specstream.metrics import Report
 from specstream.realtime.wire import new_id
 from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody, able
 from specstream.server.api.errors import ApiError
-from specstream.server.api.logprobs import Entry, entries_of, told_of
+from specstream.server.api.logprobs import Entry, told_of
 from specstream.server.api.messages import messages_of, tools_of
 from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
 from specstream.server.sessions.request import Service
@@ -36,7 +36,7 @@ class ResponsesBody(SamplingBody):
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    truncation: str | None = None
+    truncation: Literal["disabled"] | None = None
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
@@ -51,9 +51,10 @@ def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
     if tools is not None and (why := service.engine.no_tools) is not None:
         raise ApiError(400, why, param="tools", code="unsupported_parameter")
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
-    given = [_message(item, number) for number, item in enumerate(items)]
+    given = _messages(items)
     if body.instructions:
-        given.insert(0, {"role": "system", "content": body.instructions})
+        given.insert(0, ("instructions", {"role": "system", "content": body.instructions}))
+    places, messages = zip(*given, strict=True) if given else ((), ())
     likely = None
     if "message.output_text.logprobs" in (body.include or ()):
         able(service, "logprobs", "include")
@@ -64,7 +65,7 @@ def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
     params = body.params(service.params, body.max_output_tokens, _format(body))
     params = replace(params, logprobs=likely)
     return ReplyRequest(
-        messages_of(given),
+        messages_of(messages, places),
         params,
         tools,
         "",
@@ -88,23 +89,36 @@ def _format(body: ResponsesBody) -> JsonFormat | None:
     return JsonFormat(type=kind)
 
 
-def _message(item: dict[str, Any], number: int) -> dict[str, Any]:
-    """An item of the input as a message."""
-    match item.get("type", "message"):
-        case "message":
-            return item
-        case "function_call":
-            function = {"name": item.get("name", ""), "arguments": item.get("arguments", "{}")}
-            call = {"id": item.get("call_id", ""), "type": "function", "function": function}
-            return {"role": "assistant", "content": "", "tool_calls": [call]}
-        case "function_call_output":
-            output = item.get("output", "")
-            return {"role": "tool", "content": output, "tool_call_id": item.get("call_id", "")}
-        case "reasoning":
-            return {"role": "assistant", "content": ""}
-        case kind:
-            message = f"input.{number}: {kind} can't be read here"
-            raise ApiError(400, message, param=f"input.{number}", code="unsupported_content")
+def _messages(items: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The items of the input as messages, each with its place.
+
+    The text and the calls of one turn are one message, as chat templates expect them.
+    """
+    made = list[tuple[str, dict[str, Any]]]()
+    for number, item in enumerate(items):
+        place = f"input.{number}"
+        last = made[-1][1] if made and made[-1][1].get("role") == "assistant" else None
+        match item.get("type", "message"):
+            case "message" if item.get("role") == "assistant" and last and not last.get("content"):
+                last["content"] = item.get("content")
+            case "message":
+                made.append((place, dict(item)))
+            case "function_call":
+                if last is None:
+                    last = {"role": "assistant", "content": ""}
+                    made.append((place, last))
+                function = {"name": item.get("name", ""), "arguments": item.get("arguments", "{}")}
+                call = {"id": item.get("call_id", ""), "type": "function", "function": function}
+                last["tool_calls"] = [*last.get("tool_calls", ()), call]
+            case "function_call_output":
+                told = {"content": item.get("output", ""), "tool_call_id": item.get("call_id", "")}
+                made.append((place, {"role": "tool", **told}))
+            case "reasoning":  # no template reads that of an earlier turn
+                continue
+            case kind:
+                message = f"{place}: {kind} can't be read here"
+                raise ApiError(400, message, param=place, code="unsupported_content")
+    return made
 
 
 def _shell(body: ResponsesBody, model: str) -> dict[str, Any]:
@@ -155,7 +169,7 @@ def _call_item(call: ToolCall) -> dict[str, Any]:
     return {
         "id": new_id("fc"),
         "type": "function_call",
-        "status": "incomplete" if call.problem == "cut_off" else "completed",
+        "status": "incomplete" if call.problem in ("cut_off", "no_name") else "completed",
         "call_id": call.id,
         "name": call.name,
         "arguments": call.arguments,
@@ -217,7 +231,7 @@ async def response_events(
                 begun = True
                 yield event("created", response=shell)
                 yield event("in_progress", response=shell)
-            untold += entries_of(chunk)
+            untold += reply.entries.take()
             if chunk.text:
                 if not output:
                     item = _text_item(place["item_id"], [], "in_progress")
@@ -231,7 +245,7 @@ async def response_events(
             if untold:
                 told = {"content_index": 0, "delta": "", "logprobs": _likely(untold)}
                 yield event("output_text.delta", **place, **told)
-            text, likely = reply.generation.text, _likely(reply.entries)
+            text, likely = reply.generation.text, _likely(reply.entries.told)
             cut = reply.generation.report.finish_reason == "length"
             status = "incomplete" if cut and not reply.generation.tool_calls else "completed"
             output[0] = _text_item(place["item_id"], [_part(text, likely)], status)

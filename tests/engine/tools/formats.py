@@ -47,3 +47,8 @@ GLM = _template(
 )
 UNKNOWN = _template("CALL {{ f.name }} WITH {{ f.arguments | tojson }}")
 NO_TOOLS = "{% for m in messages %}" + _TEXT + "{% endfor %}"
+ONE_CALL = (
+    "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}"
+    "{{ raise_exception('one call at once') }}{% endif %}{% endfor %}"
+)
+"""Before another template: Llama 3's condition."""

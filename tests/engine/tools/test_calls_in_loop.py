@@ -157,6 +157,11 @@ def test_one_call_is_enough() -> None:
     assert len(inbox.token_ids) < len(CALL.encode()) + 8
 
 
+def test_a_model_whose_history_holds_one_call_a_message_makes_no_two() -> None:
+    request, _ = Bench(formats.ONE_CALL + formats.HERMES, block=7).ask(CALL * 3)
+    assert (request.finish_reason, len(calls_of(request))) == ("tool_calls", 1)
+
+
 def test_a_template_that_takes_no_tools_is_named_before_anything_is_decoded() -> None:
     bench = Bench(formats.NO_TOOLS)
     _, inbox = bench.ask("Hm.")
@@ -256,6 +261,50 @@ def test_a_call_can_be_required(
     assert {json.loads(call.arguments)["day"] for call in whole} <= {"Mo", "Tu"}
     assert {call.name for call in whole} <= ({"now"} if choice == "now" else {"now", "get_weather"})
     assert all(call.problem == "" for call in whole)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [formats.HERMES, formats.LLAMA_32, formats.MISTRAL, formats.MISTRAL_ARGS, formats.PHI],
+)
+def test_a_reply_with_a_schema_may_be_calls_or_that(template: str) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    params = SamplingParams(max_tokens=120, grammar=Grammar("json_schema", json.dumps(schema)))
+    bench = Bench(template, "[TOOL_CALLS]", block=3, eager=30.0)
+    request, _ = bench.ask('{"sum": 12}', params=params)
+    assert (request.text, request.finish_reason) == ('{"sum": 12}', "stop")
+    arguments = '{"city": "Rome"}'
+    written = {
+        formats.LLAMA_32: f'{{"name": "get_weather", "parameters": {arguments}}}',
+        formats.MISTRAL: f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {arguments}}}]',
+        formats.MISTRAL_ARGS: f"[TOOL_CALLS]get_weather[ARGS]{arguments}",
+        formats.PHI: f'<|tool_call|>[{{"name": "get_weather", "arguments": {arguments}}}]'
+        "<|/tool_call|>",
+    }.get(template, CALL.replace("Röm", "Rome"))
+    request, _ = bench.ask(written, params=params)
+    assert calls_of(request)[:1] == [("get_weather", arguments, "")] and request.text == ""
+    request, _ = bench.ask("No, never.", params=params)
+    assert request.text == "" or request.text.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("template", "grammar", "why"),
+    [
+        (formats.QWEN_CODER, Grammar("json_schema", "{}"), "no grammar for the calls"),
+        (formats.HERMES, Grammar("regex", "a+"), "a regex grammar can't be joined"),
+    ],
+)
+def test_a_grammar_that_would_rule_out_calls_is_refused(
+    template: str, grammar: Grammar, why: str
+) -> None:
+    pytest.importorskip("llguidance")
+    given = SamplingParams(grammar=grammar)
+    _, inbox = Bench(template).ask("x", params=given)
+    (error,) = inbox.errors
+    assert isinstance(error, SamplingError) and why in str(error) and "tool_choice" in str(error)
+    without = Tools(TOOLS.tools, "none")
+    assert not Bench(template).ask("a", tools=without, params=given)[1].errors
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ def test_variables_that_a_template_sets_under_a_condition_count() -> None:
     assert format_of(made).bare
 
 
+def test_a_template_that_refuses_two_calls_in_a_message_is_noticed() -> None:
+    assert format_of(tokenizer(formats.HERMES)).several
+    assert not format_of(tokenizer(formats.ONE_CALL + formats.LLAMA_32)).several
+    never = "{{ raise_exception('no') if messages | length > 1 }}"
+    assert format_of(tokenizer(never + formats.HERMES)).several
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [

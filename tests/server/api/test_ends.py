@@ -161,8 +161,11 @@ async def test_a_fault_of_the_servers_own_is_an_error_of_the_same_shape(after: i
         ({"text": {"format": {"type": "json_schema", "schema": True}}}, "text.format.schema"),
         (
             {"input": [{"role": "assistant", "function_call": {"name": "now", "arguments": "{}"}}]},
-            "messages.0.function_call",
+            "input.0.function_call",
         ),
+        ({"input": [{"type": "reasoning"}, {"type": "item_reference"}]}, "input.1"),
+        ({"input": [{"type": "reasoning"}, {"role": "user", "content": 3}]}, "input.1.content"),
+        ({"truncation": "auto"}, "truncation"),
     ],
 )
 async def test_a_bad_field_of_a_response_is_named(fields: dict[str, Any], param: str) -> None:

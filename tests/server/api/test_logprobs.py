@@ -206,6 +206,31 @@ async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
     assert told == pytest.approx([one.logprob for one in content])
 
 
+async def test_what_is_told_before_a_stop_string_is_the_same_however_long_the_rounds() -> None:
+    ask: dict[str, Any] = {"model": "specstream", "messages": HI, "max_tokens": 30}
+    ask |= {"temperature": 0, "logprobs": True}
+    async with Engine.load() as engine, served_by(engine) as client:
+        create = client.chat.completions.create
+        text = (await create(**ask)).choices[0].message.content
+        words = text.split()
+        stops = [f"{words[4]} {words[5][:2]}", words[2][1:], text[7:22]]
+        for stop in stops:
+            told = []
+            for drafted in (False, {"num_speculative_tokens": 1}, True):
+                ask |= {"stop": [stop], "extra_body": {"speculative": drafted}}
+                whole = (await create(**ask)).choices[0]
+                async with await create(**ask, stream=True) as stream:
+                    parts = [c for part in await collect(stream) for c in part.choices]
+                streamed = [e.token for c in parts if c.logprobs for e in c.logprobs.content]
+                tokens = [one.token for one in whole.logprobs.content]
+                assert streamed == tokens
+                before, last = "".join(tokens[:-1]), "".join(tokens)
+                assert last.startswith(whole.message.content) and before < whole.message.content
+                told.append((whole.message.content, tokens))
+            assert told[0] == told[1] == told[2]
+            assert told[0][0] == text[: text.index(stop)]
+
+
 async def test_a_response_tells_the_same_likelihoods_as_a_chat() -> None:
     ask: dict[str, Any] = {"model": "specstream", "temperature": 0.8}
     ask |= {"top_logprobs": 2, "extra_body": {"seed": 3, "speculative": False}}

@@ -121,6 +121,11 @@ async def test_what_is_asked_for_reaches_the_engine() -> None:
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
         ({"tools": [{"type": "web"}]}, 400, "tools.0"),
         ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ["a"]}]}]},
+            400,
+            "messages.0.content.0",
+        ),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
@@ -192,6 +197,48 @@ async def test_responses_have_all_events_in_order() -> None:
     assert events[-1].response.output_text == "one two three"
 
 
+async def test_what_a_turn_said_and_called_is_one_message() -> None:
+    first = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+    other = {**first, "call_id": "b", "arguments": '{"city": "Rome"}'}
+    told = {"type": "function_call_output", "output": "Warm."}
+    turn = {"role": "assistant", "content": "Let me see."}
+    history = [
+        *HI,
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        turn,
+        first,
+        other,
+        {**told, "call_id": "a"},
+        {**told, "call_id": "b"},
+        first,
+        turn,
+    ]
+    async with served("fine.") as (client, engine, _):
+        await client.responses.create(model="scripted", input=history)
+    asked = engine.requests[0][0]
+    assert [(m["role"], m["content"], len(m.get("tool_calls", ()))) for m in asked] == [
+        ("user", "Hi", 0),
+        ("assistant", "Let me see.", 2),
+        ("tool", "Warm.", 0),
+        ("tool", "Warm.", 0),
+        ("assistant", "Let me see.", 1),
+    ]
+    assert [m.get("name") for m in asked[2:4]] == ["weather", "weather"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"), [("never", "tool_choice"), ("auto", "tools"), ("other", "tool_choice")]
+)
+async def test_a_bad_choice_is_told_from_a_bad_tool(choice: str, param: str) -> None:
+    tool = {"type": "function", "function": {"name": "a b" if choice == "auto" else "f"}}
+    async with served("fine.", calls_tools=True) as (client, _, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(
+                model="scripted", messages=HI, tools=[tool], tool_choice=choice
+            )
+    assert caught.value.param == param
+
+
 async def test_drafts_may_be_limited() -> None:
     async with served("fine.") as (client, engine, _):
         for asked in (True, False, {"num_speculative_tokens": 2}, {"num_speculative_tokens": -1}):
@@ -220,6 +267,8 @@ async def test_speech_is_streamed_as_pcm_or_wav() -> None:
             await speak(model="scripted", voice="alloy", input=" ")
         with pytest.raises(openai.BadRequestError):
             await speak(model="scripted", voice="alloy", input="one", speed=2)
+        with pytest.raises(openai.BadRequestError, match="instructions"):
+            await speak(model="scripted", voice="alloy", input="one", instructions="Whisper.")
     samples = np.frombuffer(pcm.content, "<i2")
     assert len(samples) == 2 * 0.2 * 24_000 and np.abs(samples).max() > 8000
     assert mp3.response.headers["content-type"] == "audio/wav"
@@ -254,9 +303,15 @@ async def test_a_file_is_transcribed() -> None:
         )
         text = await create(model="scripted", file=sound(), response_format="text")
         events = await collect(await create(model="scripted", file=sound(), stream=True))
-        with pytest.raises(openai.BadRequestError, match="can't be read as audio"):
+        with pytest.raises(openai.BadRequestError, match=r"read as audio \(Format not recognised"):
             await create(model="scripted", file=("x.wav", b"nonsense"))
-    assert plain.text == full.text == "hello there" and text.strip() == "hello there"
+        for name, value in (("prompt", "Names"), ("temperature", 0.5)):
+            with pytest.raises(openai.BadRequestError, match=name):
+                await create(model="scripted", file=sound(), **{name: value})
+        with pytest.raises(openai.BadRequestError, match="timestamp_granularities"):
+            await create(model="scripted", file=sound(), timestamp_granularities=["line"])
+        quiet = await create(model="scripted", file=sound(), temperature=0, prompt="")
+    assert plain.text == full.text == quiet.text == "hello there" and text.strip() == "hello there"
     assert full.duration == 0.5 and [word.word for word in full.words] == ["hello", "there"]
     assert len(recognizer.audio[0]) == 2 * 0.5 * 16_000
     assert recognizer.languages[:2] == [None, "en"] and recognizer.open_streams == 0
