@@ -22,7 +22,7 @@ import specstream.realtime.events as ev
 from specstream.client.dial import READY_S
 from specstream.client.exchange import Exchange, Reply
 from specstream.client.resume import RESUME_S, ClientSocket, resuming
-from specstream.errors import ProtocolError, RequestError
+from specstream.errors import ConnectionFailed, ProtocolError, RequestError
 from specstream.realtime.client_events import (
     AudioDelta,
     AvatarDelta,
@@ -123,6 +123,8 @@ class RealtimeClient:
         async with resuming(url, resume_s, ready_timeout, options) as (socket, greeting):
             client = cls(socket, max_size)
             first = ev.parse_server_event(greeting)
+            if isinstance(first, ev.ErrorEvent):
+                raise ConnectionFailed(f"the server begins no session: {first.error.message}")
             if not isinstance(first, ev.SessionEvent) or first.type != "session.created":
                 raise ProtocolError(f"a server begins with session.created, not {first.type}")
             client.session = first.session

@@ -24,6 +24,7 @@ _ACK_EVERY = 16  # events
 _MOST_KEPT = 256  # frames that were sent and may have to be sent again
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
 _OVER = (1000, 1008)  # close codes after which there is nothing to come back to
+_EXPIRED = "resume_expired"  # the code of the error after which there is nothing, either
 
 
 class ClientSocket(Protocol):
@@ -73,6 +74,9 @@ class ResumingSocket:
             await socket.send(message)
         except ConnectionClosed as closed:
             await self._come_back(socket, closed)  # and send what has not arrived
+        except BaseException:  # cancelled: only the server knows whether it has arrived, and tells
+            socket.transport.abort()
+            raise
 
     async def recv(self) -> str | bytes:
         """See `ClientSocket.recv`.
@@ -83,6 +87,9 @@ class ResumingSocket:
         while True:
             socket = self._socket
             try:
+                if self._seen - self._acked >= _ACK_EVERY:  # before a frame is taken: none is lost
+                    await socket.send(json.dumps({"type": "specstream.ack", "seq": self._seen}))
+                    self._acked = self._seen
                 frame = await socket.recv()
             except ConnectionClosed as closed:
                 await self._come_back(socket, closed)
@@ -90,19 +97,9 @@ class ResumingSocket:
             seq = _seq(frame)
             if seq is None:
                 return frame
-            if seq <= self._seen:
-                continue
-            self._seen = seq
-            if seq - self._acked >= _ACK_EVERY:
-                await self._acknowledge(socket)
-            return frame
-
-    async def _acknowledge(self, socket: ClientConnection) -> None:
-        self._acked = self._seen
-        try:
-            await socket.send(json.dumps({"type": "specstream.ack", "seq": self._seen}))
-        except ConnectionClosed:
-            return  # the next `recv` comes back
+            if seq > self._seen:
+                self._seen = seq
+                return frame
 
     async def _come_back(self, broken: ClientConnection, closed: ConnectionClosed) -> None:
         """Get a new connection in place of one that broke, unless somebody else has."""
@@ -112,50 +109,67 @@ class ResumingSocket:
             if closed.rcvd is not None and closed.rcvd.code in _OVER:
                 raise closed
             pause, deadline = _LEAST_PAUSE_S, anyio.current_time() + self._resume_s
-            while True:
-                try:
-                    socket, first = await self._again(f"resume={self._token}&seq={self._seen}")
-                except ConnectionFailed:
-                    if anyio.current_time() + pause > deadline:
-                        raise
-                else:
-                    try:
-                        return await self._resume(socket, json.loads(first))
-                    except ConnectionClosed as again:
-                        if anyio.current_time() + pause > deadline:
-                            raise ConnectionFailed(
-                                f"the connection broke again: {again}"
-                            ) from again
+            while (why := await self._try()) is not None:
+                if anyio.current_time() + pause > deadline:
+                    raise why
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
 
-    async def _resume(self, socket: ClientConnection, told: dict[str, Any]) -> None:
-        """Send what has not arrived, then use the connection."""
-        if told.get("type") != "specstream.resumed":
-            await socket.close()
-            raise ConnectionFailed(
-                "the session can't be resumed: it has ended, or what was missed is gone"
-            )
-        arrived = int(told["received"])
+    async def _try(self) -> ConnectionFailed | None:
+        """Come back once; returns why another try may help.
+
+        Raises:
+            ConnectionFailed: none will.
+        """
+        try:
+            socket, first = await self._again(f"resume={self._token}&seq={self._seen}")
+        except ConnectionFailed as failed:
+            return failed
+        try:
+            told = _object(first)
+            if told.get("type") == "specstream.resumed":
+                await self._send_missed(socket, int(told["received"]))
+                self._socket, self._acked = socket, self._seen
+                return None
+        except ConnectionClosed as again:
+            return ConnectionFailed(f"the connection broke again: {again}")
+        finally:
+            if self._socket is not socket:
+                socket.transport.abort()
+        error = told.get("error")
+        error = error if isinstance(error, dict) else {}
+        if error.get("code") != _EXPIRED:
+            why = error.get("message", "the server's answer is none that is known here")
+            return ConnectionFailed(f"the session can't be resumed: {why}")
+        raise ConnectionFailed(
+            "the session can't be resumed: it has ended, or what was missed is gone"
+        )
+
+    async def _send_missed(self, socket: ClientConnection, arrived: int) -> None:
         while (missed := self._sent - arrived) > 0:  # others may send meanwhile
             if missed > len(self._kept):
-                await socket.close()
                 raise ConnectionFailed("too much was sent that the server hasn't got; begin anew")
             await socket.send(self._kept[-missed])
             arrived += 1
-        self._socket, self._acked = socket, self._seen
 
     async def aclose(self) -> None:
         """Close the connection: the session is over."""
         await self._socket.close()
 
 
+def _object(frame: str | bytes) -> dict[str, Any]:
+    """A frame's JSON object; empty if it is none."""
+    try:
+        found = json.loads(frame)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _seq(frame: str | bytes) -> int | None:
     """The number of an event; None for a frame without one."""
-    try:
-        seq = json.loads(frame)["specstream"]["seq"]
-    except (ValueError, TypeError, KeyError):
-        return None
+    own = _object(frame).get("specstream")
+    seq = own.get("seq") if isinstance(own, dict) else None
     return seq if isinstance(seq, int) else None
 
 
@@ -186,6 +200,6 @@ async def resuming(
 def _token(greeting: str | bytes) -> str | None:
     """The token with which the session can be resumed, if the server gave one."""
     try:
-        return str(json.loads(greeting)["specstream"]["resume"]["token"])
-    except (ValueError, TypeError, KeyError):
+        return str(_object(greeting)["specstream"]["resume"]["token"])
+    except (TypeError, KeyError):
         return None

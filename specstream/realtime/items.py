@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, StringConstraints, model_validator
@@ -52,11 +53,14 @@ def tools_of(
     if not tools:
         return None
     name = choice.name if isinstance(choice, NamedTool) else choice
+    param = f"{at}.tools"
     try:
         made = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools)
-        return Tools(made, name or "auto", parallel is not False)
+        of_any = Tools(made, parallel=parallel is not False)
+        param = f"{at}.tool_choice"
+        return replace(of_any, choice=name or "auto")
     except PromptError as error:
-        raise Refused("invalid_value", f"{error}.", param=f"{at}.tools") from None
+        raise Refused("invalid_value", f"{error}.", param=param) from None
 
 
 def setting_of(tool: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
-from specstream.errors import SpecstreamError
+from specstream.errors import RequestError, SpecstreamError
 from specstream.metrics import Report
-from specstream.realtime.wire import Ignored, Refused, Sparse
+from specstream.realtime.wire import ErrorType, Ignored, Refused, Sparse
 from specstream.types import Span
 
 ItemStatus = Literal["completed", "incomplete", "in_progress"]
@@ -137,6 +137,11 @@ class Failure(Sparse):
     message: str
 
 
+def _blamed(error: BaseException) -> ErrorType:
+    """Whose fault an error is."""
+    return "invalid_request_error" if isinstance(error, RequestError) else "server_error"
+
+
 class ErrorDetail(BaseModel):
     """An error; ``event_id`` is that of the client's frame that caused it."""
 
@@ -150,7 +155,7 @@ class ErrorDetail(BaseModel):
     def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
         """Describe a refusal, or an error of the server."""
         if not isinstance(error, Refused):
-            error = Refused(error.code, str(error), type="server_error")
+            error = Refused(error.code, str(error), type=_blamed(error))
         return cls(
             type=error.type,
             code=error.code,
@@ -180,7 +185,7 @@ class StatusDetails(Sparse):
         code, message = "server_error", "The response broke; see the server's log."
         if isinstance(why, SpecstreamError):
             code, message = why.code, str(why)
-        failure = Failure(type="server_error", code=code, message=message)
+        failure = Failure(type=_blamed(why), code=code, message=message)
         return cls(type=status, error=failure)
 
 

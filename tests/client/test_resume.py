@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -101,6 +102,54 @@ async def test_a_connection_that_breaks_while_it_catches_up_is_no_end(line: Line
     assert len(line.sockets) == 4
     users = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
     assert users == ["0", "1"]
+
+
+@pytest.mark.parametrize("side", ["recv", "send"])
+async def test_what_is_cancelled_in_the_middle_loses_nothing(line: Line, side: str) -> None:
+    stand = Stand(ScriptedEngine([WORDS, "fine."]), voice=None)
+    options: dict[str, Any] = {"api_key": None, "open_timeout": 5.0, "tls": None}
+    async with stand.running(), resume.resuming(stand.url, 5.0, 0.0, options) as (socket, _):
+        client = RealtimeClient(socket)
+        wire, stuck = line.sockets[-1], anyio.Event()
+        original = wire.send
+
+        async def held(message: str) -> None:
+            if ("specstream.ack" in message) == (side == "recv"):
+                stuck.set()
+                await anyio.sleep_forever()
+            await original(message)
+
+        if side == "send":
+            wire.send = held
+            item: dict[str, Any] = {"type": "message", "role": "user"}
+            item["content"] = [{"type": "input_text", "text": "Hi"}]
+            async with anyio.create_task_group() as group:
+                asked = {"type": "conversation.item.create", "item": item}
+                group.start_soon(socket.send, json.dumps(asked))
+                await stuck.wait()
+                group.cancel_scope.cancel()
+            wire.send = original
+            assert text_of(await read(client.respond("And?", audio=False))) == WORDS
+            users = [m["content"] for m in stand.engine.requests[0][0] if m["role"] == "user"]
+            assert users == ["Hi", "And?"]
+            return
+        wire.send = held
+        texts = ""
+        await client.exchange.send("response.create", response={"output_modalities": ["text"]})
+        async with anyio.create_task_group() as group:
+
+            async def listen() -> None:
+                nonlocal texts
+                while True:
+                    texts += json.loads(await socket.recv()).get("delta", "")
+
+            group.start_soon(listen)
+            await stuck.wait()
+            group.cancel_scope.cancel()
+        wire.send = original
+        while texts != WORDS:
+            texts += json.loads(await socket.recv()).get("delta", "")
+            assert WORDS.startswith(texts)
 
 
 async def test_a_session_that_is_gone_is_an_error(line: Line) -> None:

@@ -12,8 +12,8 @@ from specstream.checks import counted, writing
 from specstream.engine.generation import Generation
 from specstream.errors import OutputError
 from specstream.metrics import Report
-from specstream.server.sessions.entries import SpokenText
 from specstream.text.segmenter import Segmenter
+from specstream.text.tags import SpokenText
 from specstream.types import Chunk, Span
 
 __all__ = [

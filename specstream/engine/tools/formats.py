@@ -193,7 +193,7 @@ def _takes_two(tokenizer: Any) -> bool:
     asked = {"role": "user", "content": "x"}
 
     def renders(calls: list[dict[str, Any]]) -> bool:
-        made = {"role": "assistant", "content": "", "tool_calls": calls}
+        made: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
         results = [{"role": "tool", "content": "1", "tool_call_id": one["id"]} for one in calls]
         try:
             tokenizer.apply_chat_template([asked, made, *results], tools=_EXAMPLE, tokenize=False)
@@ -328,8 +328,8 @@ def _call_schema(tool: Tool, key: str, arguments: dict[str, Any]) -> dict[str, A
     """A call as a schema: a text ``{"name": `` beside another object would swallow that one's brace."""
     shared = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
     properties = {"name": {"const": tool.name}, key: arguments}
-    made = {"type": "object", "properties": properties, "required": list(properties), **shared}
-    return {**made, "additionalProperties": False, "x-guidance": arguments.pop("x-guidance")}
+    made: dict[str, Any] = {"type": "object", "properties": properties, "required": ["name", key]}
+    return {**made, "additionalProperties": False, **shared, "x-guidance": COMPACT}
 
 
 def _mark(form: CallFormat, mark: str) -> str:

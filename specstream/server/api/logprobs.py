@@ -14,8 +14,8 @@ class ReplyEntries:
     """The log probabilities of the tokens that belong to a reply's text, as its chunks come.
 
     Not those of reasoning and calls, nor tokens at the reply's end that have no text: a stop string, or
-    an end-of-sequence token (with ``tells_end`` that one is told). A token waits until text is final that
-    it begins, so that what is told doesn't depend on how many tokens a round had.
+    an end-of-sequence token (with ``tells_end`` that one is told). A token waits until some of its text
+    is final, so that what is told doesn't depend on how many tokens a round had.
 
     Attributes:
         told: All that belong to the text so far.

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -78,13 +78,16 @@ class SqliteJournal:
 
         def make() -> _SqliteLog:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            database = _connect(path, self.durable)
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("BEGIN")
-            for statement in _SCHEMA:
-                database.execute(statement)
-            database.execute("INSERT INTO meta VALUES (?, ?, 1)", (FORMAT, owner))
-            database.execute("COMMIT")
+            with ExitStack() as undo:
+                undo.callback(_unlink, path)
+                database = undo.enter_context(closing(_connect(path, self.durable)))
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("BEGIN")
+                for statement in _SCHEMA:
+                    database.execute(statement)
+                database.execute("INSERT INTO meta VALUES (?, ?, 1)", (FORMAT, owner))
+                database.execute("COMMIT")
+                undo.pop_all()
             return _SqliteLog(database, path, 1, self._run)
 
         return await self._run(_told(make, "begun"))
@@ -111,10 +114,10 @@ class SqliteJournal:
                 frames = tuple(Frame(*row) for row in rows)
                 saved = SavedSession(frames, dict(database.execute("SELECT * FROM records")))
                 database.execute("COMMIT")
+                return _SqliteLog(database, path, epoch + 1, self._run), saved
             except BaseException:
                 database.close()
                 raise
-            return _SqliteLog(database, path, epoch + 1, self._run), saved
 
         return await self._run(_told(read, "read"))
 
@@ -122,11 +125,17 @@ class SqliteJournal:
         """See `Journal.sweep`."""
 
         def drop() -> None:
+            failed: OSError | None = None
             for path in self.folder.glob("*" + _SUFFIX):
-                if self._age(path) > self.max_age_s:
-                    _unlink(path)
+                try:
+                    if self._age(path) > self.max_age_s:
+                        _unlink(path)
+                except OSError as error:  # others may still go
+                    failed = failed or error
+            if failed is not None:
+                raise failed
 
-        await self._run(drop)
+        await self._run(_told(drop, "dropped"))
 
     def _age(self, path: Path) -> float:
         """Seconds since something was written, in the file or in the log beside it."""
@@ -151,6 +160,7 @@ class _SqliteLog:
         run: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._database, self._path, self._epoch, self._run = database, path, epoch, run
+        self._file = path.stat().st_ino
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """See `SessionLog.commit`."""
@@ -169,6 +179,8 @@ class _SqliteLog:
 
     def _begin(self) -> None:
         """Lock the file, if the session is still this process's."""
+        if self._path.stat().st_ino != self._file:
+            raise OSError(f"{self._path.name} is another file now; only the server may touch it")
         self._database.execute("BEGIN IMMEDIATE")
         if self._database.execute("SELECT epoch FROM meta").fetchone() != (self._epoch,):
             _roll_back(self._database)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from specstream.playback.played import PlayedTrack
 from specstream.realtime.items import (
@@ -25,113 +23,16 @@ from specstream.realtime.resources import (
     Phase,
 )
 from specstream.realtime.wire import SAMPLE_RATE, Refused, new_id
-from specstream.types import Message, Phrase, Span, ToolCall
+from specstream.text.tags import spoken_text
+from specstream.types import Message, ToolCall
 
 __all__ = [
     "ConversationItems",
     "ItemEntry",
-    "SpokenText",
     "SpokenTrack",
     "entry_of",
     "history_of",
-    "spoken_text",
 ]
-
-O = TypeVar("O")  # noqa: E741 - the origin of a piece of text
-
-
-class _TagRemover:
-    """Removes tags, and the white space after a tag if there was white space before the tag."""
-
-    def __init__(self) -> None:
-        self._gap = True  # the last kept character is white space, or nothing was kept yet
-        self._after_tag = False
-
-    def remove(self, text: str, start: int, tags: Sequence[Span]) -> str:
-        """Strip ``tags`` (they may overlap its edges) from ``text`` at offset ``start`` of the reply."""
-        kept, at, end = "", start, start + len(text)
-        for tag in tags:
-            if tag.start < end and tag.end > start:
-                kept += self._keep(text[at - start : max(at, tag.start) - start])
-                self._after_tag, at = self._gap, max(at, min(tag.end, end))
-        return kept + self._keep(text[at - start :])
-
-    def _keep(self, text: str) -> str:
-        if self._after_tag:
-            text = text.lstrip()
-        if text:
-            self._after_tag, self._gap = False, text[-1].isspace()
-        return text
-
-
-class SpokenText(Generic[O]):
-    """Releases a growing text as soon as it is certain that it contains no tag.
-
-    Text passes straight through up to a bracket; from there it waits for its phrase, which says
-    whether the bracket was a tag, and always comes before the phrase's audio. Each piece keeps its
-    origin, and the result does not depend on how the text was cut.
-    """
-
-    def __init__(self) -> None:
-        self.tags: list[Span] = []
-        self._pieces: deque[tuple[int, str, O]] = deque()
-        self._end = 0
-        self._known = 0  # the tags before this offset are known
-        self._remover = _TagRemover()
-
-    def go_on(self, text: str, tags: Sequence[Span]) -> str:
-        """Begin behind this text, which has these tags and was released; returns it without them."""
-        self._end = self._known = len(text)
-        self.tags += tags
-        return self._remover.remove(text, 0, tags)
-
-    def add(self, text: str, origin: O) -> list[tuple[str, Span, O]]:
-        """Append text; returns the released pieces: text, its place in the reply, its origin."""
-        self._pieces.append((self._end, text, origin))
-        self._end += len(text)
-        return self._release()
-
-    def peek(self, text: str) -> str:
-        """Return what `add` would release of ``text``, without adding it; empty while text waits."""
-        if self._pieces:
-            return ""
-        ready, _, _ = text.partition("[")
-        return copy(self._remover).remove(ready, self._end, self.tags)
-
-    def learn(self, phrase: Phrase) -> list[tuple[str, Span, O]]:
-        """Take note of the tags up to the end of ``phrase``; returns the released pieces."""
-        return self.know([tag.chars for tag in phrase.tags], phrase.chars.end)
-
-    def know(self, tags: Sequence[Span], end: int) -> list[tuple[str, Span, O]]:
-        """Take note of further tags: there are no others before ``end``."""
-        self.tags += tags
-        self._known = max(self._known, end)
-        return self._release()
-
-    def close(self) -> list[tuple[str, Span, O]]:
-        """Release the rest: there will be no more text and no more phrases."""
-        self._known = self._end
-        return self._release()
-
-    def _release(self) -> list[tuple[str, Span, O]]:
-        out: list[tuple[str, Span, O]] = []
-        while self._pieces:
-            start, text, origin = self._pieces[0]
-            stop = text.find("[", max(0, self._known - start))
-            ready = text if stop < 0 else text[:stop]
-            kept = self._remover.remove(ready, start, self.tags)
-            if kept:
-                out.append((kept, Span(start, start + len(ready)), origin))
-            if stop >= 0:
-                self._pieces[0] = (start + stop, text[stop:], origin)
-                break
-            self._pieces.popleft()
-        return out
-
-
-def spoken_text(text: str, tags: Sequence[Span]) -> str:
-    """Return ``text`` without its tags, as `SpokenText` releases it."""
-    return _TagRemover().remove(text, 0, tags)
 
 
 class SpokenTrack(PlayedTrack):
@@ -210,11 +111,10 @@ def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
     Calls that are not complete are left out, and so are outputs without such a call.
     """
     entries = _joined(entries)
-    calls = {e.call_id: e.name for e in entries if e.name and e.status == "completed"}
+    calls = dict[str, str]()  # names of the complete calls so far, by their ids
     messages: list[Message] = []
     for entry in entries:
         last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
-        name = calls.get(entry.call_id)
         if entry.call_id is None:
             if not entry.text:
                 continue
@@ -222,14 +122,16 @@ def history_of(entries: Sequence[ItemEntry]) -> list[Message]:
                 last["content"] = entry.text
             else:
                 messages.append({"role": entry.role, "content": entry.text})
-        elif name is not None and entry.name is None:
+        elif entry.name is None and entry.call_id in calls:
             result: Message = {"role": "tool", "content": entry.text}
+            name = calls[entry.call_id]
             messages.append({**result, "tool_call_id": entry.call_id, "name": name})
-        elif name is not None and entry.status == "completed":
+        elif entry.name and entry.status == "completed":
+            calls[entry.call_id] = entry.name
             if last is None:
                 last = {"role": "assistant", "content": ""}
                 messages.append(last)
-            made = ToolCall(entry.call_id, name, entry.text).message()
+            made = ToolCall(entry.call_id, entry.name, entry.text).message()
             last["tool_calls"] = [*last.get("tool_calls", ()), made]
     return messages
 
@@ -245,6 +147,34 @@ def _joined(entries: Sequence[ItemEntry]) -> list[ItemEntry]:
             del out[at:]
         out.append(entry)
     return out
+
+
+def _check_call(
+    entry: ItemEntry,
+    before: Sequence[ItemEntry],
+    after: Sequence[ItemEntry] = (),
+    param: str = "item.call_id",
+) -> None:
+    """Refuse an output without an open call before it, and a call whose id an open one has.
+
+    Some models count their calls from 0 in every reply, so an id may come again once it has its output.
+    """
+    if entry.call_id is None:
+        return
+    told = f"Tool call ID '{entry.call_id}'"
+    of_id = [other for other in (*before, *after) if other.call_id == entry.call_id]
+    calls = sum(other.name is not None for other in of_id)
+    earlier = sum(other.call_id == entry.call_id and other.name is not None for other in before)
+    outputs = len(of_id) - calls
+    if entry.name is not None and calls > outputs:
+        message = f"{told} is that of a call without an output."
+    elif entry.name is None and not earlier:
+        message = f"{told} not found in conversation."
+    elif entry.name is None and earlier <= outputs:
+        message = f"{told} has its output already; delete that first."
+    else:
+        return
+    raise Refused("invalid_tool_call_id", message, param=param)
 
 
 MAX_ITEMS = 1000
@@ -291,29 +221,21 @@ class ConversationItems:
 
         Raises:
             Refused: the id is taken, ``after`` is unknown, the conversation is full, or the item is the
-                output of a call that isn't there.
+                output of a call that isn't there or has one.
         """
         if item.id is not None and self._find(item.id) is not None:
             message = f"Error adding item: an item with id '{item.id}' already exists."
             raise Refused("item_create_duplicate_item_id", message, param="item.id")
         status: ItemStatus = "incomplete" if item.status == "incomplete" else "completed"
         entry = entry_of(item, item.id or new_id("item"), status)
-        self._check_call(entry)
-        if sum(len(other.text) for other in self.entries) + len(entry.text) > MAX_CHARS:
-            message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
-            raise Refused("conversation_full", message)
         at = len(self.entries)
         if after is not None:
             at = 0 if after == "root" else self._index(after, "previous_item_id") + 1
+        _check_call(entry, self.entries[:at], self.entries[at:])
+        if sum(len(other.text) for other in self.entries) + len(entry.text) > MAX_CHARS:
+            message = f"The conversation holds {MAX_CHARS} characters; delete some items first."
+            raise Refused("conversation_full", message)
         return entry, self.insert(entry, at)
-
-    def _check_call(self, entry: ItemEntry) -> None:
-        """Refuse an output whose call isn't in the conversation."""
-        if entry.call_id is None or entry.name is not None:
-            return
-        if not any(e.call_id == entry.call_id and e.name is not None for e in self.entries):
-            message = f"Tool call ID '{entry.call_id}' not found in conversation."
-            raise Refused("invalid_tool_call_id", message, param="item.call_id")
 
     def insert(self, entry: ItemEntry, at: int | None = None) -> str | None:
         """Put an entry at a position (None: last); returns the id of the one before it.
@@ -382,17 +304,22 @@ class ConversationItems:
         ``items`` replace those of the conversation, and may refer to them.
 
         Raises:
-            Refused: a reference to an item that does not exist.
+            Refused: a reference to an item that does not exist, or an output without a call before it.
         """
-        entries = self.entries
-        if items is not None:
-            entries = [
-                self.entries[self._index(item.id, "response.input")]
-                if isinstance(item, ItemReference)
-                else entry_of(item, "")
-                for item in items
-            ]
+        entries = self.entries if items is None else self._named(items)
         messages: list[Message] = []
         if instructions:
             messages.append({"role": "system", "content": instructions})
         return messages + history_of(entries)
+
+    def _named(self, items: Sequence[AnyItemInput | ItemReference]) -> list[ItemEntry]:
+        """The items of one response, which may refer to those of the conversation."""
+        entries: list[ItemEntry] = []
+        for number, item in enumerate(items):
+            if isinstance(item, ItemReference):
+                entry = self.entries[self._index(item.id, "response.input")]
+            else:
+                entry = entry_of(item, "")
+            _check_call(entry, entries, param=f"response.input[{number}].call_id")
+            entries.append(entry)
+        return entries

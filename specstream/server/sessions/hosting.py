@@ -132,7 +132,10 @@ class SessionHost:
     async def _resume(self, socket: ServedSocket, token: str, seen: int, caller: ApiCaller) -> None:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
-        held = self.resumables.get(token)
+        held, code = self.resumables.get(token), 1008
+        if held is not None and held.broken:
+            await socket.close(1013, "the session is being left; try again")
+            return
         if held is None and self._journal is not None:
             try:
                 async with self._restoring:  # a client may try again while its session is restored
@@ -144,9 +147,10 @@ class SessionHost:
                             return
                         held = await self._restore(self._journal, socket, token, caller)
             except JournalFailed as error:
-                why = error
+                _log.error("no session is resumed: %s", error)
+                why, code = error, 1011
         if held is None or held.account is not caller.account or not held.can_resume(seen):
-            await _refuse(socket, why, 1008)
+            await _refuse(socket, why, code)
             return
         await held.serve(socket, seen, self._service().timer)
 

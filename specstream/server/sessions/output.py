@@ -17,11 +17,11 @@ from specstream.server.sessions.boxes import Outbox
 from specstream.server.sessions.entries import (
     ConversationItems,
     ItemEntry,
-    SpokenText,
     SpokenTrack,
 )
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.timings import Timings
+from specstream.text.tags import SpokenText
 from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["ItemWriter", "OutputItems"]

@@ -103,6 +103,9 @@ class RealtimeSession:
         session, own = self.settings, self.settings.specstream
         instructions = _given(asked.instructions, session.instructions)
         tools = _given(asked.tools, session.tools)
+        if not tools and asked.tool_choice not in (None, "auto", "none"):
+            message = "A call is asked for, and the response has no tools."
+            raise Refused("invalid_value", message, param="response.tool_choice")
         parallel = _given(asked.parallel_tool_calls, session.parallel_tool_calls)
         limit = asked.max_output_tokens or session.max_output_tokens
         items = None if asked.input is None else parse_input(asked.input)

@@ -222,6 +222,55 @@ async def test_a_full_disk_is_a_typed_error_and_breaks_nothing(
     assert taken is not None and taken[1].frames[-1] == Frame(2, "small enough")
 
 
+async def test_a_session_that_cannot_begin_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def full(*args: Any, **options: Any) -> sqlite3.Connection:
+        database: sqlite3.Connection = connect(*args, **options)
+        database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(JournalFailed, match="can't be begun"):
+        await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_that_somebody_else_touched_is_noticed(tmp_path: Path, how: str) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    if how == "replaced":
+        file_of(tmp_path).rename(tmp_path / "old")
+        await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    else:
+        await SqliteJournal(tmp_path, max_age_s=-1.0).sweep()  # by a clock of its own
+    with pytest.raises(JournalFailed):
+        await log.commit([Frame(2, "two")])
+    await log.aclose(remove=False)
+
+
+async def test_a_file_that_cannot_be_dropped_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path, max_age_s=-1.0)
+    for token in ("a", "b", "c"):
+        await (await journal.begin(token, OWNER)).aclose(remove=False)
+    kept, unlink = session_name("b"), Path.unlink
+
+    def refuses(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith(kept):
+            raise PermissionError("not yours")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuses)
+    with pytest.raises(JournalFailed, match="not yours"):
+        await journal.sweep()
+    assert {file.name.split(".")[0] for file in files(tmp_path)} == {kept}
+
+
 async def test_old_sessions_are_dropped_and_others_stay(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path, max_age_s=100.0)
     old, new = await journal.begin(TOKEN, OWNER), await journal.begin("new", OWNER)

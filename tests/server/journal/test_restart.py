@@ -14,13 +14,14 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from specstream.errors import JournalFailed
-from specstream.server.journal.base import Change, Drop, Frame, SessionLog
+from specstream.client.client import RealtimeClient
+from specstream.errors import ConnectionFailed, JournalFailed
+from specstream.server.journal.base import Change, Drop, Frame, SavedSession, SessionLog
 from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall
-from tests.server.doubles import FreeClock, Gate, Stand, Wire, wait_for
+from tests.server.doubles import FreeClock, Gate, Stand, Wire, end_of, read, text_of, wait_for
 from tests.server.sessions.test_microphone import Ear, configure, speak, voice
 from tests.server.sessions.test_resume import Client, ask, plain
 
@@ -371,6 +372,48 @@ async def test_a_session_that_cannot_be_written_ends_with_an_error_and_can_be_re
         async with resumed(client, second) as wire:
             assert (await wire.done())["status"] == "completed"
         assert words(client.events) == TEXT
+
+
+class Unreadable(Dying):
+    """Sessions can be taken at the third try only."""
+
+    tries = 0
+
+    async def take(self, token: str, owner: str) -> tuple[SessionLog, SavedSession] | None:
+        self.tries += 1
+        if self.tries < 3:
+            raise JournalFailed("a session can't be read in the journal: no memory")
+        return await super().take(token, owner)
+
+
+async def test_a_disk_that_has_room_again_is_nothing_that_a_client_sees(tmp_path: Path) -> None:
+    journal = Unreadable(tmp_path)
+    journal.steps, journal.full = 12, True
+    stand = served(journal, TEXT)
+    async with stand.running():
+        async with RealtimeClient.connect(stand.url) as client:
+            events = await read(client.respond("Hi", audio=False))
+        assert text_of(events) == TEXT and end_of(events).status == "completed"
+    assert journal.tries == 3 and stand.server.counters.sessions_total == 2
+
+
+async def test_a_session_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) -> None:
+    journal = Unreadable(tmp_path)
+    first, second = served(SqliteJournal(tmp_path), TEXT), served(journal, TEXT)
+    async with first.running(), second.running():
+        client = Client(first)
+        await leave(client, await client.begin(), 1)
+        client.stand = second
+        url = f"{second.url}?resume={client.token}&seq={client.seen}"
+        async with connect(url, proxy=None) as socket:
+            error = json.loads(await socket.recv())["error"]
+            assert error["code"] == "journal_failed" and "no memory" in error["message"]
+            with pytest.raises(ConnectionClosed, match="1011"):
+                await socket.recv()
+        journal.tries = -10_000
+        with pytest.raises(ConnectionFailed, match="no memory"):
+            async with RealtimeClient.connect(url):
+                pass
 
 
 async def test_without_a_place_a_client_comes_again_later(tmp_path: Path) -> None:

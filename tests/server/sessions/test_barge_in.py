@@ -13,9 +13,9 @@ from specstream.server.sessions.entries import (
     ConversationItems,
     ItemEntry,
     SpokenTrack,
-    spoken_text,
 )
 from specstream.testing import ScriptedEngine
+from specstream.text.tags import spoken_text
 from specstream.types import Span, Speech
 from tests.server.doubles import WORDS, HandClock, Stand, wait_for
 

@@ -17,12 +17,11 @@ from specstream.server.sessions.entries import (
     MAX_ITEMS,
     ConversationItems,
     ItemEntry,
-    SpokenText,
     SpokenTrack,
-    spoken_text,
 )
 from specstream.testing import chunks_of
 from specstream.text.segmenter import Segmenter
+from specstream.text.tags import SpokenText, spoken_text
 from specstream.types import Span, Speech
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
@@ -63,6 +62,37 @@ def test_items_stand_where_they_were_put() -> None:
     ):
         with pytest.raises(Refused):
             refused()
+
+
+def put(conversation: ConversationItems, kind: str, call: str, after: str | None = None) -> str:
+    fields = (
+        {"output": "5"} if kind == "function_call_output" else {"name": kind, "arguments": "{}"}
+    )
+    item = {"type": "function_call" if "name" in fields else kind, "call_id": call, **fields}
+    event = parse_client_event(json.dumps({"type": "conversation.item.create", "item": item}))
+    assert isinstance(event, ItemCreate)
+    return conversation.create(event.item, after)[0].id
+
+
+def test_an_output_follows_its_call_and_each_call_has_one() -> None:
+    conversation = ConversationItems()
+    first = put(conversation, "look", "0")
+    with pytest.raises(Refused, match="without an output"):
+        put(conversation, "hear", "0")
+    with pytest.raises(Refused, match="not found in conversation"):
+        put(conversation, "function_call_output", "0", after="root")
+    put(conversation, "function_call_output", "0", after=first)
+    with pytest.raises(Refused, match="already"):
+        put(conversation, "function_call_output", "0")
+    put(conversation, "hear", "0")  # by a model that counts from 0 in every reply
+    put(conversation, "function_call_output", "0")
+    read = conversation.messages("")
+    names = [m.get("name") or [call["function"]["name"] for call in m["tool_calls"]] for m in read]
+    assert names == [["look"], "look", ["hear"], "hear"]
+    output = {"type": "function_call_output", "call_id": "7", "output": "5"}
+    with pytest.raises(Refused) as caught:
+        conversation.messages("", parse_input([USER, output]))
+    assert caught.value.param == "response.input[1].call_id"
 
 
 def test_a_conversation_is_bounded() -> None:

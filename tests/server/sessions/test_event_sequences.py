@@ -55,6 +55,7 @@ class SessionModel:
         self.connection, self.socket, self.gate = connection, socket, gate
         self.items: list[str] = []
         self.calls: dict[str, str] = {}  # call ids, by item
+        self.outputs = dict[str, str]()
         self.sent: dict[str, int] = {}  # samples of spoken items
         self.running: dict[str, str | None] = {}  # responses, and the conversation they write to
         self.ended: list[str] = []
@@ -157,10 +158,10 @@ class SessionModel:
         code = None
         if id in self.items:
             code = "item_create_duplicate_item_id"
-        elif item["type"] == "function_call_output" and item["call_id"] not in self.calls.values():
-            code = "invalid_tool_call_id"
         elif after == "nowhere":
             code = "item_not_found"
+        elif "call_id" in item and not self._fits(item, after):
+            code = "invalid_tool_call_id"
         if code is not None:
             await self.ask("conversation.item.create", code, **fields)
             return
@@ -172,12 +173,25 @@ class SessionModel:
         self.made.add(id)
         if item["type"] == "function_call":
             self.calls[id] = item["call_id"]
+        elif item["type"] == "function_call_output":
+            self.outputs[id] = item["call_id"]
         added, done = await self.ask("conversation.item.create", **fields)
         assert (added["type"], done["type"]) == tuple(
             f"conversation.item.{what}" for what in ("added", "done")
         )
         assert added["item"]["id"] == id and added["previous_item_id"] == before
         self.made.clear()
+
+    def _fits(self, item: dict[str, Any], after: str | None) -> bool:
+        """Whether a call may be opened, or an output has an open call before it."""
+        calls = [id for id, call in self.calls.items() if call == item["call_id"]]
+        outputs = list(self.outputs.values()).count(item["call_id"])
+        if item["type"] == "function_call":
+            return len(calls) <= outputs
+        before = [] if after == "root" else self.items
+        if after in self.items:
+            before = self.items[: self.items.index(after) + 1]
+        return sum(id in before for id in calls) > outputs
 
     async def create_wrong(self, n: int, m: int) -> None:
         item, code = WRONG_ITEMS[n % len(WRONG_ITEMS)]
@@ -196,6 +210,7 @@ class SessionModel:
         assert (deleted["type"], deleted["item_id"]) == ("conversation.item.deleted", id)
         self.items.remove(id)
         self.calls.pop(id, None)
+        self.outputs.pop(id, None)
         self.sent.pop(id, None)
 
     async def retrieve(self, n: int, m: int) -> None:

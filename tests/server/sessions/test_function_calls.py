@@ -258,7 +258,11 @@ async def test_the_choice_and_the_number_of_calls_reach_the_engine() -> None:
         ({"tools": [{**TOOL, "name": "a b"}]}, "invalid_value", "session.tools"),
         ({"tools": [TOOL, TOOL]}, "invalid_value", "session.tools"),
         ({"tool_choice": "always"}, "invalid_value", "session.tool_choice"),
-        ({"tool_choice": {"type": "function", "name": "time"}}, "invalid_value", "session.tools"),
+        (
+            {"tool_choice": {"type": "function", "name": "time"}},
+            "invalid_value",
+            "session.tool_choice",
+        ),
     ],
 )
 async def test_settings_of_tools_are_checked(
@@ -268,6 +272,16 @@ async def test_settings_of_tools_are_checked(
         update = {"type": "realtime", **settings}
         error = await wire.refused("session.update", session=update)
         assert (error["code"], error["param"]) == (code, param)
+
+
+async def test_a_call_of_no_tools_is_refused_and_the_sessions_choice_is_not() -> None:
+    engine = calling("Fine.", "Fine.")
+    async with agent(engine, tool_choice="required") as wire:
+        asked = {"tools": [], "tool_choice": "required"}
+        error = await wire.refused("response.create", response=asked)
+        assert (error["code"], error["param"]) == ("invalid_value", "response.tool_choice")
+        await wire.reply("Hi", tools=[])
+    assert engine.tools == [None]
 
 
 async def test_hosted_tools_are_ignored_and_named() -> None:

@@ -12,11 +12,11 @@ from specstream.client.client import RealtimeClient, TextPreview
 from specstream.realtime import events as ev
 from specstream.server.counters import Counters
 from specstream.server.sessions.boxes import MAX_AUDIO, MAX_EVENTS, Outbox
-from specstream.server.sessions.entries import SpokenText
 from specstream.server.sessions.output import ItemWriter
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.timings import Timings
 from specstream.testing import ScriptedEngine
+from specstream.text.tags import SpokenText
 from specstream.types import Chunk, Preview, SamplingParams, Span
 from tests.server.doubles import FreeClock, Gate, Stand, Wire, drafting, end_of, read, text_of
 
