@@ -326,7 +326,9 @@ def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:
 
 def _call_schema(tool: Tool, key: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """A call as a schema: a text ``{"name": `` beside another object would swallow that one's brace."""
-    shared = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
+    shared: dict[str, Any] = {
+        name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments
+    }
     properties = {"name": {"const": tool.name}, key: arguments}
     made: dict[str, Any] = {"type": "object", "properties": properties, "required": ["name", key]}
     return {**made, "additionalProperties": False, **shared, "x-guidance": COMPACT}
