@@ -269,8 +269,20 @@ def with_choice(
     try:
         check_grammar(grammar)
     except SamplingError as error:
+        _blame(tools, params.grammar)
         raise SamplingError(f"{asked} can't be honoured: {error}") from error
     return replace(params, grammar=grammar)
+
+
+def _blame(tools: Tools, other: Grammar | None) -> None:
+    """Raise an error of the one schema that can't be used, instead of one of the joined grammar."""
+    if other is not None:
+        check_grammar(other)
+    for tool in tools.forced or tools.tools:
+        try:
+            check_grammar(Grammar("json_schema", json.dumps(closed(tool.parameters))))
+        except SamplingError as error:
+            raise SamplingError(f"the parameters of tool {tool.name}: {error}") from None
 
 
 def _text_rule(grammar: Grammar, asked: str) -> str:

@@ -327,6 +327,19 @@ def test_what_cannot_be_required_is_refused(
     assert bench.target.forwards == 0
 
 
+@pytest.mark.parametrize("where", ["tool", "reply"])
+def test_the_schema_that_cannot_be_used_is_named(where: str) -> None:
+    pytest.importorskip("llguidance")
+    bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<x"}}}
+    tools = Tools((Tool("fine"), Tool("bad", "", bad)), "required") if where == "tool" else TOOLS
+    grammar = None if where == "tool" else Grammar("json_schema", json.dumps(bad))
+    _, inbox = Bench(formats.HERMES).ask("x", tools=tools, params=SamplingParams(grammar=grammar))
+    (error,) = inbox.errors
+    begin = "the parameters of tool bad: " if where == "tool" else ""
+    assert str(error).startswith(f"{begin}the json_schema grammar can't be used: ")
+    assert "unclosed capture group" in str(error) and "call_0" not in str(error)
+
+
 def test_required_without_llguidance_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     _, inbox = Bench(formats.HERMES).ask("x", tools=Tools(TOOLS.tools, "required"))
