@@ -39,7 +39,7 @@ __all__ = [
     "template_kwargs",
 ]
 
-FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "content_filter"]
 PAUSE = "_"
 """The text of a phoneme mark that is silence."""
 
@@ -111,7 +111,7 @@ class Chunk:
         draft_ms: Time spent on proposing.
         verify_ms: Time spent on the target's pass and the verification.
         finish_reason: Set on the last chunk only. ``"tool_calls"``: the reply ended by itself and has
-            calls.
+            calls; ``"content_filter"``: another server cut it off.
         reasoning: New text of the model's reasoning, its tags left out.
         reasoning_end: The number of the reply's token after the last one so far that was reasoning,
             a tag, white space behind a tag, or part of a call; 0 as long as there was none.

@@ -293,8 +293,23 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _json(made: object) -> str:
+    def plain(value: object) -> str:
+        if (
+            type(value).__repr__ is object.__repr__
+            or inspect.isgenerator(value)
+            or inspect.isasyncgen(value)
+        ):
+            raise TypeError(
+                f"a tool returns a text or values that JSON can hold, no {type(value).__name__}"
+            )
+        return str(value)
+
+    return json.dumps(made, ensure_ascii=False, allow_nan=False, default=plain)
+
+
 def _text_of(made: object) -> str:
     if made is None:
         return "done"
-    text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str)
+    text = made if isinstance(made, str) else _json(made)
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]} … (cut)"

@@ -14,7 +14,9 @@ from specstream.types import Span
 ItemStatus = Literal["completed", "incomplete", "in_progress"]
 EndStatus = Literal["completed", "cancelled", "incomplete", "failed"]
 Status = Literal["in_progress"] | EndStatus
-Reason = Literal["client_cancelled", "turn_detected", "max_output_tokens", "server_restarted"]
+Reason = Literal[
+    "client_cancelled", "turn_detected", "max_output_tokens", "content_filter", "server_restarted"
+]
 
 
 class Word(Sparse):

@@ -63,3 +63,13 @@ def test_a_sentence_that_comes_too_often_is_noticed_however_it_is_marked() -> No
 def test_short_sentences_and_unfinished_ones_are_not_counted() -> None:
     assert looping("No. No. No. No! I am. I am. I am. ") == ""
     assert looping("It costs 3.50 here and it costs 3.50 there and it costs 3.50 too. ") == ""
+
+
+def test_a_text_without_sentences_is_read_once() -> None:
+    repeats, text = Repeats(3), ""
+    for _ in range(20_000):  # hours, if each call searched all of it
+        text += "item, two; "
+        repeats.read(text)
+    repeats.read(text + "." * 5000)
+    repeats.read(text + ". I like the sea." * 3 + " ")
+    assert repeats.looping == "I like the sea."

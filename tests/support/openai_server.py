@@ -80,6 +80,8 @@ class Answer:
     body: Any = None
     hang: bool = False  # never ends the stream
     cut: bool = False  # resets the connection
+    kind: str = "text/event-stream"
+    retry: str = "Retry-After-Ms: 1"  # a header of a refusal: who asks again needn't wait
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[dict[str, str], bytes]:
@@ -137,7 +139,10 @@ class ChatServer:
         self.requests.append(json.loads(body))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer.status != 200:
-            self._whole(writer, answer.status, answer.body)
+            self._whole(writer, answer.status, answer.body, answer.retry)
+            return
+        if answer.kind != "text/event-stream":
+            self._whole(writer, 200, answer.body, kind=answer.kind)
             return
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -168,9 +173,15 @@ class ChatServer:
         data = f"data: {text}\n\n".encode()
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _whole(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
+    def _whole(
+        self,
+        writer: asyncio.StreamWriter,
+        status: int,
+        body: Any,
+        retry: str = "X-Nothing: 1",
+        kind: str = "",
+    ) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        kind = "text/plain" if isinstance(body, str) else "application/json"
+        kind = kind or ("text/plain" if isinstance(body, str) else "application/json")
         head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
-        # A client that asks again needn't wait.
-        writer.write(f"{head}Retry-After-Ms: 1\r\n\r\n".encode() + data)
+        writer.write(f"{head}{retry}\r\n\r\n".encode() + data)

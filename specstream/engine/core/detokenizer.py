@@ -122,7 +122,8 @@ class Detokenizer:
             self._spoilt = False
 
 
-_SENTENCE = re.compile(r"[^.!?…。！？\n]*(?:[.!?…。！？]+(?=\s)|\n)")
+_STOPS = tuple(".!?…。！？")
+_SENTENCE_END = re.compile(r"[.!?…。！？](?=\s)|\n")
 _WORD = re.compile(r"\w+")
 _LEAST = 3  # words of a sentence that is counted: "No." may be said often
 
@@ -175,16 +176,18 @@ class Repeats:
         self._most = most
         self._counts: Counter[tuple[str, ...]] = Counter()
         self._at = 0  # of the reply; what is before it has been counted
+        self._searched = 0  # up to here there is no further end of a sentence
         self.looping = ""
 
     def read(self, reply: str) -> None:
         """Count the sentences that have become complete in ``reply``, the whole text so far."""
-        for found in _SENTENCE.finditer(reply, self._at):
-            self._at = found.end()
-            words = tuple(_WORD.findall(found.group().lower()))
+        for end in _SENTENCE_END.finditer(reply, self._searched):
+            sentence, self._at = reply[self._at : end.end()], end.end()
+            words = tuple(_WORD.findall(sentence.lower()))
             self._counts[words] += len(words) >= _LEAST
             if self._counts[words] >= self._most:
-                self.looping = self.looping or found.group().strip()
+                self.looping = self.looping or sentence.strip()
+        self._searched = len(reply) - reply.endswith(_STOPS)  # white space may follow the last one
 
 
 def held_back(text: str, marks: Iterable[str]) -> int:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from specstream.checks import check_numbers
 from specstream.engine.core.prompt import check_messages
-from specstream.engine.openai.body import ServerKind, body_of, messages_of, without_oldest_turn
+from specstream.engine.openai.body import ServerKind, body_of, messages_of
 from specstream.engine.openai.generation import OpenAIGeneration, Patience
+from specstream.engine.openai.start import LIMITS, ReplyStart, typed
 from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
 from specstream.errors import (
     ConfigError,
-    ConnectionFailed,
-    EngineBusy,
     EngineClosed,
-    EngineError,
-    EngineFailed,
-    ModelNotFound,
     PromptError,
-    PromptTooLong,
-    SpecstreamError,
 )
 from specstream.params import checked_params, template_kwargs
 from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, Tools, Truncation
@@ -33,11 +25,10 @@ from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, T
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["OpenAIEngine", "OpenAISession", "typed", "words_of"]
+__all__ = ["OpenAIEngine", "OpenAISession"]
 
 _KEYS = ("SPECSTREAM_ENGINE_KEY", "OPENAI_API_KEY")
 _KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
-_MOST_CUTS = 32  # turns that are left out of a prompt, one refused request each
 
 
 class OpenAIEngine:
@@ -89,6 +80,7 @@ class OpenAIEngine:
         self.url, self._model = url.rstrip("/"), model
         self.kind: ServerKind = ""
         self.manner = Manner()
+        self._limit = LIMITS[0]
         self._key = api_key or next((os.environ[k] for k in _KEYS if os.environ.get(k)), None)
         self._patience = Patience(first_token_s, between_s)
         self._client: AsyncOpenAI | None = None
@@ -192,39 +184,31 @@ class OpenAIEngine:
         own, extra = body_of(
             params, self.kind, offered, template_kwargs(chat_template_kwargs or {})
         )
-        create: Any = client.chat.completions.create
-        left_out = 0
-
-        async def start() -> AsyncIterator[Any]:
-            nonlocal asked, left_out
-            for _ in range(_MOST_CUTS):
-                try:
-                    parts: AsyncIterator[Any] = await create(
-                        model=self.model,
-                        messages=messages_of(asked),
-                        stream=True,
-                        stream_options={"include_usage": True},
-                        extra_body=extra,
-                        **own,
-                    )
-                    return parts
-                except Exception as error:
-                    fault = typed(error, self.url)
-                    shorter = without_oldest_turn(asked) if truncation is not None else None
-                    if not isinstance(fault, PromptTooLong) or shorter is None:
-                        raise fault from error
-                    left_out += len(asked) - len(shorter)
-                    generation.left_out, asked = left_out, shorter
-            raise PromptTooLong(f"{self.url} refuses the conversation, however short")
-
+        own[self._limit] = own.pop(LIMITS[0])
+        own |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        start = ReplyStart(
+            self.url,
+            client.with_options(max_retries=0).chat.completions.create,
+            {**own, "extra_body": extra},
+            asked,
+            shortens=truncation is not None,
+            first_s=self._patience.first_s,
+        )
         messages_of(asked)  # raises now, not in the iteration
         generation = OpenAIGeneration(
-            self.url, start, params, self._patience, lambda error: typed(error, self.url)
+            self.url,
+            start,
+            params,
+            self._patience,
+            lambda error: typed(error, self.url),
+            [call["id"] for message in asked for call in message.get("tool_calls", ())],
         )
         try:
             yield generation
         finally:
             await generation.aclose()
+            if start.limit != LIMITS[0]:
+                self._limit = start.limit
 
     def session(self, system: str | None = None) -> OpenAISession:
         """Open a conversation; after an interruption its history ends at the last word heard."""
@@ -244,56 +228,3 @@ class OpenAIEngine:
 
 class OpenAISession(BaseSession[OpenAIGeneration]):
     """A conversation with a server's model; see `specstream.Session`."""
-
-
-_TOO_LONG = re.compile(
-    r"context[ _](?:length|size|window)|exceeds?_context|input_tokens|too long", re.I
-)
-_LONGEST = 300  # characters of a server's words in an error
-
-
-def typed(error: Exception, url: str) -> SpecstreamError:
-    """Return an exception of the ``openai`` package, or of reading its stream, as one of ours."""
-    import openai
-
-    if isinstance(error, SpecstreamError):
-        return error
-    if isinstance(error, openai.APIStatusError):
-        made = _of_status(error.status_code, words_of(error), url)
-    elif isinstance(error, openai.APIConnectionError):
-        cause = error.__cause__ or error
-        made = ConnectionFailed(f"{url}: the connection failed ({cause or type(cause).__name__})")
-    elif isinstance(error, openai.APIError):  # an error event in the stream
-        made = EngineFailed(f"{url} ended the reply: {words_of(error)}")
-    elif isinstance(error, json.JSONDecodeError):
-        made = EngineFailed(f"{url} sent an event that is no JSON")
-    else:
-        made = EngineFailed(f"{url}: {error or type(error).__name__}")
-    made.__cause__ = error
-    return made
-
-
-def _of_status(status: int, words: str, url: str) -> SpecstreamError:
-    said = f"{url} answers {status}: {words}"
-    if status in (401, 403):
-        return ConfigError(f"{said}; check the key")
-    if status == 404:
-        return ModelNotFound(said)
-    if status in (429, 503):
-        return EngineBusy(said)
-    if status in (400, 413, 422):
-        return PromptTooLong(said) if _TOO_LONG.search(words) else PromptError(said)
-    return EngineFailed(said) if status >= 500 else EngineError(said)
-
-
-def words_of(error: Any) -> str:
-    """Return what a server said, whatever shape its body has: an object, a list, a text."""
-    body: Any = getattr(error, "body", None)
-    if isinstance(body, dict):
-        inner = body.get("error", body.get("detail", body.get("message", body)))
-        body = inner.get("message", inner) if isinstance(inner, dict) else inner
-    words = body if isinstance(body, str) else json.dumps(body) if body else str(error)
-    kind = error.body.get("type", "") if isinstance(getattr(error, "body", None), dict) else ""
-    param = getattr(error, "param", None) or ""
-    hints = " ".join(str(hint) for hint in (kind, param) if hint and str(hint) not in words)
-    return " ".join(words.split())[:_LONGEST] + (f" ({hints})" if hints else "")

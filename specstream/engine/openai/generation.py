@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Self
 
 import anyio
 
 from specstream.engine.core.detokenizer import Repeats, StopMatcher
+from specstream.engine.core.reasoning import Reasoning
+from specstream.engine.openai.parts import (
+    ServerCalls,
+    ServerCounts,
+    error_in,
+    reasoning_in,
+    text_in,
+)
+from specstream.engine.openai.start import ReplyStart
 from specstream.errors import EngineError, EngineFailed, SpecstreamError
 from specstream.metrics import Report
-from specstream.tools import CallProblem, arguments_problem
 from specstream.types import Chunk, FinishReason, SamplingParams, Span, ToolCall, ToolCallDelta
 
 __all__ = ["FOR_COUNTS_S", "OpenAIGeneration", "Patience"]
@@ -21,6 +29,11 @@ __all__ = ["FOR_COUNTS_S", "OpenAIGeneration", "Patience"]
 FOR_COUNTS_S = 1.0
 """What is waited for the counts of a reply that has its finish reason."""
 _MAX_UNREAD = 64  # chunks; then nothing more is read from the socket, which holds the server back
+
+
+_CHARS = 8  # characters of a token, at most, in any longer text
+_CUT: dict[str, FinishReason] = {"length": "length", "content_filter": "content_filter"}
+_BROKEN = ("abort", "error")  # finish reasons of replies that the server couldn't write
 
 
 class Patience:
@@ -39,19 +52,22 @@ class OpenAIGeneration:
 
     Args:
         url: The server, for error texts.
-        start: Sends the request and returns its stream of parts.
-        params: Stop strings, and the sentence that ends a loop, are looked for here as well.
+        start: Sends the request.
+        params: Stop strings, the sentence that ends a loop, and a reply that goes on far beyond
+            ``max_tokens`` are looked for here as well.
         patience: How long the server may be silent.
         fault: Makes a typed error of what the client raises.
+        taken: Ids of calls in the conversation.
     """
 
     def __init__(
         self,
         url: str,
-        start: Callable[[], Awaitable[AsyncIterator[Any]]],
+        start: ReplyStart,
         params: SamplingParams,
         patience: Patience,
         fault: Callable[[Exception], SpecstreamError],
+        taken: Iterable[str] = (),
     ) -> None:
         self._url, self._start, self._fault, self._patience = url, start, fault, patience
         self._stops = StopMatcher(params.stop)
@@ -61,16 +77,16 @@ class OpenAIGeneration:
         self._began = anyio.current_time()
         self._written, self._read, self._ids = "", "", list[int]()
         self._tokens = self._round = self._aside_end = 0
-        self._calls: dict[int, dict[str, str]] = {}
+        self._most = params.max_tokens
+        self._calls = ServerCalls(set(taken))
+        self._thought = Reasoning({}, stops=params.stop)
         self._deltas: list[ToolCallDelta] = []
         self._seen: list[ToolCallDelta] = []
         self._reasoning = ""
         self._first_ms = self._last_ms = 0.0
         self._finish: FinishReason | None = None
-        self._usage: dict[str, Any] = {}
-        self._drafts: dict[str, int] = {}
+        self._counts = ServerCounts()
         self.error: SpecstreamError | None = None
-        self.left_out = 0  # messages that didn't fit (set by the engine)
         self._ended = False
         self._task = asyncio.create_task(self._run())
 
@@ -130,30 +146,29 @@ class OpenAIGeneration:
     @property
     def report(self) -> Report:
         """How the reply went so far; counts of tokens and drafts as far as the server tells them."""
-        details = self._usage.get("prompt_tokens_details") or {}
-        drafts = self._drafts
-        rounds = drafts.get("rounds", self._round)
+        counts = self._counts
+        rounds = self._round if counts.rounds is None else counts.rounds
         return Report(
             text=self._written,
             token_ids=tuple(self._ids),
             finish_reason=self._finish,
-            prompt_tokens=int(self._usage.get("prompt_tokens") or 0),
-            reused_tokens=int(details.get("cached_tokens") or drafts.get("cached", 0)),
+            prompt_tokens=counts.prompt or 0,
+            reused_tokens=counts.cached or 0,
             rounds=rounds,
             target_forwards=rounds,
-            drafted=drafts.get("drafted", 0),
-            accepted=drafts.get("accepted", 0),
+            drafted=counts.drafted or 0,
+            accepted=counts.accepted or 0,
             acceptance_by_position=(),
             ttft_ms=self._first_ms,
             total_ms=self._last_ms,
             draft_ms=0.0,
             verify_ms=0.0,
-            proposer="server" if drafts.get("drafted") else "",
+            proposer="server" if counts.drafted else "",
             reasoning=self._reasoning,
             tool_calls=ToolCall.collect(self._deltas),
-            truncated_messages=self.left_out,
+            truncated_messages=self._start.left_out,
             looping=self._repeats.looping if self._repeats is not None else "",
-            counted_tokens=int(self._usage.get("completion_tokens") or self._tokens),
+            counted_tokens=counts.completion or self._tokens,
         )
 
     # --- the stream's side
@@ -170,7 +185,7 @@ class OpenAIGeneration:
                         await anext(parts)
         except Exception as error:
             if self._finish is None:
-                if held := self._stops.finish():
+                if held := self._rest():
                     self._put(held, None, tokens=0)
                 self.error = self._fault(error)
         finally:
@@ -190,13 +205,17 @@ class OpenAIGeneration:
                 if reason is None:
                     raise
                 break  # the reply is complete: only its counts are missing
-            self._count(part)
+            if said := error_in(part):
+                raise EngineFailed(f"{self._url} ended the reply: {said}")
+            if part is None:  # an event of "null"
+                continue
+            self._counts.read(part)
             for choice in part.choices or ():
                 if self._finish is not None:
                     continue
                 reason = choice.finish_reason or reason
                 self._take(choice)
-            if self._stops.stopped or (self._repeats is not None and self._repeats.looping):
+            if self._stops.stopped or self._endless():
                 self._end("length" if not self._stops.stopped else "stop")
                 return  # nobody needs the rest: closing the stream stops the server
             while len(self._arrived) >= _MAX_UNREAD:
@@ -204,7 +223,16 @@ class OpenAIGeneration:
                 await self._changed.wait()
         if reason is None:
             raise EngineFailed(f"{self._url} ended the stream without a finish_reason")
-        self._end("length" if reason == "length" else "stop")
+        if reason in _BROKEN:
+            raise EngineFailed(f"{self._url} ended the reply: {reason}")
+        self._end(_CUT.get(reason, "stop"))
+
+    def _endless(self) -> bool:
+        """Whether the reply is a loop, or the server doesn't know where it should have ended."""
+        if self._repeats is not None and self._repeats.looping:
+            return True
+        # A delta may be less than a token, or several, and a token has few characters.
+        return self._round > self._most and len(self._written) > _CHARS * self._most
 
     async def _within(self, work: Awaitable[Any], seconds: float) -> Any:
         try:
@@ -216,16 +244,16 @@ class OpenAIGeneration:
 
     def _take(self, choice: Any) -> None:
         """Make a chunk of a delta, if there is anything in it."""
-        delta = choice.delta
-        extra = (delta.model_extra or {}) if delta is not None else {}
-        content = (delta.content or "") if delta is not None else ""
-        reasoning = extra.get("reasoning_content") or extra.get("reasoning") or ""
-        calls = self._called(delta.tool_calls or ()) if delta is not None else ()
+        delta, told = choice.delta, len(self._thought.text)
+        content, reasoning = text_in(delta), reasoning_in(delta)
+        calls = self._calls.add(getattr(delta, "tool_calls", None))
         ids = tuple((choice.model_extra or {}).get("token_ids") or ())
         if not (content or reasoning or calls or ids):
             return
         if not self._round:
             self._first_ms = self._now_ms()
+        content = self._thought.add(content)  # some servers leave it in the text, between tags
+        reasoning += self._thought.text[told:]
         self._reasoning += reasoning
         self._put(self._stops.add(content), ids or None, reasoning=reasoning, calls=calls)
 
@@ -267,54 +295,20 @@ class OpenAIGeneration:
         self._round += 1
         self._changed.set()
 
-    def _called(self, given: Any) -> tuple[ToolCallDelta, ...]:
-        found = []
-        for each in given:
-            index = each.index if each.index is not None else len(self._calls)
-            call = self._calls.setdefault(index, {"id": f"call_{index}", "name": "", "json": ""})
-            function = each.function
-            call["id"] = each.id or call["id"]
-            name = (function.name or "") if function is not None else ""
-            piece = (function.arguments or "") if function is not None else ""
-            call["name"] += name if name != call["name"] else ""  # some repeat it
-            call["json"] += piece
-            found.append(ToolCallDelta(index, call["id"], call["name"], piece))
-        return tuple(found)
+    def _rest(self) -> str:
+        """The text that was held back."""
+        if self._stops.stopped:
+            return ""
+        return self._stops.add(self._thought.finish()) + self._stops.finish()
 
     def _end(self, reason: FinishReason) -> None:
         """Give the last chunk: text that was held back, and the ends of calls."""
-        cut = reason in ("length", "cancelled")
-        ends = []
-        for index, call in sorted(self._calls.items()):
-            problem: CallProblem = "" if call["name"] else "no_name"
-            problem = problem or arguments_problem(call["json"] or "{}")
-            if problem and cut and index == max(self._calls):
-                problem = "cut_off"
-            ends.append(ToolCallDelta(index, call["id"], call["name"], "", True, problem))
-        if ends and reason == "stop":
+        calls = self._calls.end(cut=reason in ("length", "cancelled", "content_filter"))
+        if calls and reason == "stop":
             reason = "tool_calls"
-        held = "" if self._stops.stopped else self._stops.finish()
+        held = self._rest()
         self._finish = reason
-        self._put(held, None, calls=tuple(ends), finish=reason, tokens=0)
-
-    def _count(self, part: Any) -> None:
-        """Take note of what a part tells of tokens and drafts."""
-        if part.usage is not None:
-            self._usage = part.usage.model_dump()
-        extra = part.model_extra or {}
-        if isinstance(timings := extra.get("timings"), dict):  # llama.cpp
-            self._drafts["cached"] = int(timings.get("cache_n") or 0)
-            if "draft_n" in timings:
-                self._drafts["drafted"] = int(timings["draft_n"])
-                self._drafts["accepted"] = int(timings.get("draft_n_accepted") or 0)
-        metrics = extra.get("metrics")
-        drafts = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
-        if isinstance(drafts, dict):  # vLLM
-            self._drafts |= {
-                "rounds": int(drafts.get("num_spec_steps") or 0),
-                "drafted": int(drafts.get("num_draft_tokens") or 0),
-                "accepted": int(drafts.get("num_accepted_draft_tokens") or 0),
-            }
+        self._put(held, None, calls=calls, finish=reason, tokens=0)
 
     def _now_ms(self) -> float:
         return (anyio.current_time() - self._began) * 1e3

@@ -21,6 +21,8 @@ from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of
 from specstream.server.sessions.request import Service
 from specstream.types import ToolCall
 
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
 __all__ = ["ResponsesBody", "response_events", "response_whole"]
 
 
@@ -178,12 +180,12 @@ def _call_item(call: ToolCall) -> dict[str, Any]:
 
 def _ended(shell: dict[str, Any], reply: ApiReply, output: list[dict[str, Any]]) -> dict[str, Any]:
     report: Report = reply.generation.report
-    cut = report.finish_reason == "length"
+    why = _CUT.get(report.finish_reason or "")
     usage = usage_of([reply])
     return {
         **shell,
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "status": "incomplete" if why else "completed",
+        "incomplete_details": {"reason": why} if why else None,
         "output": output,
         "usage": {
             "input_tokens": usage["prompt_tokens"],
@@ -246,7 +248,7 @@ async def response_events(
                 told = {"content_index": 0, "delta": "", "logprobs": _likely(untold)}
                 yield event("output_text.delta", **place, **told)
             text, likely = reply.generation.text, _likely(reply.entries.told)
-            cut = reply.generation.report.finish_reason == "length"
+            cut = reply.generation.report.finish_reason in _CUT
             status = "incomplete" if cut and not reply.generation.tool_calls else "completed"
             output[0] = _text_item(place["item_id"], [_part(text, likely)], status)
             told = {"content_index": 0, "text": text, "logprobs": likely}

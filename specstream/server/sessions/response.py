@@ -356,21 +356,23 @@ class ResponseTurn:
         return outcome is None or outcome.played_ms <= UNANSWERED_MS
 
     def _end(self) -> ResponseEnd:
-        status = self._status()
+        finish = self._generation.report.finish_reason if self._generation is not None else "stop"
+        status = self._status(finish)
         lost: Reason | None = "server_restarted" if self._lost else None
+        if finish == "content_filter":
+            lost = "content_filter"
         details = StatusDetails.of(status, self._cancelled or self._error or lost)
         usage = Usage.of(self._generation and self._generation.report)
         return ResponseEnd(status=status, status_details=details, usage=usage)
 
-    def _status(self) -> EndStatus:
+    def _status(self, finish: str | None) -> EndStatus:
         if self._cancelled:
             return "cancelled"
         if self._error is not None:
             return "failed"
         if self._lost:
             return "incomplete"
-        finish = self._generation.report.finish_reason if self._generation is not None else "stop"
-        return "incomplete" if finish == "length" else "completed"
+        return "incomplete" if finish in ("length", "content_filter") else "completed"
 
     async def _put_response(self, type: Any, end: ResponseEnd) -> None:
         request = self.request

@@ -286,6 +286,190 @@ async def test_calls_are_checked_whatever_the_server_says(
     assert body["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
 
 
+WHOLE, ODD = '{"at": "Rome"}', "1.5"
+PIECE: dict[str, Any] = {"name": "weather", "arguments": WHOLE}
+
+
+def pieces(*given: dict[str, Any]) -> list[Any]:
+    return [*(delta(tool_calls=[one]) for one in given), delta(finish="tool_calls")]
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        (
+            [
+                {"index": 0, "id": "a", "function": PIECE},
+                {"index": 0, "id": "b", "function": PIECE},
+            ],
+            [WHOLE, WHOLE],
+        ),
+        ([{"index": 0, "function": PIECE}, {"index": 0, "function": PIECE}], [WHOLE, WHOLE]),
+        (
+            [
+                {"index": None, "id": "a", "function": {**PIECE, "arguments": '{"at": '}},
+                {"index": None, "function": {"arguments": '"Rome"}'}},
+            ],
+            [WHOLE],
+        ),
+        (
+            [
+                {"index": 0, "id": "a", "function": {**PIECE, "arguments": '{"at": '}},
+                {"index": 0, "id": "a", "function": {**PIECE, "arguments": '"Rome"}'}},
+            ],
+            [WHOLE],
+        ),
+        (
+            [
+                {"index": 0, "id": "a", "function": PIECE},
+                {"index": 1, "id": "a", "function": PIECE},
+            ],
+            [WHOLE, WHOLE],
+        ),
+        ([{"index": 0, "id": "a", "function": {**PIECE, "arguments": {"at": "Rome"}}}], [WHOLE]),
+        ([{"index": 0, "function": None}, {"index": 0, "function": PIECE}], [WHOLE]),
+    ],
+    ids=["one index", "no ids", "no index", "a name twice", "an id twice", "an object", "no head"],
+)
+async def test_calls_are_told_apart_however_they_are_numbered(
+    given: list[dict[str, Any]], arguments: list[str]
+) -> None:
+    answer = Answer(pieces(*given))
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        _, reply = await read(engine, "Weather?", tools=[WEATHER])
+    assert [(c.name, c.arguments, c.problem) for c in reply.tool_calls] == [
+        ("weather", one, "") for one in arguments
+    ]
+    assert len({call.id for call in reply.tool_calls}) == len(arguments)
+
+
+async def test_a_call_has_an_id_that_the_conversation_does_not_know_yet() -> None:
+    answer = Answer(pieces({"index": 0, "id": "call_0", "function": PIECE}))
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        session = engine.session()
+        ids = list[str]()
+        for _ in range(2):
+            async with session.say("Weather?", tools=[WEATHER]) as reply:
+                _ = [chunk async for chunk in reply]
+            (made,) = reply.tool_calls
+            ids.append(made.id)
+            session.add_result(made, "Warm.")
+    assert ids[0] == "call_0" and ids[1] not in ("", "call_0")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"usage": {"prompt_tokens": ODD, "prompt_tokens_details": [1]}},
+        {"usage": "no"},
+        {"timings": {"cache_n": None, "draft_n": None}},
+        {"metrics": {"speculative_decoding": [1]}, "usage": {"prompt_tokens": True}},
+        {"usage": {"prompt_tokens": -3, "completion_tokens": 1e400}},
+    ],
+)
+async def test_odd_counts_cost_no_reply(odd: dict[str, Any]) -> None:
+    events = [delta("One"), delta(finish="stop"), {"choices": [], **odd}]
+    async with ChatServer([Answer(events)]).running() as server, OpenAIEngine(server.url) as engine:
+        _, reply = await read(engine, "Count.")
+    assert (reply.text, reply.report.prompt_tokens, reply.report.drafted) == ("One", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "reasoning"),
+    [
+        ([{"content": [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]}], "abc", ""),
+        ([{"refusal": "I can"}, {"refusal": "'t."}], "I can't.", ""),
+        ([{"reasoning": {"content": "Hm."}}, {"content": "Yes."}], "Yes.", "Hm."),
+        (
+            [{"content": "<thi"}, {"content": "nk>Hm.</think>\n\nY"}, {"content": "es."}],
+            "Yes.",
+            "Hm.",
+        ),
+        ([{"content": "<b>"}, {"content": "5"}], "<b>5", ""),
+        ([{"content": "<th"}], "<th", ""),
+    ],
+)
+async def test_texts_of_all_forms_are_read(
+    parts: list[dict[str, Any]], text: str, reasoning: str
+) -> None:
+    answer = Answer([*(delta(**part) for part in parts), "null", delta(finish="stop")])
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Is it?")
+    assert (reply.text, reply.report.reasoning) == (text, reasoning)
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert "".join(chunk.reasoning for chunk in chunks) == reasoning
+
+
+async def test_a_filter_is_told_and_an_abort_is_a_failure() -> None:
+    answers = [Answer([delta("One"), delta(finish=why)]) for why in ("content_filter", "abort")]
+    async with ChatServer(answers).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, _ = await read(engine, "Count.")
+        assert chunks[-1].finish_reason == "content_filter"
+        with pytest.raises(EngineFailed, match="ended the reply: abort"):
+            await read(engine, "Count.")
+
+
+async def test_a_server_that_knows_no_limit_is_stopped() -> None:
+    answer = Answer([delta("abcdefghij") for _ in range(500)], hang=True)
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Count.", SamplingParams(max_tokens=10))
+        await server.left.wait()
+    assert chunks[-1].finish_reason == "length" and 80 < len(reply.text) <= 120
+
+
+async def test_a_server_that_wants_to_be_left_alone_is_busy_at_once() -> None:
+    busy = Answer(status=429, body={"error": "wait"}, retry="Retry-After: 50")
+    async with (
+        ChatServer([busy]).running() as server,
+        OpenAIEngine(server.url, first_token_s=20) as engine,
+    ):
+        with pytest.raises(EngineBusy, match="wait"):
+            await read(engine, "Hi")
+        assert len(server.requests) == 1
+
+
+async def test_a_limit_has_another_name_at_some() -> None:
+    said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    refused = Answer(status=400, body={"error": {"message": said}})
+    answers = [refused, Answer(llama_events("Yes."))]
+    async with ChatServer(answers).running() as server, OpenAIEngine(server.url) as engine:
+        for _ in range(2):
+            _, reply = await read(engine, "Hi", SamplingParams(max_tokens=9))
+            assert reply.text == "Yes."
+    limits = [
+        {key: body[key] for key in ("max_tokens", "max_completion_tokens") if key in body}
+        for body in server.requests
+    ]
+    assert limits == [{"max_tokens": 9}, {"max_completion_tokens": 9}, {"max_completion_tokens": 9}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        (
+            Answer(kind="application/json", body={"error": {"message": "no streams"}}),
+            EngineFailed,
+            "no streams",
+        ),
+        (Answer(kind="text/html", body="<h1>Welcome</h1>"), EngineFailed, "Welcome"),
+        (Answer([{"object": "error", "message": "engine dead"}]), EngineFailed, "engine dead"),
+        (
+            Answer([{"error": {"message": "the context length is exceeded"}}]),
+            PromptTooLong,
+            "context length",
+        ),
+        (Answer(status=400, body=[{"error": {"message": "no role"}}]), PromptError, ": no role"),
+    ],
+    ids=["json", "html", "vllm's event", "too long in the stream", "a list"],
+)
+async def test_an_answer_that_is_no_stream_is_told_with_its_words(
+    answer: Answer, error: type[SpecstreamError], said: str
+) -> None:
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        with pytest.raises(error, match=said):
+            await read(engine, "Hi")
+
+
 async def test_reasoning_is_no_text() -> None:
     events = [delta(reasoning_content="Hm."), delta("Yes."), delta(finish="stop")]
     async with ChatServer([Answer(events)]).running() as server, OpenAIEngine(server.url) as engine:

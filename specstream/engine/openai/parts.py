@@ -1,0 +1,153 @@
+"""What the parts of a server's stream tell: texts, calls and counts, in the forms that servers have.
+
+Counts are a courtesy: whatever stands in their place, the reply goes on without them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specstream.engine.tools.formats import MAX_CALLS, new_call_id
+from specstream.tools import CallProblem, ToolCallDelta, arguments_problem
+
+__all__ = ["ServerCalls", "ServerCounts", "error_in", "reasoning_in", "text_in"]
+
+
+def text_in(delta: Any) -> str:
+    """The text that a delta adds; a refusal is what the model says, too."""
+    return _text(_get(delta, "content")) + _text(_get(delta, "refusal"))
+
+
+def reasoning_in(delta: Any) -> str:
+    """The reasoning that a delta adds; some servers give it under two names."""
+    return _text(_get(delta, "reasoning_content")) or _text(_get(delta, "reasoning"))
+
+
+def error_in(part: Any) -> str:
+    """What a part says if it is an error without a key ``error``, as vLLM's are; else ""."""
+    return _text(_get(part, "message")) if _get(part, "object") == "error" else ""
+
+
+def _get(given: Any, name: str) -> Any:
+    """A field of an object of the client's library, which keeps unknown ones apart, or of a mapping."""
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+
+def _text(given: Any) -> str:
+    """A text, or the texts of parts."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        return _text(given.get("text") or given.get("content"))
+    return "".join(map(_text, given)) if isinstance(given, Sequence) else ""
+
+
+@dataclass(slots=True)
+class ServerCounts:
+    """Tokens and drafts of a reply, as far as the server tells them; None: it doesn't."""
+
+    prompt: int | None = None
+    cached: int | None = None
+    completion: int | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+    def read(self, part: Any) -> None:
+        """Take note of what a part tells: OpenAI's usage, llama.cpp's timings, vLLM's metrics."""
+        if (usage := _get(part, "usage")) is not None:
+            self.prompt = _count(usage, "prompt_tokens")
+            self.completion = _count(usage, "completion_tokens")
+            self.cached = _count(_get(usage, "prompt_tokens_details"), "cached_tokens")
+        if (timings := _get(part, "timings")) is not None:
+            self.cached = self.cached or _count(timings, "cache_n")
+            self.drafted = _count(timings, "draft_n")
+            self.accepted = _count(timings, "draft_n_accepted")
+        drafts = _get(_get(part, "metrics"), "speculative_decoding")
+        if drafts is not None:
+            self.rounds = _count(drafts, "num_spec_steps")
+            self.drafted = _count(drafts, "num_draft_tokens")
+            self.accepted = _count(drafts, "num_accepted_draft_tokens")
+
+
+def _count(given: Any, name: str) -> int | None:
+    value = _get(given, name)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return max(0, int(value))
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    theirs: str  # the server's id; "" if it gave none
+    name: str = ""
+    json: str = ""
+
+
+@dataclass(slots=True)
+class ServerCalls:
+    """Puts calls together from their pieces.
+
+    A piece goes on with the call of its index, or the last one where it has no index. It begins another
+    one if its id is another, or if it has a name though the call before is complete: some servers number
+    every call 0. Each call has an id of its own, also where the server gives none or one that is
+    ``taken``: results are told apart by them.
+    """
+
+    taken: set[str] = field(default_factory=set)
+    _calls: list[_Call] = field(default_factory=list)
+    _of_index: dict[int, int] = field(default_factory=dict)
+
+    def add(self, pieces: Any) -> tuple[ToolCallDelta, ...]:
+        """Take the pieces of a delta."""
+        found = []
+        for piece in pieces if isinstance(pieces, Iterable) else ():
+            function = _get(piece, "function")
+            name, arguments = _text(_get(function, "name")), _get(function, "arguments")
+            if arguments is not None and not isinstance(arguments, str):
+                arguments = json.dumps(arguments)
+            at = self._place(_get(piece, "index"), _text(_get(piece, "id")), name)
+            if at is None:
+                continue
+            call = self._calls[at]
+            call.name += name if name != call.name else ""  # some repeat it
+            call.json += arguments or ""
+            found.append(ToolCallDelta(at, call.id, call.name, arguments or ""))
+        return tuple(found)
+
+    def _place(self, index: Any, id: str, name: str) -> int | None:
+        """Where the call of a piece lies, which may be a new one; None: there are too many."""
+        at = self._of_index.get(index) if index is not None else len(self._calls) - 1
+        if at is not None and at >= 0:
+            call = self._calls[at]
+            same = not id or not call.theirs or id == call.theirs
+            whole = bool(name and not id and call.json) and not arguments_problem(call.json)
+            if same and not whole:
+                return at
+        if len(self._calls) >= MAX_CALLS:
+            return None
+        own = id if id and id not in self.taken else new_call_id()
+        self.taken.add(own)
+        self._calls.append(_Call(own, id))
+        at = len(self._calls) - 1
+        if index is not None:
+            self._of_index[index] = at
+        return at
+
+    def end(self, *, cut: bool) -> tuple[ToolCallDelta, ...]:
+        """End all calls; ``cut``: the reply was cut off, perhaps within the last one."""
+        ends = []
+        for at, call in enumerate(self._calls):
+            problem: CallProblem = "" if call.name else "no_name"
+            problem = problem or arguments_problem(call.json or "{}")
+            if problem and cut and at == len(self._calls) - 1:
+                problem = "cut_off"
+            ends.append(ToolCallDelta(at, call.id, call.name, "", True, problem))
+        return tuple(ends)
