@@ -295,13 +295,11 @@ def _whole(text: str) -> str:
 
 def _json(made: object) -> str:
     def plain(value: object) -> str:
-        if (
-            type(value).__repr__ is object.__repr__
-            or inspect.isgenerator(value)
-            or inspect.isasyncgen(value)
-        ):
+        """Of dates, paths and the like: what says nothing but an address in memory is refused."""
+        nameless = type(value).__repr__ is object.__repr__ and type(value).__str__ is object.__str__
+        if nameless or inspect.isgenerator(value) or inspect.isasyncgen(value):
             raise TypeError(
-                f"a tool returns a text or values that JSON can hold, no {type(value).__name__}"
+                f"a tool returns text or what JSON can hold, not {type(value).__name__}"
             )
         return str(value)
 

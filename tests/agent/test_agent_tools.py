@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -250,6 +252,27 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
     assert results[7] == "half \ufffd, whole \U0001f600"
     assert {item.status for item in made(events, ToolEnded)} == {"timed_out", "failed", "completed"}
     assert roles(agent)[-1] == ("assistant", "Well.")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"day": date(2026, 5, 1)}, '{"day": "2026-05-01"}'),
+        ([Path("a/b")], '["a/b"]'),
+        (object(), "error: TypeError: a tool returns text or what JSON can hold, not object"),
+        ((n for n in range(3)), "error: TypeError: a tool returns text or what JSON can hold, not"),
+        ({"a": float("nan")}, "error: ValueError"),
+    ],
+)
+async def test_a_result_is_something_that_a_model_can_read(returned: Any, said: str) -> None:
+    def odd() -> Any:
+        return returned
+
+    engine = scripted(calling("", call("odd")), "Well.")
+    async with agent_of(engine, tool(odd, "odd")) as agent:
+        await asked(agent, "Go.")
+        (result,) = [content for role, content in roles(agent) if role == "tool"]
+    assert result.startswith(said)
 
 
 async def test_what_a_tool_ends_itself_with_is_its_failure_and_no_cancel() -> None:

@@ -70,6 +70,9 @@ def test_a_text_without_sentences_is_read_once() -> None:
     for _ in range(20_000):  # hours, if each call searched all of it
         text += "item, two; "
         repeats.read(text)
-    repeats.read(text + "." * 5000)
-    repeats.read(text + ". I like the sea." * 3 + " ")
+    for _ in range(5_000):
+        text += "."
+        repeats.read(text)
+    assert repeats.looping == ""
+    repeats.read(text + " I like the sea." * 3 + " ")
     assert repeats.looping == "I like the sea."

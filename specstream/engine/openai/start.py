@@ -30,7 +30,7 @@ _MOST_CUTS = 32  # turns that are left out of a prompt, one refused request each
 _PAUSES_S = (0.5, 1.0)  # before further tries, where the server says nothing of when
 _AGAIN = (408, 409, 429)  # and those from 500 on
 LIMITS = ("max_tokens", "max_completion_tokens")
-"""Names of the limit of tokens: the one that servers know, and the one that OpenAI's newer models want."""
+"""Names of the limit of tokens: the common one, and the one that OpenAI's newer models want."""
 
 
 class ReplyStart:

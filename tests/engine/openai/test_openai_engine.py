@@ -346,14 +346,13 @@ async def test_calls_are_told_apart_however_they_are_numbered(
 async def test_a_call_has_an_id_that_the_conversation_does_not_know_yet() -> None:
     answer = Answer(pieces({"index": 0, "id": "call_0", "function": PIECE}))
     async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
-        session = engine.session()
-        ids = list[str]()
+        ids, told = list[str](), list[Message]([{"role": "user", "content": "Weather?"}])
         for _ in range(2):
-            async with session.say("Weather?", tools=[WEATHER]) as reply:
-                _ = [chunk async for chunk in reply]
+            _, reply = await read(engine, told, tools=[WEATHER])
             (made,) = reply.tool_calls
             ids.append(made.id)
-            session.add_result(made, "Warm.")
+            told.append({"role": "assistant", "content": "", "tool_calls": [made.message()]})
+            told.append({"role": "tool", "content": "Warm.", "tool_call_id": made.id})
     assert ids[0] == "call_0" and ids[1] not in ("", "call_0")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from specstream import Agent, OpenAIEngine, Phrase, Pipeline, Speech
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed
-from specstream.client import RealtimeClient, TextDelta
+from specstream.client import Done, RealtimeClient, TextDelta
 from specstream.commands.main import main
 from specstream.errors import EngineFailed
 from specstream.playback import Playout
@@ -95,6 +95,20 @@ async def test_the_realtime_server_answers_with_it() -> None:
         ):
             events = [event async for event in client.respond("Book a table.", audio=False)]
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Two at seven."
+
+
+async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
+    upstream = ChatServer([Answer([delta("Two"), delta(finish="content_filter")])])
+    async with upstream.running(), OpenAIEngine(upstream.url) as engine:
+        server = RealtimeServer(engine, port=0)
+        async with (
+            server.start() as port,
+            RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
+        ):
+            events = [event async for event in client.respond("Book a table.", audio=False)]
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert (done.status, done.reason) == ("incomplete", "content_filter")
 
 
 @pytest.mark.parametrize(
