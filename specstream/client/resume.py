@@ -21,7 +21,7 @@ RESUME_S = 30.0
 """Seconds for which a client tries to come back: proxies restart within that time."""
 
 _ACK_EVERY = 16  # events
-_MOST_KEPT = 256  # frames that were sent and may have to be sent again
+_MOST_KEPT, _MOST_CHARS = 4096, 16 << 20  # of frames that were sent and may have to be sent again
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
 _OVER = (1000, 1008)  # close codes after which there is nothing to come back to
 _EXPIRED = "resume_expired"  # the code of the error after which there is nothing, either
@@ -58,7 +58,8 @@ class ResumingSocket:
         self._seen = 0
         self._acked = 0
         self._sent = 0  # frames, without acknowledgements
-        self._kept = deque[str](maxlen=_MOST_KEPT)
+        self._kept = deque[str]()
+        self._chars = 0  # of those
         self._coming_back = anyio.Lock()
 
     async def send(self, message: str) -> None:
@@ -68,7 +69,7 @@ class ResumingSocket:
             ConnectionFailed: there was none in time.
         """
         self._sent += 1
-        self._kept.append(message)
+        self._keep(message)
         socket = self._socket
         try:
             await socket.send(message)
@@ -77,6 +78,12 @@ class ResumingSocket:
         except BaseException:  # cancelled: only the server knows whether it has arrived, and tells
             socket.transport.abort()
             raise
+
+    def _keep(self, message: str) -> None:
+        self._kept.append(message)
+        self._chars += len(message)
+        while len(self._kept) > _MOST_KEPT or (self._chars > _MOST_CHARS and len(self._kept) > 1):
+            self._chars -= len(self._kept.popleft())
 
     async def recv(self) -> str | bytes:
         """See `ClientSocket.recv`.

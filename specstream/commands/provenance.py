@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import ssl
 import wave
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ _MADE_BY = "org.specstream.speech"  # the assertion that names the model and the
 _MAKERS = ("model", "voice", "mark")
 _UNTRUSTED = "signingCredential.untrusted"
 _KINDS = ("es256", "ps256", "es384", "es512", "ed25519")  # of keys, the usual ones first
+_BEGIN = "-----BEGIN CERTIFICATE-----"
 _INSTALL = "pip install 'specstream-sdk[provenance]'"
 
 
@@ -90,8 +92,9 @@ def read_manifest(path: Path, trust: Path | None = None) -> dict[str, Any]:
     settings: dict[str, Any] = {"verify": {"remote_manifest_fetch": False}}
     if trust is not None:
         anchors = _read(trust, "the authorities").decode("utf-8", "replace")
-        if "-----BEGIN CERTIFICATE-----" not in anchors:
+        if _BEGIN not in anchors:
             raise ConfigError(f"{trust} holds no certificate in PEM")
+        _check_certificates(anchors, trust)
         settings["trust"] = {"user_anchors": anchors}
     try:
         with c2pa.Context.from_dict(settings) as context:
@@ -100,7 +103,21 @@ def read_manifest(path: Path, trust: Path | None = None) -> dict[str, Any]:
     except c2pa.C2paError as error:
         if str(error).startswith("ManifestNotFound"):
             return {"state": "none", "problems": []}
+        if b"c2pa" not in data:
+            raise ConfigError(f"{path} is no such file, or damaged: {error}") from None
         return {"state": "broken", "problems": [str(error)]}
+
+
+def _check_certificates(text: str, path: Path) -> None:
+    """Refuse authorities that can't be read: the library would take the signed file for a broken one."""
+    for number, rest in enumerate(text.split(_BEGIN)[1:], 1):
+        one = (_BEGIN + rest).encode("ascii", "ignore").decode()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=one)
+        except (ValueError, ssl.SSLError):
+            raise ConfigError(
+                f"certificate {number} of {path} can't be read; is the file whole?"
+            ) from None
 
 
 def _found(store: Mapping[str, Any]) -> dict[str, Any]:

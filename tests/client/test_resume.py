@@ -152,6 +152,26 @@ async def test_what_is_cancelled_in_the_middle_loses_nothing(line: Line, side: s
             assert WORDS.startswith(texts)
 
 
+async def test_a_long_time_of_frames_into_a_dead_connection_is_sent_again(line: Line) -> None:
+    stand = Stand(ScriptedEngine([WORDS]), voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url) as client:
+        await read(client.respond("Hi", audio=False))
+        wire = line.sockets[-1]
+
+        async def swallowed(message: str) -> None:
+            pass
+
+        wire.send = swallowed
+        for number in range(600):
+            content = [{"type": "input_text", "text": str(number)}]
+            item = {"type": "message", "role": "user", "content": content}
+            await client.exchange.send("conversation.item.create", item=item)
+        line.cut()
+        await read(client.respond("And?", audio=False))
+    told = [m["content"] for m in stand.engine.requests[-1][0] if m["role"] == "user"]
+    assert told == ["Hi", *map(str, range(600)), "And?"]
+
+
 async def test_a_session_that_is_gone_is_an_error(line: Line) -> None:
     gate = Gate()
     stand = Stand(ScriptedEngine([WORDS], gate=gate), voice=None, resume_s=0.01)

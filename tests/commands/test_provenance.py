@@ -165,6 +165,35 @@ def test_a_file_without_a_manifest_says_so(
     assert "there is no manifest" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("data", [b"", b"a text", b"RIFF1234"])
+def test_a_file_that_is_no_audio_is_no_broken_manifest(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(data)
+    assert main(["provenance", str(path)]) in (1, 2)
+    assert "BROKEN" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["cut", "whole"])
+def test_authorities_that_can_not_be_read_are_named(
+    how: str,
+    signed: Path,
+    credentials: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = (credentials / "ca.pem").read_text()
+    trust = tmp_path / "authorities.pem"
+    trust.write_text(whole if how == "whole" else whole[: len(whole) // 3])
+    status = main(["provenance", str(signed), "--trust", str(trust)])
+    told = capsys.readouterr()
+    if how == "whole":
+        assert status == 0
+    else:
+        assert status == 2 and "can't be read; is the file whole?" in told.err
+
+
 def test_a_copy_in_another_encoding_has_lost_it(signed: Path, tmp_path: Path) -> None:
     import soundfile
 

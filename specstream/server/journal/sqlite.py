@@ -179,8 +179,12 @@ class _SqliteLog:
 
     def _begin(self) -> None:
         """Lock the file, if the session is still this process's."""
-        if self._path.stat().st_ino != self._file:
-            raise OSError(f"{self._path.name} is another file now; only the server may touch it")
+        try:
+            same = self._path.stat().st_ino == self._file
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise JournalTaken("the session has ended elsewhere, or somebody touched its file")
         self._database.execute("BEGIN IMMEDIATE")
         if self._database.execute("SELECT epoch FROM meta").fetchone() != (self._epoch,):
             _roll_back(self._database)
@@ -244,6 +248,7 @@ def _told(work: Callable[[], T], done: str) -> Callable[[], T]:
         try:
             return work()
         except (sqlite3.Error, OSError, ValueError, TypeError) as error:
-            raise JournalFailed(f"a session can't be {done} in the journal: {error}") from error
+            why = getattr(error, "strerror", None) or error  # clients get it: no paths
+            raise JournalFailed(f"a session can't be {done} in the journal: {why}") from error
 
     return told

@@ -25,10 +25,14 @@ class Inbox:
 
     Audio may wait for the recogniser. A cancel or a truncation that comes while nothing but audio
     waits needn't: `overtakes` says so.
+
+    Args:
+        read: How many frames of the client came before.
     """
 
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[pr.ClientEvent | Refused, int]] = deque()
+    def __init__(self, read: int = 0) -> None:
+        self._waiting: deque[tuple[pr.ClientEvent | Refused, int, int]] = deque()
+        self._read = read
         self._chars = 0
         self._others = 0  # of those waiting or being applied, the events that are no audio
         self._changed = Signal()
@@ -37,12 +41,22 @@ class Inbox:
         """Whether ``event`` may be applied at once, before the audio that came before it."""
         return not self._others and isinstance(event, pr.ResponseCancel | pr.ItemTruncate)
 
+    def overtaken(self) -> None:
+        """Count an event that was applied without being put here."""
+        self._read += 1
+
+    @property
+    def leading(self) -> int:
+        """How many frames, from the client's first one on, have been applied without a gap."""
+        return self._waiting[0][2] if self._waiting else self._read
+
     async def put(self, event: pr.ClientEvent | Refused, chars: int) -> None:
         """Append an event, or the refusal of a frame. Waits for room; if cancelled, appends nothing."""
         while self._chars >= MAX_CHARS:
             await self._changed.wait()
         size = max(chars, _SMALL)
-        self._waiting.append((event, size))
+        self._waiting.append((event, size, self._read))
+        self._read += 1
         self._chars += size
         self._others += not isinstance(event, _AUDIO)
         self._changed.notify()
@@ -55,7 +69,7 @@ class Inbox:
 
     def applied(self) -> None:
         """Forget the event that `take` returned last."""
-        event, size = self._waiting.popleft()
+        event, size, _ = self._waiting.popleft()
         self._chars -= size
         self._others -= not isinstance(event, _AUDIO)
         self._changed.notify()

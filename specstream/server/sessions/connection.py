@@ -102,14 +102,12 @@ class RealtimeConnection:
         )
         self._record, self._restored = record, restored
         self._outbox = Outbox(service.clock.now, record)
-        self._inbox = Inbox()
-        self._applied = 0  # of the client's frames
+        self._inbox = Inbox(restored.applied if restored is not None else 0)
         self._age_s = 0.0
         if record is not None:
             began = time.time() if restored is None else restored.began
             record.begin(self.session, began)
             if restored is not None:
-                self._applied = restored.applied
                 self._age_s = max(0.0, time.time() - began)
                 self._outbox.go_on(restored.next, self._age_s)
         self.responses = SessionResponses(service, self.session, self._outbox, meter)
@@ -240,6 +238,7 @@ class RealtimeConnection:
         await self._meter.take(_COSTS.get(type(event), 1.0) + cost(len(frame)) * share)
         if not isinstance(event, Refused) and self._inbox.overtakes(event):
             await self._answer(event)
+            self._inbox.overtaken()
             self._note_applied()
         else:
             await self._inbox.put(event, len(frame))
@@ -254,9 +253,8 @@ class RealtimeConnection:
                 await self._meter.take(price)
 
     def _note_applied(self) -> None:
-        self._applied += 1
         if self._record is not None:
-            self._record.applied(self._applied)
+            self._record.applied(self._inbox.leading)
 
     async def _answer(self, event: pr.ClientEvent | Refused) -> float:
         """Apply an event; returns what is still to be paid for the answer."""

@@ -12,7 +12,6 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     contextmanager,
-    suppress,
 )
 from dataclasses import replace
 
@@ -133,6 +132,8 @@ class SessionHost:
         """Serve a session on a new connection, or say why it can't be: by an event, then by closing."""
         why: SpecstreamError = Refused("resume_expired", _EXPIRED, param="resume")
         held, code = self.resumables.get(token), 1008
+        if held is not None:
+            await held.keep()  # it may have gone on elsewhere
         if held is not None and held.broken:
             await socket.close(1013, "the session is being left; try again")
             return
@@ -151,8 +152,8 @@ class SessionHost:
                 why, code = error, 1011
         if held is None or held.account is not caller.account or not held.can_resume(seen):
             await _refuse(socket, why, code)
-            return
-        await held.serve(socket, seen, self._service().timer)
+        elif not await held.serve(socket, seen, self._service().timer):
+            await _refuse(socket, why, 1008)
 
     async def _restore(
         self, journal: Journal, socket: ServedSocket, token: str, caller: ApiCaller
@@ -254,9 +255,7 @@ class SessionHost:
         """Drop from the journal what is too old, but no session that is served here."""
         while True:
             for held in list(self.resumables.values()):
-                if held.record is not None:
-                    with suppress(JournalFailed):  # the next frame tells it
-                        await held.record.commit(touch=True)
+                await held.keep()
             try:
                 await journal.sweep()
             except JournalFailed as error:

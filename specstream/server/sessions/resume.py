@@ -116,6 +116,8 @@ class ResumableSocket:
                     self._closed = True
                 self._detach(socket)
                 continue
+            if self._socket is not socket:
+                continue  # the next connection is told that this frame hasn't come
             if isinstance(frame, str) and _ACK in frame[:_ACK_CHARS] and self._acknowledges(frame):
                 await anyio.lowlevel.checkpoint()
                 continue
@@ -137,10 +139,16 @@ class ResumableSocket:
         self._bytes += len(frame)
         await self._write()
 
-    async def _commit(self, record: SessionRecord) -> None:
+    async def keep(self) -> None:
+        """Note in the journal that the session is alive; it ends here if another process has it."""
+        if self.record is not None and not self.broken:
+            with suppress(SocketClosed):
+                await self._commit(self.record, touch=True)
+
+    async def _commit(self, record: SessionRecord, *, touch: bool = False) -> None:
         """Write down what is about to be sent, or end the session here: it can be resumed elsewhere."""
         try:
-            await record.commit()
+            await record.commit(touch=touch)
         except JournalFailed as error:
             self.broken = True
             if not isinstance(error, JournalTaken):
@@ -194,15 +202,18 @@ class ResumableSocket:
         """Whether all frames after the one with the number ``seen`` are still here; -1: all frames."""
         return not self._closed and self._first - 1 <= seen < self.made
 
-    async def serve(self, socket: ServedSocket, seen: int, timer: Clock) -> None:
-        """Use a new connection until it ends; what comes after ``seen`` is sent again."""
-        old, self._socket = self._socket, None
-        if old is not None:
-            old.abort()
-            self._changed.notify()
+    async def serve(self, socket: ServedSocket, seen: int, timer: Clock) -> bool:
+        """Use a new connection until it ends; what comes after ``seen`` is sent again.
+
+        False: that isn't here any more, since another connection has come back meanwhile.
+        """
+        self._leave_present()
         self._returning += 1  # from here on the time in which it may come back has not passed
         try:
             async with self._writing:  # whoever wrote to the old one has ended
+                if not self.can_resume(seen):
+                    return False
+                self._leave_present()  # one that came back while this one waited
                 self._forget(seen)
                 self._next, self._written = self._first, 0
                 resumed = ResumedEvent(received=self.received)
@@ -211,7 +222,7 @@ class ResumableSocket:
                 self._socket = socket
                 self._changed.notify()
         except SocketClosed:
-            return
+            return True
         finally:
             self._returning -= 1
         async with anyio.create_task_group() as group:
@@ -219,6 +230,13 @@ class ResumableSocket:
             group.start_soon(self._write)
             await self.left(socket)
             group.cancel_scope.cancel()
+        return True
+
+    def _leave_present(self) -> None:
+        old, self._socket = self._socket, None
+        if old is not None:
+            old.abort()
+            self._changed.notify()
 
     async def left(self, socket: ServedSocket) -> None:
         """Wait until a connection is no longer used."""

@@ -416,6 +416,39 @@ async def test_a_session_that_cannot_be_read_is_told_with_the_reason(tmp_path: P
                 pass
 
 
+async def returned(client: Client) -> ClientConnection:
+    """Come back to a server where the session ends first, before it is taken from the journal."""
+    while True:
+        try:
+            return await client.again()
+        except ConnectionClosed as closed:
+            if closed.rcvd is None or closed.rcvd.code != 1013:
+                raise
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_session_comes_back_to_the_server_that_it_has_left(
+    tmp_path: Path, ended: bool
+) -> None:
+    stands = [served(SqliteJournal(tmp_path), "One.", "Two.", "Three.") for _ in range(2)]
+    async with stands[0].running(), stands[1].running():
+        client = Client(stands[0])
+        await leave(client, await client.begin(), 1)
+        async with resumed(client, stands[1]) as wire:
+            await wire.reply("Hi", output_modalities=["text"])
+            if not ended:
+                wire.socket.transport.abort()
+        client.stand = stands[0]
+        async with await returned(client) as socket:
+            if ended:
+                assert client.resumed["error"]["code"] == "resume_expired"
+                return
+            assert client.resumed["type"] == "specstream.resumed"
+            wire = Wire(socket)
+            assert (await wire.reply("And?", output_modalities=["text"]))["status"] == "completed"
+        assert [m["content"] for m in stands[0].engine.requests[-1][0]] == ["Hi", "One.", "And?"]
+
+
 async def test_without_a_place_a_client_comes_again_later(tmp_path: Path) -> None:
     first = served(SqliteJournal(tmp_path), "One.")
     second = served(SqliteJournal(tmp_path), "One.", max_sessions=1)

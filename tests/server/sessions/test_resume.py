@@ -12,8 +12,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from specstream.client.socket import SocketClosed
+from specstream.realtime.protocol import AudioCommit, ResponseCancel
 from specstream.server.keys import KeyAccount
 from specstream.server.sessions import resume as module
+from specstream.server.sessions.boxes import Inbox
 from specstream.server.sessions.resume import ResumableSocket
 from specstream.signals import LoopClock
 from specstream.testing import ScriptedEngine
@@ -190,6 +192,52 @@ async def test_what_cannot_be_resumed_is_told(how: str) -> None:
             with pytest.raises(ConnectionClosed, match="resume_expired"):
                 await another.recv()
         await socket.close()
+
+
+async def test_of_two_that_come_back_at_once_none_misses_an_event_in_silence() -> None:
+    served = stand()
+    async with served.running():
+        client = Client(served)
+        socket = await client.begin()
+        await ask(socket)
+        await client.read(socket, 10_000)
+        twin = Client(served)
+        twin.token = client.token
+        came = list[tuple[Client, ClientConnection]]()
+
+        async def come(one: Client, seen: int) -> None:
+            came.append((one, await one.again(seen=seen)))
+
+        last = client.seen
+        async with anyio.create_task_group() as group:
+            group.start_soon(come, client, last - 3)
+            group.start_soon(come, twin, 5)
+        told = {"specstream.resumed": 0, "error": 0}
+        for one, again in came:
+            told[one.resumed["type"]] += 1
+            with suppress(ConnectionClosed):  # the other one has taken its place
+                first = json.loads(await again.recv())
+                assert first["specstream"]["seq"] == (last - 2 if one is client else 6)
+            again.transport.abort()
+        assert told["specstream.resumed"] >= 1
+        socket.transport.abort()
+
+
+def test_only_frames_without_a_gap_count_as_applied() -> None:
+    inbox = Inbox(3)
+    audio, cancel = (
+        AudioCommit(type="input_audio_buffer.commit"),
+        ResponseCancel(type="response.cancel"),
+    )
+    anyio.run(inbox.put, audio, 10)
+    anyio.run(inbox.put, audio, 10)
+    assert inbox.overtakes(cancel) and inbox.leading == 3
+    inbox.overtaken()
+    assert inbox.leading == 3
+    inbox.applied()
+    assert inbox.leading == 4
+    inbox.applied()
+    assert inbox.leading == 6
 
 
 async def test_a_session_belongs_to_its_key() -> None:
