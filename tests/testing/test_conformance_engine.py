@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specstream import Engine, OpenAIEngine
+from specstream.metrics import Report
 from specstream.testing import ScriptedEngine, ScriptedModel, check_engine
 from specstream.testing.engine import ScriptedGeneration
 from specstream.types import Chunk, RawPrompt, Span
@@ -123,6 +124,27 @@ class Short(Altered):
         return replace(chunk, ends=tuple(0 for _ in chunk.ends))
 
 
+class OtherIds(ScriptedGeneration):
+    @property
+    def report(self) -> Report:
+        return replace(super().report, token_ids=(1, 2))
+
+
+class Mistaken(Altered):
+    """Its report has other tokens than its chunks."""
+
+    generation = OtherIds
+
+
+class Narrow(Altered):
+    """It doesn't know all options of the protocol."""
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        if "learn" in options:
+            raise TypeError("generate() got an unexpected keyword argument 'learn'")
+        return super().generate(*args, **options)
+
+
 class LateText(ScriptedGeneration):
     @property
     def text_read(self) -> str:
@@ -202,6 +224,8 @@ class Dropped(Altered):
         (ManyEnds, {"finish_reason"}),
         (Boastful, {"rounds"}),
         (Short, {"ends"}),
+        (Mistaken, {"report"}),
+        (Narrow, {"options"}),
         (Lagging, {"texts"}),
         (Probable, {"logprobs"}),
         (Modest, {"reference"}),

@@ -120,6 +120,26 @@ class Timeless(Hearing):
         return Transcript(super().transcript(pcm, rate).text)
 
 
+class OtherWords(Hearing):
+    """Its words aren't those of its text."""
+
+    def transcript(self, pcm: bytes, rate: int) -> Transcript:
+        heard = super().transcript(pcm, rate)
+        return replace(heard, words=tuple(replace(word, text="blah") for word in heard.words))
+
+
+class StaleStream(HearingStream):
+    async def finish(self) -> Transcript:
+        return self.known[1] if self.known[0] else await self.partial()
+
+
+class Stale(Hearing):
+    """Its last transcript is the last partial, whatever was said after that."""
+
+    def open(self, sample_rate: int, *, language: str | None = None) -> HearingStream:
+        return StaleStream(self, sample_rate)
+
+
 class TwiceStream(HearingStream):
     async def finish(self) -> Transcript:
         return await self.owner.read(bytes(self.pcm), self.rate)  # type: ignore[no-any-return]
@@ -225,6 +245,8 @@ async def test_a_recogniser_of_another_shape_is_told_so_once() -> None:
         (Thankful, "silence"),
         (Padded, "transcript"),
         (Timeless, "words_claimed"),
+        (OtherWords, "words_claimed"),
+        (Stale, "finish_hears_the_rest"),
         (Twice, "finish_costs_nothing"),
         (Mixing, "streams_apart"),
         (Framed, "pieces"),

@@ -195,6 +195,23 @@ class Wordless(Wrapped):
         return None if mark.kind == "word" else mark
 
 
+class Doubled(Wrapped):
+    """It marks every word twice."""
+
+    def altered(self, buffer: SpeechBuffer, phrase: Phrase) -> SpeechBuffer:
+        words = [mark for mark in buffer.marks if mark.kind == "word"]
+        return replace(buffer, marks=(*buffer.marks, *words))
+
+
+class Milliseconds(Wrapped):
+    """Its times are no samples."""
+
+    def marked(self, mark: Mark, phrase: Phrase) -> Mark | None:
+        if mark.kind != "word":
+            return mark
+        return replace(mark, samples=Span(mark.samples.start // 24, mark.samples.end // 24))
+
+
 class Late(Wrapped):
     """It counts the samples of marks twice."""
 
@@ -285,6 +302,8 @@ class Misnamed(Wrapped):
         (Gaps, "phonemes_tile"),
         (Wordless, "words_claimed"),
         (Late, "marks_in_audio"),
+        (Milliseconds, "marks_in_audio"),
+        (Doubled, "words_claimed"),
         (Coarse, "buffers"),
         (Talkative, "nothing_to_say"),
         (Picky, "unusual_text"),

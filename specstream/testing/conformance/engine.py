@@ -129,8 +129,19 @@ async def report(subject: Tested) -> None:
         read = "".join(chunk.text for chunk in chunks)
         require(told.text == read, f"its text is {told.text!r}, not {read!r}")
         require(told.finish_reason == chunks[-1].finish_reason, f"it says {told.finish_reason!r}")
+        ids = tuple(number for chunk in chunks for number in chunk.token_ids)
+        require(told.token_ids == ids, f"its token ids are {told.token_ids}, not {ids}")
+        require(told.prompt_tokens >= 0, f"its prompt has {told.prompt_tokens} tokens")
         require(generation.error is None, f"its error is {generation.error!r}")
         require(generation.tool_calls == (), f"its calls are {generation.tool_calls}")
+
+
+async def options(subject: Tested) -> None:
+    """Every option of the protocol is taken: without drafts, without learning, in a conversation."""
+    async with opened(subject) as engine:
+        for given in ({"speculate": False}, {"speculate": 2}, {"learn": False}, {"session": "s"}):
+            chunks, _ = await reply(engine, **given)
+            require(chunks[-1].finish_reason is not None, f"with {given} the reply has no end")
 
 
 async def cancel_before(subject: Tested) -> None:
@@ -328,6 +339,7 @@ ENGINE_CHECKS = collected(
         finish_reason,
         texts,
         report,
+        options,
         cancel_before,
         cancel_between,
         cancel_ended,

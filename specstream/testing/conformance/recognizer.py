@@ -162,6 +162,11 @@ async def words_claimed(subject: Tested) -> None:
         end = len(audio) / 2 / facts.sample_rates[0] * 1e3
         require(all(-1 <= t <= end + 1000 for t in times), f"{times} ms in audio of {end:.0f} ms")
         count, last = len(heard.words), max(times, default=0.0)
+        letters, said = (
+            re.sub(r"\W", "", text).casefold()
+            for text in (heard.text, "".join(word.text for word in heard.words))
+        )
+        require(letters == said, f"its words are {said!r}, its text {heard.text!r}")
         fast = f"{count} words in {last:g} ms; start_ms and end_ms are milliseconds"
         require(last >= _SHORTEST_MS * count, fast)
 
@@ -196,6 +201,20 @@ async def finish_is_the_partial(subject: Tested) -> None:
             require(
                 again.text == last.text, f"a second finish gave {again.text!r}, not {last.text!r}"
             )
+
+
+async def finish_hears_the_rest(subject: Tested) -> None:
+    """`finish` hears all of the audio, what came after the last partial included."""
+    async with opened(subject) as recognizer:
+        audio = _speech(subject, recognizer)
+        alone = await _heard(recognizer, audio)
+        first, *rest = in_pieces(audio, len(audio) // 3)
+        async with stream_of(recognizer, [first]) as stream:
+            await stream.partial()
+            for piece in rest:
+                stream.add(piece)
+            last = await stream.finish()
+        require(last.text == alone.text, f"after a partial {last.text!r}, alone {alone.text!r}")
 
 
 async def finish_costs_nothing(subject: Tested) -> None:
@@ -363,7 +382,8 @@ async def nothing_left(subject: Tested) -> None:
 
 RECOGNIZER_CHECKS = collected("recognizer", (
     capabilities, rates_and_languages, unknown_rate, hears, silence, transcript, words_claimed, partials,
-    finish_is_the_partial, finish_costs_nothing, cancel_partial, cancel_finish, streams_apart, pieces,
+    finish_is_the_partial, finish_hears_the_rest, finish_costs_nothing, cancel_partial, cancel_finish,
+    streams_apart, pieces,
     stream_closed_twice, after_close, closed_twice, closed_recognizer, unknown_language, loop_free,
     nothing_left,
 ))  # fmt: skip

@@ -32,6 +32,8 @@ async def words_claimed(subject: UnderTest[Any]) -> None:
         if not voice.capabilities.words:
             require(not marks, "it marks words, and its capabilities deny it")
             return
+        spans = [mark.chars for mark in marks]
+        require(len(set(spans)) == len(spans), f"a word is marked twice: {spans}")
         for mark in marks:
             written = PLAIN[mark.chars.start : mark.chars.end]
             said, meant = (re.sub(r"\W", "", text).casefold() for text in (mark.text, written))
@@ -71,6 +73,7 @@ async def _marked(
         return found
 
 
+_LEAST = 0.3  # of a sentence's audio is over when its last word ends, silence behind included
 _MARKED = (PLAIN, "It costs $3.50 at 5:30, for 1,234 of them.", *UNUSUAL[:2], UNUSUAL[-1])
 
 
@@ -91,6 +94,11 @@ async def marks_in_audio(subject: UnderTest[Any]) -> None:
             inside = 0 <= mark.samples.start <= mark.samples.end <= most
             where = f"samples {tuple(mark.samples)} of {said.samples} in {phrase.text!r}"
             require(inside, f"the {mark.kind} {mark.text!r} covers {where}")
+        words = said.marks("word")
+        if phrase.text == PLAIN and words:
+            end = words[-1].samples.end
+            where = f"sample {end} of {said.samples}; marks are counted in samples"
+            require(end >= said.samples * _LEAST, f"the last word ends at {where}")
 
 
 async def marks_in_order(subject: UnderTest[Any]) -> None:
