@@ -21,9 +21,9 @@ from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of
 from specstream.server.sessions.request import Service
 from specstream.types import ToolCall
 
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
 __all__ = ["ResponsesBody", "response_events", "response_whole"]
+
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 class ResponsesBody(SamplingBody):

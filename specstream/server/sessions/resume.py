@@ -141,14 +141,21 @@ class ResumableSocket:
 
     async def keep(self) -> None:
         """Note in the journal that the session is alive; it ends here if another process has it."""
-        if self.record is not None and not self.broken:
-            with suppress(SocketClosed):
-                await self._commit(self.record, touch=True)
+        if self.record is None or self.broken:
+            return
+        try:
+            await self.record.commit(touch=True)
+        except JournalTaken:
+            self.broken = self._closed = True
+            self._leave_present()
+            self._changed.notify()
+        except JournalFailed as error:
+            _log.warning("a session can't be noted as alive: %s", error)  # the next frame tells it
 
-    async def _commit(self, record: SessionRecord, *, touch: bool = False) -> None:
+    async def _commit(self, record: SessionRecord) -> None:
         """Write down what is about to be sent, or end the session here: it can be resumed elsewhere."""
         try:
-            await record.commit(touch=touch)
+            await record.commit()
         except JournalFailed as error:
             self.broken = True
             if not isinstance(error, JournalTaken):
