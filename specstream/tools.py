@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Never, NotRequired, TypedDict
@@ -11,6 +13,7 @@ from typing import Any, Literal, Never, NotRequired, TypedDict
 from specstream.errors import PromptError
 
 __all__ = [
+    "MAX_CALLS",
     "CallMessage",
     "CallProblem",
     "FunctionMessage",
@@ -21,18 +24,28 @@ __all__ = [
     "Tools",
     "arguments_problem",
     "json_copy",
+    "new_call_id",
 ]
 
 MAX_TOOLS = 128
 MAX_CHARS = 1 << 17
 """Limit on the JSON of all tools of a reply, in characters; the JSON is part of the prompt."""
 
+MAX_CALLS = 128
+"""Calls of one reply; later ones are not recorded."""
+
+_ALPHABET = string.ascii_letters + string.digits
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHOICES = ("auto", "none", "required")
 
 CallProblem = Literal["", "cut_off", "bad_json", "no_name", "unknown_tool"]
 """What is wrong with a call: the reply ended inside it; its arguments are no JSON object; it names no
 tool, or one that wasn't offered."""
+
+
+def new_call_id() -> str:
+    """Return nine random letters and digits, as Mistral's chat templates demand; others take any id."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 class FunctionMessage(TypedDict):

@@ -10,8 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specstream.engine.tools.formats import MAX_CALLS, new_call_id
-from specstream.tools import CallProblem, ToolCallDelta, arguments_problem
+from specstream.tools import (
+    MAX_CALLS,
+    CallProblem,
+    ToolCallDelta,
+    arguments_problem,
+    new_call_id,
+)
 
 __all__ = ["ServerCalls", "ServerCounts", "error_in", "reasoning_in", "text_in"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specstream.engine.tools.formats import CallFormat, CallLog, new_call_id
+from specstream.engine.tools.formats import CallFormat, CallLog
 from specstream.engine.tools.readers import (
     CutOff,
     Malformed,
@@ -16,7 +16,7 @@ from specstream.engine.tools.readers import (
     read_keys_and_values,
     read_value,
 )
-from specstream.tools import Tools
+from specstream.tools import Tools, new_call_id
 
 __all__ = ["Calls"]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-import string
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,18 +13,18 @@ from specstream.engine.core.reasoning import ReasoningTag
 from specstream.errors import PromptError, SamplingError
 from specstream.model.tokens.grammar import COMPACT, check_grammar
 from specstream.params import Grammar, SamplingParams
-from specstream.tools import CallProblem, Tool, ToolCall, ToolCallDelta, Tools, arguments_problem
+from specstream.tools import (
+    MAX_CALLS,
+    CallProblem,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    Tools,
+    arguments_problem,
+    new_call_id,
+)
 
-__all__ = ["CallFormat", "CallLog", "closed", "format_of", "new_call_id", "with_choice"]
-
-_ALPHABET = string.ascii_letters + string.digits
-MAX_CALLS = 128
-"""Calls of one reply; later ones are not recorded."""
-
-
-def new_call_id() -> str:
-    """Return nine random letters and digits, as Mistral's chat templates demand; others take any id."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+__all__ = ["CallFormat", "CallLog", "closed", "format_of", "with_choice"]
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import pytest
 
 from specstream.engine.tools.calls import Calls
-from specstream.engine.tools.formats import MAX_CALLS, CallFormat, new_call_id
-from specstream.tools import ToolCall, ToolCallDelta, Tools
+from specstream.engine.tools.formats import CallFormat
+from specstream.tools import MAX_CALLS, ToolCall, ToolCallDelta, Tools, new_call_id
 from tests.engine.tools.formats import NOW, TOOLS, WEATHER
 
 HERMES = CallFormat({"<tool_call>": "</tool_call>"})
