@@ -14,7 +14,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal, Self
@@ -26,6 +26,7 @@ from starlette.routing import Route
 from uvicorn import Config, Server
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from specstream.engine.engine import Engine
 from specstream.server.options import ServerLimits
@@ -235,13 +236,14 @@ async def _answer(parent: Connection) -> None:
 
 async def _bare(parent: Connection, arm: Arm, tokens: int) -> None:
     async def stream(socket: ServerConnection) -> None:
-        await socket.recv()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for number in range(tokens):
-            await asyncio.sleep(began + number / PER_S - loop.time())
-            event = {"type": "response.output_text.delta", "delta": "word", "pad": "x" * _PAD}
-            await socket.send(json.dumps(event))
+        with suppress(ConnectionClosed):  # a caller that has measured enough leaves
+            await socket.recv()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for number in range(tokens):
+                await asyncio.sleep(began + number / PER_S - loop.time())
+                event = {"type": "response.output_text.delta", "delta": "word", "pad": "x" * _PAD}
+                await socket.send(json.dumps(event))
 
     async with serve(stream, "127.0.0.1", 0, compression=None) as server:
         parent.send(next(iter(server.sockets)).getsockname()[1])
