@@ -128,3 +128,5 @@ def pytest_configure(config: pytest.Config) -> None:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }.items():
         os.environ.setdefault(key, value)
+    if (cache := getattr(config, "cache", None)) is not None:  # what a user keeps stays as it is
+        os.environ.setdefault("SPECSTREAM_CACHE", str(cache.mkdir("specstream")))
