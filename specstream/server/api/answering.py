@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -9,7 +10,6 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,6 +23,7 @@ T = TypeVar("T")
 _log = logging.getLogger("specstream.server")
 
 DONE = b"data: [DONE]\n\n"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PING = b": ping\n\n"
 _SILENT_S = 5.0  # after so much silence a comment is sent: some clients give up after ten
 _PATIENCE_S = 20.0  # a client that takes nothing for so long is dropped
@@ -105,6 +106,7 @@ class Streamed(Response):
         kind: Its content type.
         silence: Sent when nothing came for five seconds; None: nothing.
         failed: Makes the part that tells of an error; None: the connection is dropped.
+        tail: The last part of a body that ended well.
     """
 
     def __init__(
@@ -114,12 +116,14 @@ class Streamed(Response):
         *,
         silence: bytes | None = None,
         failed: Callable[[ApiError], bytes] | None = None,
+        tail: bytes = b"",
     ) -> None:
         super().__init__(media_type=kind)
-        self._parts, self._silence, self._failed = parts, silence, failed
+        self._parts, self._silence, self._failed, self._tail = parts, silence, failed, tail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        body, error = _Body(send, self.headers["content-type"]), None
 
         async def watch() -> None:
             await _gone(receive)
@@ -128,96 +132,125 @@ class Streamed(Response):
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(watch)
-                try:
-                    await self._answer(scope, receive, send)
-                except* TimeoutError:
-                    _log.info("a client that takes nothing of its answer is dropped")
+                group.start_soon(body.guard, self._silence)
+                error = await self._answer(body)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            raise _only(errors) from None
+            if not isinstance(broke := _only(errors), TimeoutError):
+                raise broke from None
+            _log.info("a client that takes nothing of its answer is dropped")
+        if error is not None:
+            await error.response()(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        put, take = anyio.create_memory_object_stream[bytes | ApiError](0)
-        async with anyio.create_task_group() as group, take:
-            group.start_soon(self._make, put)
-            begun = False
-            while True:
-                part: bytes | ApiError | None = self._silence
-                with anyio.move_on_after(_SILENT_S):
-                    try:
-                        part = await take.receive()
-                    except anyio.EndOfStream:
-                        break
-                if not begun and isinstance(part, ApiError):
-                    await part.response()(scope, receive, send)
-                    return
-                if not begun:
-                    begun = True
-                    await self._begin(send)
+    async def _answer(self, body: _Body) -> ApiError | None:
+        """Send all parts; returns an error before the first one, for a status of its own."""
+        async with aclosing(self._results()) as results:
+            async for part in results:
                 if isinstance(part, ApiError):
+                    if not body.begun:
+                        return part
                     if self._failed is None:
                         raise part
-                    part = self._failed(part)
-                if part is not None:
-                    await self._send(send, {"body": part, "more_body": True})
-            if not begun:
-                await self._begin(send)
-            await self._send(send, {"body": b"", "more_body": False})
+                    await body.send(self._failed(part), last=True)
+                    return None
+                await body.send(part)
+        await body.send(self._tail, last=True)
+        return None
 
-    async def _begin(self, send: Send) -> None:
+    async def _results(self) -> AsyncGenerator[bytes | ApiError, None]:
+        async with aclosing(self._parts):
+            try:
+                async for part in self._parts:
+                    yield part
+            except ApiError as error:
+                yield error
+            except SpecstreamError as error:
+                yield ApiError.of(error)
+            except Exception:
+                _log.exception("an answer broke")
+                yield broken()
+
+
+class _Body:
+    """The body of an answer on its way; `guard` runs beside those who send."""
+
+    def __init__(self, send: Send, kind: str) -> None:
+        self._send, self._kind = send, kind
+        self._lock = asyncio.Lock()
+        self._now = asyncio.get_running_loop().time
+        self._since = self._now()  # when the last part was begun, or had been sent
+        self._under_way = False
+        self.begun = False
+
+    async def send(self, part: bytes, *, last: bool = False) -> None:
+        async with self._lock:
+            self._since, self._under_way = self._now(), True
+            if not self.begun:
+                self.begun = True
+                await self._begin()
+            await self._send({"type": "http.response.body", "body": part, "more_body": not last})
+            self._since, self._under_way = self._now(), False
+
+    async def guard(self, silence: bytes | None) -> None:
+        """Send ``silence`` when nothing else is sent.
+
+        Raises:
+            TimeoutError: the client takes nothing; else it would hold its place for ever.
+        """
+        while True:
+            passed = self._now() - self._since
+            if self._under_way and passed >= _PATIENCE_S:
+                raise TimeoutError
+            if not self._under_way and passed >= _SILENT_S:
+                if silence is not None:
+                    with anyio.fail_after(_PATIENCE_S):
+                        await self.send(silence)
+                passed = 0.0
+            await anyio.sleep(
+                min((_PATIENCE_S if self._under_way else _SILENT_S) - passed, _SILENT_S)
+            )
+
+    async def _begin(self) -> None:
         headers = [
-            (b"content-type", self.headers["content-type"].encode()),
+            (b"content-type", self._kind.encode()),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def _send(self, send: Send, message: dict[str, Any]) -> None:
-        with anyio.fail_after(_PATIENCE_S):  # else it would hold its place for ever
-            await send({"type": "http.response.body", **message})
-
-    async def _make(self, put: MemoryObjectSendStream[bytes | ApiError]) -> None:
-        async with put, aclosing(self._parts):
-            try:
-                async for part in self._parts:
-                    await put.send(part)
-            except ApiError as error:
-                await put.send(error)
-            except SpecstreamError as error:
-                await put.send(ApiError.of(error))
-            except anyio.BrokenResourceError:
-                return  # nobody takes the answer any more
-            except Exception:
-                _log.exception("an answer broke")
-                await put.send(broken())
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 class Events(Streamed):
-    """Server-sent events of JSON data, with a comment after five silent seconds."""
+    """Server-sent events of JSON data, with a comment after five silent seconds.
+
+    Args:
+        events: Each item is what is sent together.
+        named: Whether events have a name, their ``type``.
+        done: Whether ``[DONE]`` ends the stream.
+    """
 
     def __init__(
         self,
-        events: AsyncGenerator[dict[str, Any], None],
+        events: AsyncGenerator[list[dict[str, Any]], None],
         *,
         named: bool = False,
         done: bool = True,
     ) -> None:
         async def parts() -> AsyncGenerator[bytes, None]:
             async with aclosing(events):
-                async for event in events:
-                    yield _event(event, named)
-            if done:
-                yield DONE
+                async for together in events:
+                    if together:
+                        yield b"".join(_event(event, named) for event in together)
 
         super().__init__(
             parts(),
             "text/event-stream; charset=utf-8",
             silence=_PING,
             failed=lambda error: _event(error.body(), False),
+            tail=DONE if done else b"",
         )
 
 
 def _event(event: dict[str, Any], named: bool) -> bytes:
-    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    data = _JSON.encode(event)
     head = f"event: {event['type']}\n" if named else ""
     return f"{head}data: {data}\n\n".encode()

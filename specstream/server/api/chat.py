@@ -103,27 +103,30 @@ def _choice(index: int, reply: ApiReply, body: ChatBody) -> dict[str, Any]:
 
 async def chat_events(
     body: ChatBody, service: Service, model: str
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the chunks of all replies as they are committed; a chunk is a round."""
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yield the events of each chunk of all replies as it is committed; a chunk is a round."""
     ask, head = chat_ask(body, service), _head("chat.completion.chunk", model)
     usage = body.stream_options is not None and body.stream_options.include_usage
     async with ApiReply.begin_all(service, ask, body.n) as replies:
-        begun = [set[int]() for _ in replies]
+        begun: list[set[int] | None] = [None for _ in replies]  # calls that have been announced
         async with aclosing(merged(replies)) as chunks:
             async for index, chunk in chunks:
-                if chunk is None:
-                    yield _event(head, index, {"role": "assistant", "content": ""}, usage=usage)
-                    continue
+                events = list[dict[str, Any]]()
                 told: dict[str, Any] | None = round_of(chunk)
+                if (calls := begun[index]) is None:
+                    calls = begun[index] = set()
+                    role = {"role": "assistant", "content": ""}
+                    events.append(_event(head, index, role, usage=usage))
                 likely = told_of(replies[index].entries.take()) if body.logprobs else None
-                for delta in _deltas(chunk, begun[index]):
-                    yield _event(head, index, delta, usage=usage, told=told, likely=likely)
+                for delta in _deltas(chunk, calls):
+                    events.append(_event(head, index, delta, usage=usage, told=told, likely=likely))
                     told = likely = None
                 if chunk.finish_reason is not None:
-                    yield _event(head, index, {}, finish=chunk.finish_reason, usage=usage)
+                    events.append(_event(head, index, {}, finish=chunk.finish_reason, usage=usage))
+                yield events
         last = {**head, "choices": [], **speculation_of(replies)}
         if usage:
-            yield {**last, "usage": usage_of(replies)}
+            yield [{**last, "usage": usage_of(replies)}]
 
 
 def _deltas(chunk: Chunk, begun: set[int]) -> list[dict[str, Any]]:

@@ -107,26 +107,28 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
 
 async def completion_events(
     body: CompletionBody, service: Service, model: str
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the chunks of all replies as they are committed; a chunk is a round."""
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yield the events of each chunk of all replies as it is committed; a chunk is a round."""
     head, options = _head(model), body.stream_options
     async with _begun(body, service) as replies, aclosing(merged(replies)) as chunks:
         told = [_Told(body) for _ in replies]
+        begun = set[int]()
         async for index, chunk in chunks:
-            reply = replies[index]
-            if chunk is None:
-                if given := _given(body, index, reply):
-                    likely = told[index].logprobs(_given_entries(reply))
-                    yield {**head, "choices": [_choice(index, given, likely, None)]}
-            elif body.max_tokens:
+            reply, events = replies[index], list[dict[str, Any]]()
+            if index not in begun and (given := _given(body, index, reply)):
+                likely = told[index].logprobs(_given_entries(reply))
+                events.append({**head, "choices": [_choice(index, given, likely, None)]})
+            begun.add(index)
+            if body.max_tokens:
                 likely = told[index].logprobs(reply.entries.take())
                 choice = _choice(index, chunk.text, likely, chunk.finish_reason)
-                yield {**head, "choices": [choice], "specstream": round_of(chunk)}
+                events.append({**head, "choices": [choice], "specstream": round_of(chunk)})
             elif chunk.finish_reason:
-                yield {**head, "choices": [_choice(index, "", None, "length")]}
+                events.append({**head, "choices": [_choice(index, "", None, "length")]})
+            yield events
         last = {**head, "choices": [], **speculation_of(replies)}
         if options is not None and options.include_usage:
-            yield {**last, "usage": usage_of(replies, body.n, written=body.max_tokens > 0)}
+            yield [{**last, "usage": usage_of(replies, body.n, written=body.max_tokens > 0)}]
 
 
 def _given(body: CompletionBody, index: int, reply: ApiReply) -> str:

@@ -82,10 +82,11 @@ class ApiReply:
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks, counted; to be closed by whoever leaves early."""
-        began = last = anyio.current_time()
+        clock = asyncio.get_running_loop().time
+        began = last = clock()
         first = True
         async for chunk in self.generation:
-            now = anyio.current_time()
+            now = clock()
             self.counters.count_chunk(chunk, now - began, None if first else now - last)
             first, last = False, now
             if chunk.drafted:
@@ -167,25 +168,19 @@ def speculation_of(replies: list[ApiReply]) -> dict[str, Any]:
     }
 
 
-async def merged(
-    replies: list[ApiReply],
-) -> AsyncGenerator[tuple[int, Chunk | None], None]:
-    """The chunks of all replies as they come; None before the first of each: its prompt is known."""
+async def merged(replies: list[ApiReply]) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """The chunks of all replies as they come, each with its reply's number."""
     if len(replies) == 1:
-        first = True
         async with aclosing(replies[0].chunks()) as chunks:
             async for chunk in chunks:
-                if first:
-                    yield 0, None
-                    first = False
                 yield 0, chunk
         return
-    came = asyncio.Queue[tuple[int, Chunk | None] | Exception | None](1)  # None: one has ended
+    came = asyncio.Queue[tuple[int, Chunk] | Exception | None](1)  # None: one has ended
 
     async def read(index: int) -> None:
         try:
-            async with aclosing(merged([replies[index]])) as chunks:
-                async for _, chunk in chunks:
+            async with aclosing(replies[index].chunks()) as chunks:
+                async for chunk in chunks:
                     await came.put((index, chunk))
         except Exception as error:
             await came.put(error)

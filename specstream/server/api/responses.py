@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -205,66 +205,92 @@ async def response_whole(body: ResponsesBody, service: Service, model: str) -> d
     """Write a response and return it whole."""
     last: dict[str, Any] = {}
     async with aclosing(response_events(body, service, model)) as events:
-        async for event in events:
-            last = event
+        async for together in events:
+            last = together[-1] if together else last
     whole: dict[str, Any] = last["response"]
     return whole
 
 
 async def response_events(
     body: ResponsesBody, service: Service, model: str
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events of a response: its text as it is committed, then its calls."""
-    numbers, shell = itertools.count(), _shell(body, model)
-
-    def event(type: str, **fields: Any) -> dict[str, Any]:
-        return {"type": f"response.{type}", "sequence_number": next(numbers), **fields}
-
-    ask = _ask(body, service)
+) -> AsyncGenerator[list[dict[str, Any]], None]:
+    """Yield the events of a response, those of a chunk together: its text, then its calls."""
+    written = _Written(_shell(body, model))
     async with (
-        ApiReply.begin(service, ask) as reply,
+        ApiReply.begin(service, _ask(body, service)) as reply,
         aclosing(reply.chunks()) as chunks,
     ):
-        output = list[dict[str, Any]]()
-        place: dict[str, Any] = {"item_id": new_id("msg"), "output_index": 0}
-        begun, untold = False, list[Entry]()  # a token without text of its own waits for the next
         async for chunk in chunks:
-            if not begun:
-                begun = True
-                yield event("created", response=shell)
-                yield event("in_progress", response=shell)
-            untold += reply.entries.take()
-            if chunk.text:
-                if not output:
-                    item = _text_item(place["item_id"], [], "in_progress")
-                    output.append(item)
-                    yield event("output_item.added", output_index=0, item=item)
-                    yield event("content_part.added", **place, content_index=0, part=_part("", []))
-                told = {"content_index": 0, "delta": chunk.text, "logprobs": _likely(untold)}
-                yield event("output_text.delta", **place, **told)
-                untold.clear()
-        if output:
-            if untold:
-                told = {"content_index": 0, "delta": "", "logprobs": _likely(untold)}
-                yield event("output_text.delta", **place, **told)
-            text, likely = reply.generation.text, _likely(reply.entries.told)
-            cut = reply.generation.report.finish_reason in _CUT
-            status = "incomplete" if cut and not reply.generation.tool_calls else "completed"
-            output[0] = _text_item(place["item_id"], [_part(text, likely)], status)
-            told = {"content_index": 0, "text": text, "logprobs": likely}
-            yield event("output_text.done", **place, **told)
-            part = _part(text, likely)
-            yield event("content_part.done", **place, content_index=0, part=part)
-            yield event("output_item.done", output_index=0, item=output[0])
+            yield [*written.chunk(chunk.text, reply.entries.take())]
+        yield [*written.text_done(reply), *written.calls(reply), written.ended(reply)]
+
+
+class _Written:
+    """The events of a response, numbered, and its output so far."""
+
+    def __init__(self, shell: dict[str, Any]) -> None:
+        self._shell, self._numbers = shell, itertools.count()
+        self._output = list[dict[str, Any]]()
+        self._place: dict[str, Any] = {"item_id": new_id("msg"), "output_index": 0}
+        self._begun = False
+        self._untold = list[Entry]()  # a token without text of its own waits for the next
+
+    def _event(self, type: str, **fields: Any) -> dict[str, Any]:
+        return {"type": f"response.{type}", "sequence_number": next(self._numbers), **fields}
+
+    def chunk(self, text: str, entries: list[Entry]) -> Iterator[dict[str, Any]]:
+        """What a chunk adds."""
+        if not self._begun:
+            self._begun = True
+            yield self._event("created", response=self._shell)
+            yield self._event("in_progress", response=self._shell)
+        self._untold += entries
+        if not text:
+            return
+        if not self._output:
+            item = _text_item(self._place["item_id"], [], "in_progress")
+            self._output.append(item)
+            yield self._event("output_item.added", output_index=0, item=item)
+            part = _part("", [])
+            yield self._event("content_part.added", **self._place, content_index=0, part=part)
+        yield self._delta(text)
+
+    def _delta(self, text: str) -> dict[str, Any]:
+        told = {"content_index": 0, "delta": text, "logprobs": _likely(self._untold)}
+        self._untold.clear()
+        return self._event("output_text.delta", **self._place, **told)
+
+    def text_done(self, reply: ApiReply) -> Iterator[dict[str, Any]]:
+        """The end of the text, if there was any."""
+        if not self._output:
+            return
+        if self._untold:
+            yield self._delta("")
+        text, likely = reply.generation.text, _likely(reply.entries.told)
+        cut = reply.generation.report.finish_reason in _CUT
+        status = "incomplete" if cut and not reply.generation.tool_calls else "completed"
+        item = _text_item(self._place["item_id"], [_part(text, likely)], status)
+        self._output[0] = item
+        told = {"content_index": 0, "text": text, "logprobs": likely}
+        yield self._event("output_text.done", **self._place, **told)
+        part = _part(text, likely)
+        yield self._event("content_part.done", **self._place, content_index=0, part=part)
+        yield self._event("output_item.done", output_index=0, item=item)
+
+    def calls(self, reply: ApiReply) -> Iterator[dict[str, Any]]:
+        """The calls of the reply."""
         for call in reply.generation.tool_calls:
-            item, index = _call_item(call), len(output)
-            output.append(item)
+            item, index = _call_item(call), len(self._output)
+            self._output.append(item)
             where = {"item_id": item["id"], "output_index": index}
             empty = {**item, "arguments": "", "status": "in_progress"}
-            yield event("output_item.added", output_index=index, item=empty)
-            yield event("function_call_arguments.delta", **where, delta=call.arguments)
+            yield self._event("output_item.added", output_index=index, item=empty)
+            yield self._event("function_call_arguments.delta", **where, delta=call.arguments)
             done = {"arguments": call.arguments, "name": call.name}
-            yield event("function_call_arguments.done", **where, **done)
-            yield event("output_item.done", output_index=index, item=item)
-        ended = _ended(shell, reply, output)
-        yield event(ended["status"], response=ended)
+            yield self._event("function_call_arguments.done", **where, **done)
+            yield self._event("output_item.done", output_index=index, item=item)
+
+    def ended(self, reply: ApiReply) -> dict[str, Any]:
+        """The last event."""
+        ended = _ended(self._shell, reply, self._output)
+        return self._event(ended["status"], response=ended)

@@ -234,10 +234,9 @@ def api_routes(
     ]
 
 
-async def _transcript_events(text: str) -> AsyncGenerator[dict[str, Any], None]:
-    if text:
-        yield {"type": "transcript.text.delta", "delta": text}
-    yield {"type": "transcript.text.done", "text": text}
+async def _transcript_events(text: str) -> AsyncGenerator[list[dict[str, Any]], None]:
+    delta = [{"type": "transcript.text.delta", "delta": text}] if text else []
+    yield [*delta, {"type": "transcript.text.done", "text": text}]
 
 
 async def _whole(request: Request, work: Callable[[], Awaitable[dict[str, Any]]]) -> Response:

@@ -322,18 +322,17 @@ async def _served(response: Events) -> list[dict[str, Any]]:
 
 @pytest.mark.virtual_time
 async def test_silence_is_filled_with_comments() -> None:
-    async def slow() -> AsyncGenerator[dict[str, Any], None]:
+    async def slow() -> AsyncGenerator[list[dict[str, Any]], None]:
         await anyio.sleep(12)
-        yield {"a": 1}
+        yield [{"a": 1}, {"b": 2}]
 
     sent = await _served(Events(slow()))
     assert sent[0]["status"] == 200
     assert [part["body"] for part in sent[1:]] == [
         b": ping\n\n",
         b": ping\n\n",
-        b'data: {"a":1}\n\n',
+        b'data: {"a":1}\n\ndata: {"b":2}\n\n',
         b"data: [DONE]\n\n",
-        b"",
     ]
 
 
@@ -341,10 +340,10 @@ async def test_silence_is_filled_with_comments() -> None:
 async def test_a_client_that_takes_nothing_is_dropped() -> None:
     ended = anyio.Event()
 
-    async def events() -> AsyncGenerator[dict[str, Any], None]:
+    async def events() -> AsyncGenerator[list[dict[str, Any]], None]:
         try:
             while True:
-                yield {"a": 1}
+                yield [{"a": 1}]
         finally:
             ended.set()
 
@@ -359,3 +358,51 @@ async def test_a_client_that_takes_nothing_is_dropped() -> None:
     began = anyio.current_time()
     await Events(events())({"type": "http"}, receive, send)
     assert ended.is_set() and anyio.current_time() - began == pytest.approx(20)
+
+
+@pytest.mark.virtual_time
+async def test_a_client_that_takes_not_even_a_comment_is_dropped() -> None:
+    ended = anyio.Event()
+
+    async def silent() -> AsyncGenerator[list[dict[str, Any]], None]:
+        try:
+            await anyio.sleep_forever()
+            yield []
+        finally:
+            ended.set()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await anyio.sleep_forever()
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    began = anyio.current_time()
+    await Events(silent())({"type": "http"}, receive, send)
+    assert ended.is_set() and anyio.current_time() - began == pytest.approx(25)
+
+
+@pytest.mark.virtual_time
+async def test_parts_wait_for_a_comment_that_is_on_its_way() -> None:
+    async def slow() -> AsyncGenerator[list[dict[str, Any]], None]:
+        await anyio.sleep(6)
+        yield [{"a": 1}]
+
+    sent, busy = list[bytes](), False
+
+    async def send(message: Any) -> None:
+        nonlocal busy
+        assert not busy, "two parts at once"
+        busy = True
+        await anyio.sleep(3)
+        busy = False
+        sent.append(message.get("body", b""))
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    await Events(slow())({"type": "http"}, receive, send)
+    assert sent == [b"", b": ping\n\n", b'data: {"a":1}\n\n', b"data: [DONE]\n\n"]
