@@ -44,8 +44,8 @@ async def test_both_ways_are_asked_as_often_and_in_turn() -> None:
     assert {name: len(way.tokens) for name, way in ways.items()} == {"python": 6, "http": 6}
     assert ways["python"].tokens == ways["http"].tokens
     assert all(way.first_s[i] <= way.whole_s[i] for way in ways.values() for i in range(6))
-    assert [messages[0]["content"] for messages, _ in engine.requests[-6:]] == list("aabbcc")
-    assert {params.max_tokens for _, params in engine.requests} == {9}
+    asked = [(messages[0]["content"], params.max_tokens) for messages, params in engine.requests]
+    assert asked[-9:] == [(text, most) for text in "abc" for most in (1, 9, 9)]
 
 
 def test_a_rate_is_over_all_replies() -> None:

@@ -328,6 +328,7 @@ def babble() -> bytes:
     return pcm
 
 
+@lru_cache(maxsize=16)
 def at_rate(pcm: bytes, rate: int) -> bytes:
     """Convert sound of 16 kHz to another sample rate."""
     if rate == RATE:
