@@ -27,6 +27,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PING = b": ping\n\n"
 _SILENT_S = 5.0  # after so much silence a comment is sent: some clients give up after ten
 _PATIENCE_S = 20.0  # a client that takes nothing for so long is dropped
+_BURST_S = 1e-3  # parts that follow so soon were ready together
 _READ = 128 << 20  # bytes of a body that is too long
 BODY_S = 30.0
 """Seconds for a whole body to arrive."""
@@ -183,6 +184,10 @@ class _Body:
         self.begun = False
 
     async def send(self, part: bytes, *, last: bool = False) -> None:
+        if self.begun and self._now() - self._since < _BURST_S:
+            await asyncio.sleep(
+                0
+            )  # else parts that are there already would keep the loop to themselves
         async with self._lock:
             self._since, self._under_way = self._now(), True
             if not self.begun:

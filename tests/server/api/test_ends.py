@@ -406,3 +406,23 @@ async def test_parts_wait_for_a_comment_that_is_on_its_way() -> None:
 
     await Events(slow())({"type": "http"}, receive, send)
     assert sent == [b"", b": ping\n\n", b'data: {"a":1}\n\n', b"data: [DONE]\n\n"]
+
+
+async def test_parts_that_are_there_already_leave_others_their_turns() -> None:
+    turns, busy = 0, True
+
+    async def other() -> None:
+        nonlocal turns
+        while busy:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def events() -> AsyncGenerator[list[dict[str, Any]], None]:
+        for number in range(200):
+            yield [{"a": number}]
+
+    beside = asyncio.create_task(other())
+    sent = await _served(Events(events()))
+    busy = False
+    await beside
+    assert len(sent) == 202 and turns > 100
