@@ -85,13 +85,14 @@ async def while_connected(request: Request, work: Callable[[], Awaitable[T]]) ->
             group.start_soon(run)
             group.start_soon(watch)
     except BaseExceptionGroup as errors:
-        raise _only(errors) from None
+        raise _first(errors) from None
     return found[0] if found else None
 
 
-def _only(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of a group that is told: where replies fail at once, they do for one reason."""
     error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
@@ -137,7 +138,7 @@ class Streamed(Response):
                 error = await self._answer(body)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            if not isinstance(broke := _only(errors), TimeoutError):
+            if not isinstance(broke := _first(errors), TimeoutError):
                 raise broke from None
             _log.info("a client that takes nothing of its answer is dropped")
         if error is not None:

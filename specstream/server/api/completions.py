@@ -79,7 +79,7 @@ async def _begun(body: CompletionBody, service: Service) -> AsyncGenerator[list[
     async with AsyncExitStack() as stack:
         replies = list[ApiReply]()
         for prompt in body.prompt:
-            ask = ReplyRequest(prompt, params, speculate=body.speculate)
+            ask = ReplyRequest(prompt, params, speculate=body.speculate, prompt="prompt")
             replies += await stack.enter_async_context(ApiReply.begin_all(service, ask, body.n))
         for reply in replies:
             reply.entries.tells_end = True

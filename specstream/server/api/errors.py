@@ -54,12 +54,12 @@ class ApiError(Exception):
         self.param, self.code, self._retry_s = param, code, retry_s
 
     @classmethod
-    def of(cls, error: SpecstreamError) -> ApiError:
-        """Translate an error of ours."""
+    def of(cls, error: SpecstreamError, prompt: str = "messages") -> ApiError:
+        """Translate an error of ours; ``prompt`` is the field that has the prompt."""
         told = str(error)
         match error:
             case PromptTooLong():
-                return cls(400, told, code="context_length_exceeded", param="messages")
+                return cls(400, told, code="context_length_exceeded", param=prompt)
             case SamplingError():
                 name = told.partition(" ")[0]
                 return cls(400, told, code=error.code, param=name if name in _PARAMS else None)

@@ -11,8 +11,10 @@ from typing import Any, cast
 import anyio
 
 from specstream.engine.protocol import TextEngine, TextGeneration
+from specstream.errors import PromptTooLong
 from specstream.metrics import Report
 from specstream.params import SamplingParams
+from specstream.server.api.errors import ApiError
 from specstream.server.api.logprobs import ReplyEntries
 from specstream.server.counters import Counters
 from specstream.server.sessions.request import Service
@@ -31,6 +33,7 @@ class ReplyRequest:
     reference: str = ""
     speculate: bool | int = True
     variables: Mapping[str, Any] | None = None
+    prompt: str = "messages"  # the field that it came in, for refusals
 
     def again(self, number: int) -> ReplyRequest:
         """The same for one of several replies: a seed is counted on, else all would be equal."""
@@ -45,7 +48,7 @@ class ApiReply:
 
     generation: TextGeneration
     counters: Counters
-    predicted: bool
+    ask: ReplyRequest
     stood: int = 0  # tokens of the prediction that were accepted
     fell: int = 0  # and that were not
     # Drafted and accepted tokens of each round.
@@ -66,7 +69,7 @@ class ApiReply:
             tools=ask.tools,
         ) as generation:
             try:
-                yield cls(generation, service.counters, bool(ask.reference))
+                yield cls(generation, service.counters, ask)
             finally:
                 service.caller.account.spend(generation.report.completion_tokens)
 
@@ -81,21 +84,30 @@ class ApiReply:
             yield [await stack.enter_async_context(cls.begin(service, one)) for one in asks]
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks, counted; to be closed by whoever leaves early."""
+        """Yield the chunks, counted; to be closed by whoever leaves early.
+
+        Raises:
+            ApiError: the prompt is too long for the model.
+        """
         clock = asyncio.get_running_loop().time
-        began = last = clock()
-        first = True
-        async for chunk in self.generation:
-            now = clock()
-            self.counters.count_chunk(chunk, now - began, None if first else now - last)
-            first, last = False, now
-            if chunk.drafted:
-                self.steps.append((chunk.drafted, chunk.accepted))
-            if self.predicted and chunk.proposer == "suffix":
-                self.stood += chunk.accepted
-                self.fell += chunk.drafted - chunk.accepted
-            self.entries.add(chunk)
-            yield chunk
+        began, last = clock(), None
+        try:
+            async for chunk in self.generation:
+                now = clock()
+                self.counters.count_chunk(chunk, now - began, None if last is None else now - last)
+                last = now
+                self._count(chunk)
+                yield chunk
+        except PromptTooLong as error:
+            raise ApiError.of(error, self.ask.prompt) from None
+
+    def _count(self, chunk: Chunk) -> None:
+        if chunk.drafted:
+            self.steps.append((chunk.drafted, chunk.accepted))
+        if self.ask.reference and chunk.proposer == "suffix":
+            self.stood += chunk.accepted
+            self.fell += chunk.drafted - chunk.accepted
+        self.entries.add(chunk)
 
     @property
     def finish(self) -> str | None:

@@ -73,6 +73,7 @@ def _ask(body: ResponsesBody, service: Service) -> ReplyRequest:
         "",
         body.speculate,
         body.chat_template_kwargs,
+        "input",
     )
 
 

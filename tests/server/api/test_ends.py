@@ -135,6 +135,27 @@ async def test_an_error_before_the_first_chunk_is_a_status(
     assert (found, json.loads(body)["error"]["code"]) == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (path, {param: value, **more}, param)
+        for path, param, value, least in [
+            (CHAT, "messages", [{"role": "user", "content": "hi"}], {"n": 2}),
+            ("/v1/completions", "prompt", "hi", {"n": 2}),
+            ("/v1/responses", "input", "hi", {}),
+        ]
+        for more in ({"stream": False}, {"stream": True}, least)
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_told_by_its_fields_name(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    stand = Stand(_Failing(PromptTooLong("too long"), after=0))
+    async with stand.running():
+        status, told = await answered(stand.port, path, json.dumps(body).encode())
+    assert (status, json.loads(told)["error"]["param"]) == (400, param)
+
+
 async def test_an_error_in_mid_stream_is_an_event_and_no_clean_end() -> None:
     stand = Stand(_Failing(EngineFailed("broken"), after=2))
     async with stand.running():

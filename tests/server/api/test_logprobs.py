@@ -71,7 +71,7 @@ async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
             ({"prompt": [10**9]}, None),
             ({"prompt": [1, "x"]}, "prompt"),
             ({"prompt": []}, "prompt"),
-            ({"prompt": ids * 4000}, "messages"),
+            ({"prompt": ids * 4000}, "prompt"),
         ]
         params = list[str | None]()
         for fields, _ in refused:
