@@ -246,6 +246,8 @@ class EngineConfig(StrictConfig):
     @field_validator("target", mode="before")
     @classmethod
     def _target_name(cls, target: object) -> str:
+        if isinstance(target, cls):
+            raise ValueError("name the argument of a config: Engine.load(config=…)")
         if not isinstance(target, str | Path) or not str(target):
             raise ValueError(
                 f"name one model, not {target!r:.80}; leave it out for the bundled one"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specstream import Engine, SamplingParams
+from specstream import Engine, EngineConfig, SamplingParams
 from specstream.commands.main import main
 from specstream.engine.generation import Generation
 from specstream.errors import (
@@ -208,6 +208,11 @@ def test_a_model_s_name_is_for_load(given: object) -> None:
 def test_a_target_is_one_name(given: object) -> None:
     with pytest.raises(ConfigError, match="target: name one model"):
         Engine.load(given)  # type: ignore[arg-type]
+
+
+def test_a_config_in_a_target_s_place_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigError, match=r"Engine\.load\(config=…\)"):
+        Engine.load(EngineConfig())  # type: ignore[arg-type]
 
 
 def test_one_draft_or_several_are_named() -> None:
