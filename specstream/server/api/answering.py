@@ -27,7 +27,6 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PING = b": ping\n\n"
 _SILENT_S = 5.0  # after so much silence a comment is sent: some clients give up after ten
 _PATIENCE_S = 20.0  # a client that takes nothing for so long is dropped
-_BURST_S = 1e-3  # parts that follow so soon were ready together
 _READ = 128 << 20  # bytes of a body that is too long
 BODY_S = 30.0
 """Seconds for a whole body to arrive."""
@@ -90,10 +89,12 @@ async def while_connected(request: Request, work: Callable[[], Awaitable[T]]) ->
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that is told: where replies fail at once, they do for one reason."""
+    """The error of a group that is told; where several replies fail, they do for one reason."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error, *others = error.exceptions
+        for other in others:
+            _log.warning("something else failed at the same time: %r", other)
     return error
 
 
@@ -125,7 +126,7 @@ class Streamed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        body, error = _Body(send, self.headers["content-type"]), None
+        body = _Body(send, self.headers["content-type"])
 
         async def watch() -> None:
             await _gone(receive)
@@ -136,16 +137,18 @@ class Streamed(Response):
                 group.start_soon(watch)
                 group.start_soon(body.guard, self._silence)
                 error = await self._answer(body)
+                if error is not None and not group.cancel_scope.cancel_called:
+                    await body.send_instead(error.response(), scope, receive)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            if not isinstance(broke := _first(errors), TimeoutError):
-                raise broke from None
-            _log.info("a client that takes nothing of its answer is dropped")
-        if error is not None:
-            await error.response()(scope, receive, send)
+            late, others = errors.split(TimeoutError)
+            if late is not None:
+                _log.info("a client that takes nothing of its answer is dropped")
+            if others is not None:
+                raise _first(others) from None
 
     async def _answer(self, body: _Body) -> ApiError | None:
-        """Send all parts; returns an error before the first one, for a status of its own."""
+        """Send all parts; returns an error before anything was sent, for a status of its own."""
         async with aclosing(self._results()) as results:
             async for part in results:
                 if isinstance(part, ApiError):
@@ -179,42 +182,51 @@ class _Body:
     def __init__(self, send: Send, kind: str) -> None:
         self._send, self._kind = send, kind
         self._lock = asyncio.Lock()
-        self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the last part was begun, or had been sent
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()  # when the last part was begun, or had been sent
         self._under_way = False
+        self._others_ran = True  # whether the loop has gone round since the last part
         self.begun = False
 
     async def send(self, part: bytes, *, last: bool = False) -> None:
-        if self.begun and self._now() - self._since < _BURST_S:
-            await asyncio.sleep(
-                0
-            )  # else parts that are there already would keep the loop to themselves
+        """Send a part; the first one sends the headers, too."""
+        if not self._others_ran:  # parts that are there already would keep the loop to themselves
+            await asyncio.sleep(0)
         async with self._lock:
-            self._since, self._under_way = self._now(), True
+            self._since, self._under_way = self._loop.time(), True
             if not self.begun:
                 self.begun = True
                 await self._begin()
             await self._send({"type": "http.response.body", "body": part, "more_body": not last})
-            self._since, self._under_way = self._now(), False
+            self._since, self._under_way = self._loop.time(), False
+        self._others_ran = False
+        self._loop.call_soon(self._gone_round)
+
+    def _gone_round(self) -> None:
+        self._others_ran = True
+
+    async def send_instead(self, response: Response, scope: Scope, receive: Receive) -> None:
+        """Send a whole answer in the place of a body that hasn't begun."""
+        self._since, self._under_way = self._loop.time(), True
+        await response(scope, receive, self._send)
 
     async def guard(self, silence: bytes | None) -> None:
-        """Send ``silence`` when nothing else is sent.
+        """Send ``silence`` when nothing else is sent; without it the headers only.
 
         Raises:
             TimeoutError: the client takes nothing; else it would hold its place for ever.
         """
         while True:
-            passed = self._now() - self._since
+            passed = self._loop.time() - self._since
             if self._under_way and passed >= _PATIENCE_S:
                 raise TimeoutError
             if not self._under_way and passed >= _SILENT_S:
-                if silence is not None:
+                if silence is not None or not self.begun:
                     with anyio.fail_after(_PATIENCE_S):
-                        await self.send(silence)
+                        await self.send(silence or b"")
                 passed = 0.0
-            await anyio.sleep(
-                min((_PATIENCE_S if self._under_way else _SILENT_S) - passed, _SILENT_S)
-            )
+            limit = _PATIENCE_S if self._under_way else _SILENT_S
+            await anyio.sleep(min(limit - passed, _SILENT_S))
 
     async def _begin(self) -> None:
         headers = [

@@ -215,7 +215,10 @@ async def response_whole(body: ResponsesBody, service: Service, model: str) -> d
 async def response_events(
     body: ResponsesBody, service: Service, model: str
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yield the events of a response, those of a chunk together: its text, then its calls."""
+    """Yield the events of a response, those of a chunk together: its text, then its calls.
+
+    Those of its end come one by one: each may repeat the whole text with all log probabilities.
+    """
     written = _Written(_shell(body, model))
     async with (
         ApiReply.begin(service, _ask(body, service)) as reply,
@@ -223,7 +226,8 @@ async def response_events(
     ):
         async for chunk in chunks:
             yield [*written.chunk(chunk.text, reply.entries.take())]
-        yield [*written.text_done(reply), *written.calls(reply), written.ended(reply)]
+        for event in (*written.text_done(reply), *written.calls(reply), written.ended(reply)):
+            yield [event]
 
 
 class _Written:
