@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -44,8 +46,7 @@ class EngineHost:
             ConfigError: it was started before.
         """
         loop = asyncio.get_running_loop()
-        # torch takes seconds to import: not on the event loop.
-        module = await asyncio.to_thread(importlib.import_module, "specstream.engine.core.worker")
+        module = await asyncio.to_thread(_imported)  # takes seconds
         if self.worker is not None:
             raise ConfigError("this engine was entered before; make a new one")
         bridge = self._bridge = ThreadBridge(loop)
@@ -68,7 +69,8 @@ class EngineHost:
         )
         worker.start()
         try:
-            await ready
+            with _seldom_collected():
+                await ready
         except BaseException:
             await self.stop()
             raise
@@ -156,3 +158,36 @@ class EngineHost:
         """Have the thread run ``call`` between two steps; nothing before `start`. Returns at once."""
         if self.worker is not None:
             self.worker.post(call)
+
+
+def _imported() -> Any:
+    """Import what the engine's thread needs and return its module.
+
+    Torch and transformers make a million objects that stay; the collector, which looks at them all each
+    time that they have grown by a quarter, would take a tenth of the time.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("specstream.engine.build")
+        return importlib.import_module("specstream.engine.core.worker")
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Leave what exists out of collections meanwhile: loading makes enough objects for several.
+
+    What loading leaves behind is collected as ever. A process that has frozen its objects for its own
+    ends keeps them so.
+    """
+    ours = gc.get_freeze_count() == 0
+    if ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()
