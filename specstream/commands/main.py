@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -281,6 +282,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         _let_go_of_stdout()
+        if argv is None:  # the interpreter's last collection takes up to a second, for what ends anyway
+            gc.freeze()
 
 
 def _run(argv: Sequence[str] | None) -> int:
