@@ -84,14 +84,17 @@ def stand(text: str = WORDS) -> Stand:
     return Stand(ScriptedEngine([text]), clock=FreeClock())
 
 
+LONG = (pytest.mark.nightly, pytest.mark.timeout(1800))
+
+
 @pytest.mark.parametrize(
     ("modality", "words", "step"),
     [
         ("text", 60, 5),
         ("audio", 30, 11),
         pytest.param("text", 490, 31, marks=pytest.mark.slow),
-        pytest.param("text", 490, 1, marks=pytest.mark.nightly),
-        pytest.param("audio", 60, 2, marks=pytest.mark.nightly),
+        pytest.param("text", 490, 1, marks=LONG),
+        pytest.param("audio", 60, 2, marks=LONG),
     ],
 )
 async def test_wherever_the_socket_dies_every_event_comes_once(
