@@ -282,9 +282,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         _let_go_of_stdout()
-        if (
-            argv is None
-        ):  # the interpreter's last collection takes up to a second, for what ends anyway
+        # The interpreter's last collection takes up to a second, for what ends anyway.
+        if argv is None:
             gc.freeze()
 
 
