@@ -22,6 +22,12 @@ async def stays() -> dict[str, Any]:
     raise AssertionError
 
 
+async def takes_nothing(message: Any) -> None:
+    """A host whose client reads the headers only."""
+    if message["type"] == "http.response.body":
+        await anyio.sleep_forever()
+
+
 async def served(response: Streamed) -> list[dict[str, Any]]:
     """What a response sends; its client stays."""
     sent = list[dict[str, Any]]()
@@ -50,43 +56,23 @@ async def test_silence_is_filled_with_comments() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_client_that_takes_nothing_is_dropped() -> None:
+@pytest.mark.parametrize(("silent", "seconds"), [(False, 20), (True, 25)])
+async def test_a_client_that_takes_nothing_is_dropped(silent: bool, seconds: float) -> None:
+    """Not even a comment, which is sent after five silent seconds."""
     ended = anyio.Event()
 
     async def events() -> AsyncGenerator[list[dict[str, Any]], None]:
         try:
+            if silent:
+                await anyio.sleep_forever()
             while True:
                 yield [{"a": 1}]
         finally:
             ended.set()
 
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await anyio.sleep_forever()
-
     began = anyio.current_time()
-    await Events(events())(HTTP, stays, send)
-    assert ended.is_set() and anyio.current_time() - began == pytest.approx(20)
-
-
-@pytest.mark.virtual_time
-async def test_a_client_that_takes_not_even_a_comment_is_dropped() -> None:
-    ended = anyio.Event()
-
-    async def silent() -> AsyncGenerator[list[dict[str, Any]], None]:
-        try:
-            await anyio.sleep_forever()
-            yield []
-        finally:
-            ended.set()
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await anyio.sleep_forever()
-
-    began = anyio.current_time()
-    await Events(silent())(HTTP, stays, send)
-    assert ended.is_set() and anyio.current_time() - began == pytest.approx(25)
+    await Events(events())(HTTP, stays, takes_nothing)
+    assert ended.is_set() and anyio.current_time() - began == pytest.approx(seconds)
 
 
 @pytest.mark.virtual_time
@@ -154,12 +140,8 @@ async def test_a_cleanup_that_fails_where_the_client_takes_nothing_is_raised(
         finally:
             raise EngineFailed("broken at its end")
 
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await anyio.sleep_forever()
-
     with caplog.at_level(logging.INFO), pytest.raises(EngineFailed):
-        await Events(events())(HTTP, stays, send)
+        await Events(events())(HTTP, stays, takes_nothing)
     assert "takes nothing of its answer" in caplog.text
 
 

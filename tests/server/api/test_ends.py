@@ -256,6 +256,18 @@ async def test_a_body_that_never_ends_is_given_up(
         writer.close()
 
 
+async def test_the_long_events_at_a_response_s_end_are_sent_one_by_one() -> None:
+    """Each may repeat the whole text, and patience counts for what is sent at once."""
+    stand = Stand(ScriptedEngine(["fine."]))
+    async with stand.running():
+        asked = json.dumps({"input": "hi", "stream": True}).encode()
+        _, body = await answered(stand.port, "/v1/responses", asked)
+    sent = [part for part in body.split("\r\n") if part.startswith("event: ")]
+    assert sent[-1].startswith("event: response.completed")
+    assert [part.count("event: ") for part in sent[-4:]] == [1, 1, 1, 1]
+    assert sent[0].count("event: ") > 1, "those of a chunk are sent together"
+
+
 async def test_values_that_openai_takes_are_taken() -> None:
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running():
