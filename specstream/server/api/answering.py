@@ -107,7 +107,7 @@ class Streamed(Response):
     Args:
         parts: The body.
         kind: Its content type.
-        silence: Sent when nothing came for five seconds; None: nothing.
+        silence: Sent when nothing came for five seconds; None: the headers only, once.
         failed: Makes the part that tells of an error; None: the connection is dropped.
         tail: The last part of a body that ended well.
     """
