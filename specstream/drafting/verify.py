@@ -1,8 +1,8 @@
 """The verifier: how many proposed tokens are accepted, and which token follows them. Pure functions.
 
 Whatever is proposed, the emitted tokens have the distribution of sampling from the target one token at a
-time. That rests on `specstream.drafting.rules` and `specstream.drafting.rules`, and on
-proposers that return true `Proposal.probs`. There are three kinds of requests:
+time. That rests on `specstream.drafting.rules`, and on proposers that return true `Proposal.probs`.
+There are three kinds of requests:
 
 - Greedy: proposed tokens are accepted while they agree with the target's likeliest token at each row.
 - Exact match (`Case.key`): proposed tokens are accepted while they agree with the target's own draws by

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specstream.checks import first_line
 from specstream.config import EngineConfig, Scheme
 from specstream.drafting.calibration import MeasuredTimes, identity_of
+from specstream.drafting.candidate import EngineParts, Rehearsed
 from specstream.drafting.proposal import Proposer
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import EngineParts, Rehearsed
 from specstream.drafting.proposers.off import OffProposer
 from specstream.engine.core.prompt import check_template
 from specstream.engine.core.scheduler import choose_places

@@ -14,9 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specstream.bench.exactness.harness import AT_ONCE, Row, exact_joint
 from specstream.config import EngineConfig
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.core import request as sequence
 from specstream.engine.core.proposing import Proposing, TargetPass
 from specstream.engine.core.request import Delivery, Request

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from specstream.config import EngineConfig
-from specstream.drafting.proposers.candidate import EngineParts
+from specstream.drafting.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.heads.base import read_head_config
 from specstream.model.heads.eagle import EagleHead

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.optional import States
 from specstream.drafting.proposal import SpecRequest
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError

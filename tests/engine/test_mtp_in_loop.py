@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from specstream.config import EngineConfig
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.build import build_engine
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.enumeration import GTest
+from specstream.drafting.chain import Drafting, proposals
 from specstream.drafting.proposal import Proposal, Proposer, SpecRequest, Verdict
-from specstream.drafting.proposers.drafting import Drafting, proposals
 from specstream.drafting.rules import Acceptance, block_rule, ratio_rule
 from specstream.drafting.verify import Case
 from specstream.engine.core import request as sequence

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from specstream.bench.load.concurrency import mix_domains
 from specstream.bench.prompts import read_prompts
 from specstream.config import DEFAULT_TARGET, parse_config
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.engine.build import end_ids
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore

@@ -22,10 +22,10 @@ import torch
 
 from specstream.bench.exactness.enumeration import GTest, g_test
 from specstream.bench.exactness.harness import sample
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposal import Proposal, SpecRequest
 from specstream.drafting.proposers.auto import AutoProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.engine.core.lifecycle import PrefillBudget
 from tests.exactness.cells import LENGTH, PROMPT, Cell
 from tests.support.choosers import Dice, Steady, proposer_with

@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
+from specstream.drafting.candidate import Task, TaskProposal
 from specstream.drafting.proposers import block
-from specstream.drafting.proposers.candidate import Task, TaskProposal
-from specstream.drafting.proposers.rows import take_chain
+from specstream.drafting.rows import take_chain
 from tests.exactness.cells import Cell, run_cell
 from tests.support.blocks import block_proposer
 

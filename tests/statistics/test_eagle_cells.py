@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 import torch
 
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposal import Proposal, SpecRequest
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.eagle_drawn import DrawnTree
 from specstream.methods import EagleProposerConfig

@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-from specstream.drafting.proposers.candidate import EngineParts
-from specstream.drafting.proposers.drafting import Drafting
+from specstream.drafting.candidate import EngineParts
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.mtp import build
 from specstream.methods import MtpProposerConfig

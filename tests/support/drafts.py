@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.drafting import batched, checking, noise, verify
+from specstream.drafting import batched, chain, checking, noise, verify
 from specstream.drafting.proposal import Proposal, Verdict
-from specstream.drafting.proposers import drafting, eagle, eagle_drawn, eagle_growth
+from specstream.drafting.proposers import eagle, eagle_drawn, eagle_growth
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.research import medusa as medusa_tree
 from specstream.methods import DraftProposerConfig
@@ -118,6 +118,6 @@ def nan_after(model: ModelRunner, passes: int) -> Callable[..., ForwardOutput]:
 
 def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on reading a number is not free: as on a GPU. (A draft has ``_looks`` of its own.)"""
-    proposers = drafting, eagle, eagle_drawn, eagle_growth, medusa_tree
+    proposers = chain, eagle, eagle_drawn, eagle_growth, medusa_tree
     for module in (sampling, verify, batched, noise, checking, pipeline, *proposers):
         monkeypatch.setattr(module, "free_to_look", lambda rows: False)

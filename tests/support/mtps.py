@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from specstream.drafting.proposers.candidate import EngineParts
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.mtp import build
 from specstream.methods import MtpProposerConfig

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specstream.config import EngineConfig
+from specstream.drafting.candidate import CandidateProposer
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
 from specstream.drafting.proposal import Proposer
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import CandidateProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.suffix import SuffixProposer
 from specstream.engine.core.request import Delivery, Request

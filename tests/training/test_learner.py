@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specstream.config import LearningConfig, parse_config
-from specstream.drafting.proposers.candidate import EngineParts
+from specstream.drafting.candidate import EngineParts
 from specstream.errors import ConfigError, ModelUnsupported
 from specstream.model.forward import PLAIN, Extras, ForwardInput
 from specstream.model.runner import ModelRunner

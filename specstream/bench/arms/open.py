@@ -16,7 +16,7 @@ from specstream.bench.arms.base import METHOD_ARMS, PEERS, Arm, BenchThread
 from specstream.bench.arms.transformers_peers import GgufArm
 from specstream.bench.records import BenchRun, Emission
 from specstream.config import EngineConfig, parse_config
-from specstream.drafting.proposers.candidate import DraftWeights
+from specstream.drafting.candidate import DraftWeights
 from specstream.engine.build import build_engine
 from specstream.engine.core.request import Delivery, Request
 from specstream.engine.core.step import EngineCore

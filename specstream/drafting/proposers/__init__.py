@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 from specstream.methods import ProposerConfig
 
 if TYPE_CHECKING:
+    from specstream.drafting.candidate import EngineParts
     from specstream.drafting.proposal import Proposer
-    from specstream.drafting.proposers.candidate import EngineParts
 
 __all__ = ["KINDS", "build_proposer"]
 

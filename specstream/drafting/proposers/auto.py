@@ -12,6 +12,13 @@ import torch
 
 from specstream.checks import first_line
 from specstream.drafting.calibration import calibrate
+from specstream.drafting.candidate import (
+    CandidateProposer,
+    EngineParts,
+    Rehearsed,
+    Task,
+    TaskProposal,
+)
 from specstream.drafting.checking import Explanation
 from specstream.drafting.optional import StateReader, States, StepTimes
 from specstream.drafting.policy.costs import Costs
@@ -26,13 +33,6 @@ from specstream.drafting.policy.records import (
 )
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import (
-    CandidateProposer,
-    EngineParts,
-    Rehearsed,
-    Task,
-    TaskProposal,
-)
 from specstream.errors import ModelUnsupported
 from specstream.methods import (
     AutoProposerConfig,

@@ -8,10 +8,10 @@ from typing import cast
 import torch
 
 from specstream.drafting.calibration import CONTEXT
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, SpecRequest
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal
-from specstream.drafting.proposers.rows import RowProposer, StateRows, draft_ready, take_chain
+from specstream.drafting.rows import RowProposer, StateRows, draft_ready, take_chain
 from specstream.methods import BlockProposerConfig
 from specstream.model.heads.base import Context
 from specstream.model.heads.block import BlockHead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specstream.drafting.proposers.candidate import CandidateProposer, EngineParts
+from specstream.drafting.candidate import CandidateProposer, EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.foreign import ForeignDraftProposer
 from specstream.methods import DraftProposerConfig

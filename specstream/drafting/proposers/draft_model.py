@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specstream.drafting.noise import draws_of
-from specstream.drafting.policy.acceptance import stop_of
-from specstream.drafting.policy.records import Candidate, Offer
-from specstream.drafting.proposal import Capabilities, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
-from specstream.drafting.proposers.drafting import (
+from specstream.drafting.candidate import Task, TaskProposal, TaskProposer
+from specstream.drafting.chain import (
     Drafting,
     DraftSequence,
     choose_rows,
     proposals,
 )
-from specstream.drafting.proposers.vocabularies import IntersectionRunner
+from specstream.drafting.noise import draws_of
+from specstream.drafting.policy.acceptance import stop_of
+from specstream.drafting.policy.records import Candidate, Offer
+from specstream.drafting.proposal import Capabilities, SpecRequest, Verdict
+from specstream.drafting.vocabularies import IntersectionRunner
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import ForwardInput
 from specstream.model.kv import common_prefix

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.calibration import CONTEXT
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, SpecRequest
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal
 from specstream.drafting.proposers.eagle_drawn import DrawnTree
 from specstream.drafting.proposers.eagle_growth import Chain, Told, TreeGrowth
-from specstream.drafting.proposers.rows import RowProposer, StateRows
+from specstream.drafting.rows import RowProposer, StateRows
 from specstream.methods import EagleProposerConfig
 from specstream.model.attention.base import Batch
 from specstream.model.heads.base import FeatureHead, Level, spread

@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from specstream.drafting.chain import Drafting, Widened
 from specstream.drafting.proposal import Proposal, SpecRequest
-from specstream.drafting.proposers.drafting import Drafting, Widened
 from specstream.model.heads.base import Level, likeliest
 from specstream.model.numerics import to_device
 from specstream.model.tokens.sampling import free_to_look

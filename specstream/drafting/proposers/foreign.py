@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 
+from specstream.drafting.candidate import Task, TaskProposal, TaskProposer
+from specstream.drafting.chain import Drafting
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
-from specstream.drafting.proposers.drafting import Drafting
-from specstream.drafting.proposers.vocabularies import IntersectionRunner, Rendered
+from specstream.drafting.vocabularies import IntersectionRunner, Rendered
 from specstream.methods import DraftProposerConfig
 from specstream.model.numerics import to_device
 from specstream.model.runner import ModelRunner

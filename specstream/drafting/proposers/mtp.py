@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from specstream.drafting.proposers.candidate import EngineParts
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.errors import ConfigError
 from specstream.methods import EagleProposerConfig, MtpProposerConfig

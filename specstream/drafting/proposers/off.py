@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.methods import OffProposerConfig
 
 __all__ = ["OffProposer", "build"]

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from specstream.checks import first_line, meant
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import Capabilities, Proposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.errors import ConfigError, SpecstreamError
 from specstream.methods import OwnProposerConfig, installed_proposers, lacking
 from specstream.model.runner import ModelRunner

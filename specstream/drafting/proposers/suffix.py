@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import torch
 
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposers.suffix_index import FOLLOWED, Lookup, ReplyStore, RequestText
 from specstream.methods import SuffixProposerConfig
 from specstream.model.numerics import to_device

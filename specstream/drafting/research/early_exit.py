@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.calibration import CONTEXT
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal, TaskProposer
+from specstream.drafting.chain import Drafting
 from specstream.drafting.optional import CachedRequest
 from specstream.drafting.policy.records import Candidate
 from specstream.drafting.proposal import Capabilities, Proposal
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.errors import ConfigError
 from specstream.methods import EarlyExitProposerConfig
 from specstream.model.forward import Entered, Extras, ForwardInput

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.methods import LookaheadProposerConfig
 from specstream.model.numerics import to_device
 

@@ -12,11 +12,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.optional import States
 from specstream.drafting.policy.records import Candidate, Offer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
-from specstream.drafting.proposers.rows import draft_ready, take_chain
+from specstream.drafting.rows import draft_ready, take_chain
 from specstream.methods import MedusaProposerConfig
 from specstream.model.heads.base import likeliest
 from specstream.model.heads.research.medusa import MedusaHead

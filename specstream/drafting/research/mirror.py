@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.calibration import calibrate
+from specstream.drafting.candidate import EngineParts
+from specstream.drafting.chain import Drafting
 from specstream.drafting.checking import Explanation
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.policy.costs import Costs
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.drafting.research.early_exit import exit_of
 from specstream.drafting.research.mirroring import Ahead, MirrorCounts, MirrorRound, likely
 from specstream.errors import ConfigError, VocabularyMismatch

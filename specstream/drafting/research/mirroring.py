@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from specstream.drafting.chain import Drafting
 from specstream.drafting.checking import Explanation
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.proposal import SpecRequest, Verdict
-from specstream.drafting.proposers.drafting import Drafting
-from specstream.drafting.proposers.vocabularies import RequestView
+from specstream.drafting.vocabularies import RequestView
 
 __all__ = ["Ahead", "MirrorCounts", "MirrorRound", "likely"]
 

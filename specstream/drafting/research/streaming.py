@@ -8,9 +8,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts, Task, TaskProposal, TaskProposer
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest, Verdict
-from specstream.drafting.proposers.candidate import EngineParts, Task, TaskProposal, TaskProposer
-from specstream.drafting.proposers.rows import draft_ready, take_chain
+from specstream.drafting.rows import draft_ready, take_chain
 from specstream.methods import StreamingProposerConfig
 from specstream.model.heads.research.streaming import StreamingHead, Streams
 

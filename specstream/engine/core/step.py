@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
+from specstream.drafting.candidate import DraftWeights
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.proposal import Proposal, Proposer, Verdict
-from specstream.drafting.proposers.candidate import DraftWeights
 from specstream.drafting.verify import Case, verify_batch
 from specstream.engine.core.admission import Admission
 from specstream.engine.core.commit import Logprobs, commit

@@ -11,16 +11,15 @@ from typing import Any
 import anyio
 
 from specstream.realtime.wire import new_id
-from specstream.server.api.body import ChatBody, able
+from specstream.server.api.body import ChatBody, able, messages_of, tools_of
 from specstream.server.api.errors import ApiError
-from specstream.server.api.logprobs import told_of
-from specstream.server.api.messages import messages_of, tools_of
 from specstream.server.api.replies import (
     ApiReply,
     ReplyRequest,
     merged,
     round_of,
     speculation_of,
+    told_of,
     usage_of,
 )
 from specstream.server.sessions.request import Service

@@ -16,13 +16,14 @@ from pydantic import Field, PlainValidator
 from specstream.realtime.wire import new_id
 from specstream.server.api.body import SamplingBody, StreamOptions, able
 from specstream.server.api.errors import ApiError
-from specstream.server.api.logprobs import Entry, text_of
 from specstream.server.api.replies import (
     ApiReply,
+    Entry,
     ReplyRequest,
     merged,
     round_of,
     speculation_of,
+    text_of,
     usage_of,
 )
 from specstream.server.sessions.request import Service

@@ -13,11 +13,23 @@ from pydantic import Field
 
 from specstream.metrics import Report
 from specstream.realtime.wire import new_id
-from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody, able
+from specstream.server.api.body import (
+    JsonFormat,
+    JsonSchema,
+    SamplingBody,
+    able,
+    messages_of,
+    tools_of,
+)
 from specstream.server.api.errors import ApiError
-from specstream.server.api.logprobs import Entry, told_of
-from specstream.server.api.messages import messages_of, tools_of
-from specstream.server.api.replies import ApiReply, ReplyRequest, speculation_of, usage_of
+from specstream.server.api.replies import (
+    ApiReply,
+    Entry,
+    ReplyRequest,
+    speculation_of,
+    told_of,
+    usage_of,
+)
 from specstream.server.sessions.request import Service
 from specstream.types import ToolCall
 

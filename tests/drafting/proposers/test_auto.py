@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 
+from specstream.drafting.candidate import TaskProposal
 from specstream.drafting.optional import States
 from specstream.drafting.policy.records import Candidate, Offer, RoundPlan
 from specstream.drafting.proposal import Capabilities, Proposal
 from specstream.drafting.proposers.auto import AutoProposer
-from specstream.drafting.proposers.candidate import TaskProposal
 from specstream.engine.core.step import EngineCore
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts, Task
 from specstream.drafting.optional import States
 from specstream.drafting.proposers import block
 from specstream.drafting.proposers.block import BlockProposer, build
-from specstream.drafting.proposers.candidate import EngineParts, Task
 from specstream.errors import ConfigError
 from specstream.methods import BlockProposerConfig
 from specstream.model.forward import Extras, ForwardInput

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposal import Proposal, Proposer, SpecRequest
 from specstream.drafting.proposers.draft_model import DraftModelProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.methods import DraftProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams

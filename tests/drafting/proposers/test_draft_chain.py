@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposers.draft_model import DraftModelProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.model.graphs import CapturePlan, Graphs
 from specstream.model.graphs.chains import DraftedChain, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from specstream.drafting.proposers.drafting import Drafting
+from specstream.drafting.chain import Drafting
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.model.tokens.sampling import probabilities

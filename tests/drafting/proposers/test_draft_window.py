@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
+from specstream.drafting.chain import Drafting
 from specstream.drafting.proposal import Proposal, Verdict
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from tests.support.drafts import SAMPLED, Text, V, check_honest, draft, settle, texts

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import Task
 from specstream.drafting.optional import States
 from specstream.drafting.policy.records import Offer
 from specstream.drafting.proposal import Proposal
-from specstream.drafting.proposers.candidate import Task
 from specstream.drafting.proposers.eagle import EagleProposer
 from specstream.drafting.proposers.eagle_drawn import _Drawing, _Place
 from specstream.methods import EagleProposerConfig

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import Capabilities, Proposal, SpecRequest
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto import build as build_auto
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.early_exit import EarlyExitProposer
 from specstream.engine.core.step import EngineCore
 from specstream.errors import ConfigError, ModelUnsupported

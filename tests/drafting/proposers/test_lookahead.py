@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from specstream.config import parse_config
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import MAX_NODES, Proposal, Verdict
 from specstream.drafting.proposers.auto import build as build_auto
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.lookahead import LookaheadProposer, NgramPool
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, LookaheadProposerConfig

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import Task, TaskProposal, stop_below
 from specstream.drafting.policy.records import Offer
-from specstream.drafting.proposers.candidate import Task, TaskProposal, stop_below
-from specstream.drafting.proposers.rows import take_chain
+from specstream.drafting.rows import take_chain
 from specstream.model.tokens.sampling import probabilities
 from specstream.types import SamplingParams
 from tests.support.drafts import GREEDY, SAMPLED, Text

@@ -10,10 +10,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.proposal import Capabilities, Proposal
 from specstream.drafting.proposers import build_proposer
 from specstream.drafting.proposers.auto import build as build_auto
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.research.medusa import MedusaProposer, TreeShape, grow_all
 from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, MedusaProposerConfig

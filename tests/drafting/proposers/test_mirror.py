@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.optional import StepTimes
 from specstream.drafting.policy.costs import Costs
 from specstream.drafting.proposers import build_proposer
-from specstream.drafting.proposers.candidate import EngineParts
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.research.mirror import MirrorProposer, one_thread
 from specstream.drafting.research.mirroring import MirrorCounts, likely

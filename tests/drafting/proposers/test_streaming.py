@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specstream.drafting.proposers.candidate import EngineParts
+from specstream.drafting.candidate import EngineParts
 from specstream.drafting.research.streaming import StreamingProposer, build
 from specstream.errors import ConfigError
 from specstream.methods import StreamingProposerConfig

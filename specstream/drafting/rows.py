@@ -10,10 +10,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from specstream.drafting.candidate import Task, TaskProposal, TaskProposer
+from specstream.drafting.chain import Drafting
 from specstream.drafting.optional import States
 from specstream.drafting.proposal import Proposal, SpecRequest
-from specstream.drafting.proposers.candidate import Task, TaskProposal, TaskProposer
-from specstream.drafting.proposers.drafting import Drafting
 from specstream.model.heads.base import Context, FeatureHead
 from specstream.model.heads.block import BlockHead
 
