@@ -38,6 +38,7 @@ _SCHEMA = (
     "CREATE TABLE records (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 _SUFFIX = ".session"
+_LOGS = ("-wal", "-shm")  # beside the session's own file while it is open
 _BUSY_S = 5.0
 
 
@@ -99,34 +100,47 @@ class SqliteJournal:
         def read() -> tuple[SessionLog, SavedSession] | None:
             if not path.exists() or self._age(path) > self.max_age_s:
                 return None
-            database = _connect(path, self.durable)
             try:
-                database.execute("BEGIN IMMEDIATE")
-                meta = database.execute("SELECT format, owner, epoch FROM meta").fetchone()
-                if meta is None or meta[1] != owner:
-                    database.close()
-                    return None
-                format, _, epoch = meta
-                if format != FORMAT:
-                    raise JournalFailed(f"the session was written in format {format}, not {FORMAT}")
-                database.execute("UPDATE meta SET epoch = ?", (epoch + 1,))
-                rows = database.execute("SELECT seq, text FROM frames ORDER BY seq")
-                frames = tuple(Frame(*row) for row in rows)
-                saved = SavedSession(frames, dict(database.execute("SELECT * FROM records")))
-                database.execute("COMMIT")
-                return _SqliteLog(database, path, epoch + 1, self._run), saved
-            except BaseException:
-                database.close()
-                raise
+                taken = self._read(path, owner)
+            except (sqlite3.Error, OSError):
+                if path.exists():
+                    raise
+                taken = None
+            if taken is None and not path.exists():  # it has ended meanwhile
+                _unlink(path)  # logs that were opened after that
+            return taken
 
         return await self._run(_told(read, "read"))
+
+    def _read(self, path: Path, owner: str) -> tuple[SessionLog, SavedSession] | None:
+        with ExitStack() as undo:
+            database = undo.enter_context(closing(_connect(path, self.durable)))
+            database.execute("BEGIN IMMEDIATE")
+            meta = database.execute("SELECT format, owner, epoch FROM meta").fetchone()
+            if meta is None or meta[1] != owner:
+                return None
+            format, _, epoch = meta
+            if format != FORMAT:
+                raise JournalFailed(f"the session was written in format {format}, not {FORMAT}")
+            database.execute("UPDATE meta SET epoch = ?", (epoch + 1,))
+            rows = database.execute("SELECT seq, text FROM frames ORDER BY seq")
+            frames = tuple(Frame(*row) for row in rows)
+            saved = SavedSession(frames, dict(database.execute("SELECT * FROM records")))
+            database.execute("COMMIT")
+            log = _SqliteLog(database, path, epoch + 1, self._run)
+            undo.pop_all()
+            return log, saved
 
     async def sweep(self) -> None:
         """See `Journal.sweep`."""
 
         def drop() -> None:
             failed: OSError | None = None
-            for path in self.folder.glob("*" + _SUFFIX):
+            found = [*self.folder.glob("*" + _SUFFIX)]
+            for suffix in _LOGS:  # which a kill may have left alone
+                left = self.folder.glob("*" + _SUFFIX + suffix)
+                found += (path.with_name(path.name.removesuffix(suffix)) for path in left)
+            for path in dict.fromkeys(found):
                 try:
                     if self._age(path) > self.max_age_s:
                         _unlink(path)
@@ -138,9 +152,9 @@ class SqliteJournal:
         await self._run(_told(drop, "dropped"))
 
     def _age(self, path: Path) -> float:
-        """Seconds since something was written, in the file or in the log beside it."""
+        """Seconds since something was written, in the file or in the logs beside it."""
         last = 0.0
-        for file in (path, _beside(path, "-wal")):
+        for file in (path, *(_beside(path, suffix) for suffix in _LOGS)):
             try:
                 last = max(last, file.stat().st_mtime)
             except FileNotFoundError:  # ended meanwhile, or nothing in the log
@@ -236,8 +250,8 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _unlink(path: Path) -> None:
-    # The session's own file last: a later sweep finds what a kill has left by it.
-    for file in (_beside(path, "-wal"), _beside(path, "-shm"), path):
+    # The session's own file first: who has opened it then sees what is in its log, or that it is gone.
+    for file in (path, *(_beside(path, suffix) for suffix in _LOGS)):
         file.unlink(missing_ok=True)
 
 

@@ -7,10 +7,12 @@ import os
 import sqlite3
 import stat
 from collections.abc import AsyncGenerator, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from anyio import from_thread
 
 from specstream.errors import ConfigError, JournalFailed, JournalTaken
 from specstream.server.journal.base import Change, Drop, Forget, Frame, Journal, Put, session_name
@@ -238,6 +240,46 @@ async def test_a_session_that_cannot_begin_leaves_nothing(
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["before the file is opened", "after"])
+async def test_a_session_that_ends_while_it_is_taken_is_not_there(
+    tmp_path: Path, opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    connect = sqlite3.connect
+
+    def ends_meanwhile(*args: Any, **options: Any) -> sqlite3.Connection:
+        database: sqlite3.Connection | None = connect(*args, **options) if opened else None
+        monkeypatch.undo()
+        from_thread.run(partial(log.aclose, remove=True))
+        return database or connect(*args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", ends_meanwhile)
+    assert await SqliteJournal(tmp_path).take(TOKEN, OWNER) is None
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("removed", [1, 2], ids=["its log", "its index"])
+async def test_a_session_of_which_files_are_removed_is_not_there(
+    tmp_path: Path, removed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await log.commit(SOME)
+    unlink, other, taken = Path.unlink, SqliteJournal(tmp_path), []
+    steps = iter(range(removed + 1))
+
+    def taken_meanwhile(path: Path, missing_ok: bool = False) -> None:
+        if next(steps, None) == removed:
+            monkeypatch.undo()
+            taken.append(from_thread.run(other.take, TOKEN, OWNER))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", taken_meanwhile)
+    await log.aclose(remove=True)
+    assert taken == [None]
+    assert not files(tmp_path)
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 async def test_a_file_that_somebody_else_touched_is_noticed(tmp_path: Path, how: str) -> None:
     log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
@@ -282,6 +324,20 @@ async def test_old_sessions_are_dropped_and_others_stay(tmp_path: Path) -> None:
     assert await journal.take(TOKEN, OWNER) is None
     await journal.sweep()
     assert {file.name.split(".")[0] for file in files(tmp_path)} == {session_name("new")}
+
+
+@pytest.mark.parametrize("left", ["-wal", "-shm"])
+async def test_logs_that_a_kill_has_left_alone_are_dropped(tmp_path: Path, left: str) -> None:
+    alone = tmp_path / f"{session_name('gone')}.session{left}"
+    alone.touch()
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    await SqliteJournal(tmp_path).sweep()
+    assert alone.exists(), "not before it is old"
+    os.utime(alone, (0.0, 0.0))
+    await SqliteJournal(tmp_path).sweep()
+    assert not alone.exists()
+    await log.commit(SOME)
+    await log.aclose(remove=True)
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
