@@ -17,21 +17,33 @@ class Signal:
     """
 
     def __init__(self) -> None:
-        self._waited: asyncio.Event | None = (
-            None  # made by who waits first: most changes wake nobody
-        )
+        self._waiting: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def notify(self) -> None:
         """Wake all tasks that wait now."""
-        waited, self._waited = self._waited, None
-        if waited is not None:
-            waited.set()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
 
     async def wait(self) -> None:
         """Wait for the next `notify`. Cancelling the call changes nothing."""
-        if self._waited is None:
-            self._waited = asyncio.Event()
-        await self._waited.wait()
+        self._loop = _running(self._loop)
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        try:
+            await future
+        except BaseException:
+            if future in self._waiting:
+                self._waiting.remove(future)
+            raise
+
+
+def _running(latest: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    """The running event loop: ``latest`` if that runs, since asking for it takes longer."""
+    return latest if latest is not None and latest.is_running() else asyncio.get_running_loop()
 
 
 class Clock(Protocol):
@@ -45,11 +57,15 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the running event loop."""
+    """The clock of the running event loop, of one at a time."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def now(self) -> float:
         """See `Clock`. Works in the loop's callbacks, too, where `anyio.current_time` raises."""
-        return asyncio.get_running_loop().time()
+        self._loop = _running(self._loop)
+        return self._loop.time()
 
     async def sleep_until(self, moment: float) -> None:
         """See `Clock`."""

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-import anyio
-
+from specstream.signals import LoopClock
 from specstream.stages.contract import Event
 from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span, Speech
 
@@ -78,19 +77,20 @@ class PlayedTrack:
             text: The reply so far.
         """
         if self._open is None:
-            self._words = [word for word in self._words if word.samples.start < samples.start]
+            while self._words and self._words[-1].samples.start >= samples.start:
+                self._words.pop()
             self._open = _Open(speech.chars, samples, len(self._words), 0.0)
         self._words += [_Word(word.samples, word.chars) for word in words]
         scale = samples.length / speech.samples.length if speech.samples.length else 1.0
         covered = Span(self._open.samples.start, samples.end)
-        self._open = self._open._replace(samples=covered, rate=speech.sample_rate * scale)
+        chars, before = self._open.chars, self._open.words_before
+        self._open = _Open(chars, covered, before, speech.sample_rate * scale)
         if speech.last:
-            before = self._open.words_before
             if len(self._words) == before:
-                self._words += self._spread(text, self._open.chars, covered)
+                self._words += self._spread(text, chars, covered)
             # A voice's rounding may put a word's end behind the audio: it is heard with the audio's end.
-            for at, (spoken, chars) in enumerate(self._words[before:], before):
-                self._words[at] = _Word(Span(*(min(s, covered.end) for s in spoken)), chars)
+            for at, (spoken, word) in enumerate(self._words[before:], before):
+                self._words[at] = _Word(Span(*(min(s, covered.end) for s in spoken)), word)
             self._open = None
 
     def _spread(self, text: str, chars: Span, samples: Span) -> list[_Word]:
@@ -264,14 +264,15 @@ class PlayedEstimate:
 
     def __init__(self) -> None:
         self._put_s = self.until = 0.0
+        self._clock = LoopClock()
 
     def put(self, speech: Speech) -> None:
         """Take the next speech."""
         end_s = speech.samples.end / speech.sample_rate
-        self.until = max(self.until, anyio.current_time()) + end_s - self._put_s
+        self.until = max(self.until, self._clock.now()) + end_s - self._put_s
         self._put_s = end_s
 
     @property
     def heard_s(self) -> float:
         """Seconds of the turn's audio that were heard."""
-        return self._put_s - max(0.0, self.until - anyio.current_time())
+        return self._put_s - max(0.0, self.until - self._clock.now())

@@ -5,13 +5,12 @@ An agent's turn is played by a `Playout`, a response of the server by a paced so
 
 from __future__ import annotations
 
+import asyncio
 import math
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
-
-import anyio
 
 from specstream.errors import RequestError, SpecstreamError
 from specstream.playback.cue_order import cues_first
@@ -122,8 +121,7 @@ class Turn(Generic[R]):
         self._told_failure = False
         self._rest = AfterStop()
         self._made = False  # whether the run has ended and all its events were read
-        self._waiting: anyio.CancelScope | None = None
-        self._deadline = math.inf
+        self._grace: asyncio.TimerHandle | None = None  # of a turn that was stopped
         self._made_before = 0  # events that the run had made when the turn was stopped
         self._everything = False  # whether all was made and played when the turn was stopped
         self._samples: int | None = None  # samples heard; None: everything that was read counts
@@ -200,6 +198,8 @@ class Turn(Generic[R]):
         """Interrupt the turn here and fix the outcome, as its block is left. Idempotent."""
         self.interrupt()
         self._closed = True
+        if self._grace is not None:
+            self._grace.cancel()
 
     def _stop(self, reason: str) -> None:
         played_all = self._playback is None or self._playback.over
@@ -209,9 +209,7 @@ class Turn(Generic[R]):
         self._made_before = self._run.count
         self.reply.cancel()
         self._run.cancel(reason)
-        self._deadline = anyio.current_time() + GRACE_S
-        if self._waiting is not None:
-            self._waiting.deadline = self._deadline
+        self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._run.end_log)
 
     def _heard(self) -> Interruption:
         text, samples = self.text, self._samples
@@ -256,14 +254,11 @@ class Turn(Generic[R]):
             return self._pending
         if not self._made:
             try:
-                with anyio.CancelScope(deadline=self._deadline) as self._waiting:
-                    return await anext(self._events)
+                return await anext(self._events)
             except StopAsyncIteration:
                 pass
             except SpecstreamError as error:
                 self._error = error
-            finally:
-                self._waiting = None
             self._made = True
         return await self._finish()
 

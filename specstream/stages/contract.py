@@ -6,6 +6,7 @@ stream as the items, in order; every stage passes them on once it has acted on t
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Inlet(Generic[T]):
         self.taken = 0
         self.deadlines: Deadlines | None = None
         self.unread: deque[T | Control] = deque()
-        self._closed = False
+        self._closed = self._woken = False
         self._changed = Signal()
         self.interruptible: dict[anyio.CancelScope, int] = {}  # the end of each work's text
         self._revoked: deque[int] = deque()  # offsets of revokes of drafted text that lie unread
@@ -57,14 +58,45 @@ class Inlet(Generic[T]):
 
     async def __anext__(self) -> T | Control:
         while not self.unread:
-            if self._closed:
-                self.finished = True
-                raise StopAsyncIteration
-            self.starved = True
-            try:
-                await self._changed.wait()
-            finally:
-                self.starved = False
+            await self._wait()
+        return self._take()
+
+    async def within(self, seconds: float | None) -> T | Control | None:
+        """The next item, or None if none has come in so many seconds, or before `wake` is called.
+
+        Cancelling the call takes nothing.
+
+        Raises:
+            StopAsyncIteration: the stream has ended.
+        """
+        self._woken = False
+        timer = seconds is not None and asyncio.get_running_loop().call_later(seconds, self.wake)
+        try:
+            while not self.unread:
+                if self._woken:
+                    return None
+                await self._wait()
+        finally:
+            if timer:
+                timer.cancel()
+        return self._take()
+
+    def wake(self) -> None:
+        """End the receiver's wait in `within`, if it waits."""
+        self._woken = True
+        self._changed.notify()
+
+    async def _wait(self) -> None:
+        if self._closed:
+            self.finished = True
+            raise StopAsyncIteration
+        self.starved = True
+        try:
+            await self._changed.wait()
+        finally:
+            self.starved = False
+
+    def _take(self) -> T | Control:
         item = self.unread.popleft()
         self.taken += 1
         if isinstance(item, (Phrase, Speech)):

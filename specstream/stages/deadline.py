@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import anyio
-
+from specstream.signals import LoopClock
 from specstream.text.marks import WIDE
 from specstream.types import Phrase, Speech
 
@@ -194,6 +193,7 @@ class Deadlines:
     _begun: bool = False  # whether a phrase was released
     _text_since: float | None = None  # when the reply's first text came
     _text: int = 0  # letters that came since
+    _clock: LoopClock = field(default_factory=LoopClock)
 
     def follow(
         self, heard: Callable[[], float], needed: Callable[[float, bool], object] | None = None
@@ -205,7 +205,7 @@ class Deadlines:
         any was made.
         """
         self._heard = heard
-        self._first_by = anyio.current_time() + START_S
+        self._first_by = self._clock.now() + START_S
         if needed is not None:
             self._needed = needed
         self._tell_need()
@@ -223,14 +223,15 @@ class Deadlines:
     @property
     def busy(self) -> bool:
         """Whether the voice still has something to speak."""
-        silent_s = anyio.current_time() - self._last_news
-        patience_s = _SILENT_S + self._ahead_s + 2 * self._busy_s
-        return bool(self._queue) and silent_s < patience_s
+        if not self._queue:
+            return False
+        silent_s = self._clock.now() - self._last_news
+        return silent_s < _SILENT_S + self._ahead_s + 2 * self._busy_s
 
     def text(self, text: str) -> None:
         """Count text that the model has written, to estimate how fast it writes."""
         if self._text_since is None:
-            self._text_since = anyio.current_time()
+            self._text_since = self._clock.now()
         else:
             self._text += letters(text)
 
@@ -239,16 +240,16 @@ class Deadlines:
         self._begun = True
         if self._heard is None:
             return
-        now = anyio.current_time()
+        moment = self._clock.now()
         if not self._queue:
-            self._last_news = now
+            self._last_news = moment
         size = letters(phrase.spoken) - sum(tag.chars.length for tag in phrase.tags)
-        self._queue.append(ReleasedPhrase(phrase.chars.end, phrase.chars.start, size, now))
+        self._queue.append(ReleasedPhrase(phrase.chars.end, phrase.chars.start, size, moment))
         self._tell_need()
 
     def made(self, speech: Speech, worked_s: float) -> None:
         """Note a piece of speech that the voice gave, and the seconds that it worked on it."""
-        queue, now = self._queue, anyio.current_time()
+        queue, moment = self._queue, self._clock.now()
         while queue and queue[0].end < speech.chars.end:
             queue.popleft()
         if not queue or queue[0].start != speech.chars.start:
@@ -257,9 +258,9 @@ class Deadlines:
         self._made_s = speech.samples.end / speech.sample_rate
         if speech.pcm:
             if phrase.first_s is None:
-                worked_s = min(now - phrase.given, worked_s)
+                worked_s = min(moment - phrase.given, worked_s)
             phrase.made(speech.samples.length / speech.sample_rate, worked_s)
-        self._last_news = now
+        self._last_news = moment
         if speech.last:
             queue.popleft()
             self.pace.learn(phrase)
@@ -281,8 +282,8 @@ class Deadlines:
         """
         if self._heard is None:
             return math.inf
-        now = anyio.current_time()
-        return now + self._ahead_s if self._made_s else max(self._first_by, now + MOMENT_S)
+        moment = self._clock.now()
+        return moment + self._ahead_s if self._made_s else max(self._first_by, moment + MOMENT_S)
 
     def bounds(self) -> Bounds:
         """Return how long a phrase that is released now should be.
@@ -321,11 +322,11 @@ class Deadlines:
                 most_s = max(least_s, self.deadline_s / max(pace.factor, _SHORTEST_S))
         return Bounds(least_s, most_s), late
 
-    def due_s(self, size: float, waited_s: float) -> float:
+    def due_s(self, size: Callable[[], float], waited_s: float) -> float:
         """Return in how many seconds text must be released; 0: now.
 
         Args:
-            size: How much of the text could be released, in letters.
+            size: Tells how much of the text could be released, in letters.
             waited_s: Seconds that it has waited.
         """
         pace = self.pace
@@ -333,7 +334,7 @@ class Deadlines:
             return _SILENT_S
         if not pace.known:
             return max(0.0, self.deadline_s - waited_s)
-        audio_s, ahead_s = size * pace.letter_s, self._ahead_s
+        audio_s, ahead_s = size() * pace.letter_s, self._ahead_s
         begins_s = pace.first_s + (_DOUBT * pace.factor * audio_s if pace.streams is False else 0.0)
         gained_s = (1.0 - pace.factor) * audio_s
         _, late = self._bounds_s(ahead_s)
@@ -347,7 +348,7 @@ class Deadlines:
         """Whether no second gap will follow if the phrase begins now, at the pace of voice and text."""
         if self._text_since is None:
             return False
-        text_s = anyio.current_time() - self._text_since
+        text_s = self._clock.now() - self._text_since
         return gained_s >= self.pace.first_s and self._text * self.pace.letter_s > text_s
 
     @property
@@ -371,7 +372,7 @@ class Deadlines:
     def _tell_need(self) -> None:
         if self._heard is not None:
             first = not self._made_s
-            ahead = self._first_by if first else anyio.current_time() + self._ahead_s
+            ahead = self._first_by if first else self._clock.now() + self._ahead_s
             self._needed(ahead + self._coming_s, not first)
 
     def _tell(self) -> None:

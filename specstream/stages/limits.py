@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import anyio
 
 from specstream.errors import AdapterFailed, SpecstreamError
+from specstream.signals import LoopClock
 from specstream.stages.contract import Link
 from specstream.types import AvatarCue, Mark, ScenePrompt, Span, Speech
 
@@ -82,16 +83,23 @@ class Watch:
     _taken: int = 0
     _items: int = 0
     _marks: int = 0
+    _clock: LoopClock = field(default_factory=LoopClock)
 
-    def work(self) -> None:
-        """Start to count time: the stage works."""
-        self._since = anyio.current_time()
+    def work(self) -> float:
+        """Start to count time, as the stage works; returns the event loop's time."""
+        self._since = self._clock.now()
+        return self._since
 
-    def rest(self) -> None:
-        """Stop counting time: an item that the stage gave is being handed on, or the stage has ended."""
+    def rest(self) -> float:
+        """Stop counting time; returns the event loop's time.
+
+        An item that the stage gave is being handed on, or the stage has ended.
+        """
+        moment = self._clock.now()
         if self._since is not None:
-            self._spent_s += anyio.current_time() - self._since
+            self._spent_s += moment - self._since
         self._since = None
+        return moment
 
     def look(self) -> None:
         """Stop the stage if its time is up; to be called at short intervals."""
@@ -101,7 +109,7 @@ class Watch:
             self._taken, self._spent_s = self.source.taken, 0.0
             self.work()
             return
-        silent = anyio.current_time() - self._since
+        silent = self._clock.now() - self._since
         if silent >= self.limits.stall_s:
             why = f"has neither given nor taken anything for {self.limits.stall_s:g} s"
         elif self._spent_s + silent >= self.limits.work_s:

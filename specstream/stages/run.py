@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -53,7 +54,7 @@ class StageOutput:
         self.watch = watch
         self._emit = emit
         self._capacity = capacity
-        self._in_order = anyio.Lock()
+        self._in_order = asyncio.Lock()
         self._judged = Signal()
 
     async def give(self, item: Any) -> None:
@@ -128,7 +129,7 @@ class Run:
         self._source = anyio.CancelScope()
         self._clock = clock
         self._started = clock()
-        self._in_order = anyio.Lock()  # events enter the log in the order of their numbers
+        self._in_order = asyncio.Lock()  # events enter the log in the order of their numbers
         self._error: Exception | None = None
         self._spans = ReplySpans.open()
         self.count = 0
@@ -177,6 +178,7 @@ class Run:
         return item
 
     async def _emit(self, source: str, item: object) -> None:
+        await asyncio.sleep(0)  # else one branch could end before another has begun
         async with self._in_order:
             await self._enter(source, item)
 
@@ -187,6 +189,10 @@ class Run:
             self._spans.saw(item)
         await self._log.send(event)
         self.count += 1
+
+    def end_log(self) -> None:
+        """Take no further events; those that are there can still be read. Idempotent."""
+        self._log.close()
 
     def leave(self) -> None:
         """Cancel the turn and drop its log, so that no stage waits for a reader."""
@@ -316,10 +322,9 @@ class Run:
         """Pass on what the stage yields to the log and to the stages behind it."""
         watch = outlet.watch
         async with aclosing(stage.run(outlet.source)) as outputs:
-            watch.work()
-            asked = anyio.current_time()
+            asked = watch.work()
             async for item in outputs:
-                watch.rest()
+                came = watch.rest()
                 if not outlet.source.cancel_pending:  # else made before the stage read the Cancel
                     phrase = item.phrase if isinstance(item, Drafted) else item
                     if isinstance(phrase, Phrase):
@@ -327,12 +332,11 @@ class Run:
                     watch.check(item, self._chars)
                     if isinstance(item, Speech):
                         self.made_s += item.samples.length / item.sample_rate
-                        self._deadlines.made(item, anyio.current_time() - asked)
+                        self._deadlines.made(item, came - asked)
                     await give(item)
                     if isinstance(item, Cancel):
                         break  # nothing may follow it
-                watch.work()
-                asked = anyio.current_time()
+                asked = watch.work()
 
     async def _direct(self, item: Any) -> None:
         """Pass on what the head yields: to the log, and to the branches by what they take."""

@@ -136,12 +136,11 @@ class SegmentStage:
         pace.deadline_s = self._deadline_s
         drafts = DraftedPhrases(segmenter)
         since: float | None = None  # when text began to wait for its deadline
+        pace.wake = items.wake
         while True:
             item: Chunk | Preview | Control | None = None
             try:
-                with anyio.move_on_after(self._left_s(segmenter, pace, since)) as scope:
-                    pace.wake = scope.cancel
-                    item = await anext(items)
+                item = await items.within(self._left_s(segmenter, pace, since))
             except StopAsyncIteration:
                 break
             phrases: list[Phrase] = []
@@ -209,6 +208,6 @@ class SegmentStage:
 
 async def _woken(pace: Deadlines) -> None:
     """Wait until the voice has news, or for as long as a silent voice is waited for."""
-    with anyio.move_on_after(pace.due_s(0, 0)) as scope:
+    with anyio.move_on_after(pace.due_s(lambda: 0.0, 0.0)) as scope:
         pace.wake = scope.cancel
         await anyio.sleep_forever()

@@ -150,7 +150,7 @@ class Segmenter(Window):
 
     def due(self, waited_s: float) -> float:
         """Return in how many seconds the text that waits must be released (`Deadlines.due_s`)."""
-        return self.pace.due_s(self._weight(self._quiet_cut()), waited_s)
+        return self.pace.due_s(lambda: self._weight(self._quiet_cut()), waited_s)
 
     def release(self) -> list[Phrase]:
         """As `flush`, at the best boundary that the bounds of ``pace`` allow."""

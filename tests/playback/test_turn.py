@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import anyio
 import pytest
 
 from specstream.errors import AdapterFailed, EngineFailed, RequestError
+from specstream.playback.turn import GRACE_S
+from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import Pipeline, StageFailed
-from specstream.stages.stages import AvatarStage, SegmentStage, VoiceStage
+from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing import chunks_of
-from specstream.types import AvatarCue, Chunk, Phrase, ScenePrompt, Span, Speech
-from tests.server.doubles import BrokenVoice, OneCueFace, OneCueTrack
+from specstream.types import AvatarCue, Chunk, Control, Phrase, ScenePrompt, Span, Speech
+from tests.server.doubles import BrokenVoice, OneCueFace, OneCueTrack, OneShotBoard
 from tests.support.turns import TEXT, Sound, Stage, first
 
 pytestmark = pytest.mark.virtual_time
@@ -51,6 +53,28 @@ async def test_an_interruption_says_what_was_heard_and_what_was_not() -> None:
     assert stage.told() == ["user: Hi", f"assistant: {first(7)}"]
     assert stage.engine.trimmed == [1 + 7]  # the scripted prompt has one token
     assert stage.voice.speaking == 0
+
+
+async def test_a_stage_that_does_not_end_holds_an_interrupted_turn_up_for_a_quarter_second() -> (
+    None
+):
+    class Lingering(PromptStage):
+        async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
+            async for item in super().run(items):
+                yield item
+            await anyio.sleep(9.0)
+
+    stage = Stage()
+    stage.pipeline = Pipeline(
+        [[VoiceStage(stage.voice)], [Lingering(OneShotBoard())]],
+        head=SegmentStage(clock=anyio.current_time),
+    )
+    async with stage.reading() as (turn, task):
+        await anyio.sleep(1.0)
+        turn.interrupt()
+        await task
+        assert anyio.current_time() == pytest.approx(1.0 + GRACE_S)
+    assert stage.told() == ["user: Hi", f"assistant: {first(5)}"]
 
 
 async def test_after_an_interruption_nothing_comes_but_the_cues_that_bring_the_face_to_rest() -> (

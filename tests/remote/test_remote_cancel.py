@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket as sockets
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
@@ -73,6 +73,13 @@ async def test_a_cancel_in_the_middle_of_a_turn(kind: Kind, where: str) -> None:
         assert script.closed == 0, "the same adapter, still connected"
 
 
+async def unfinished() -> AsyncGenerator[Any, None]:
+    """A text that doesn't end, so that no stage can have ended either."""
+    async for chunk in stream(PHRASES):
+        yield chunk
+    await anyio.sleep_forever()
+
+
 @pytest.mark.parametrize("remotes", LAYOUTS, ids=lambda kinds: "+".join(kinds) or "local")
 @pytest.mark.parametrize("stalling", KINDS)
 async def test_a_cancelled_pipeline_comes_to_rest(remotes: Sequence[Kind], stalling: Kind) -> None:
@@ -80,7 +87,7 @@ async def test_a_cancelled_pipeline_comes_to_rest(remotes: Sequence[Kind], stall
     scripts[stalling].stall_at = 3
     stop = 3 if stalling == "avatar" else None  # pure computation can't stall: cancel at once
     async with pipeline(remotes, scripts) as line:
-        async with line.run(stream(PHRASES)) as run:
+        async with line.run(unfinished()) as run:
             found: dict[str, list[Any]] = {}
             async for event in run:
                 found.setdefault(event.source, []).append(event.item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -125,6 +126,45 @@ async def test_a_cancelled_call_neither_sends_nor_loses() -> None:
         await link.send(2)
     link.close()
     assert await read_all(link) == [1]
+
+
+# --- within -------------------------------------------------------------------------------------
+
+
+async def test_an_item_that_is_there_is_taken_at_once() -> None:
+    link: Link[int] = Link()
+    await link.send(1)
+    assert await link.within(0.0) == 1
+    await link.send(2)
+    assert await link.within(None) == 2
+
+
+async def test_a_wait_ends_with_its_time_with_an_item_or_when_it_is_woken() -> None:
+    link: Link[int] = Link()
+    began = anyio.current_time()
+    assert await link.within(2.0) is None
+    assert anyio.current_time() - began == pytest.approx(2.0)
+    loop = asyncio.get_running_loop()
+    loop.call_later(1.0, link.wake)
+    assert await link.within(None) is None
+    link.wake()  # nobody waits
+    loop.call_later(1.0, link.unread.append, 3)
+    loop.call_later(1.0, link.wake)
+    assert await link.within(5.0) == 3, "an item goes before the time"
+    assert anyio.current_time() - began == pytest.approx(4.0)
+
+
+async def test_a_wait_ends_with_the_stream_and_cancelling_it_loses_nothing() -> None:
+    link: Link[int] = Link()
+    with anyio.move_on_after(1.0):
+        await link.within(9.0)
+    assert not link.starved
+    await link.send(1)
+    link.close()
+    assert await link.within(9.0) == 1
+    with pytest.raises(StopAsyncIteration):
+        await link.within(9.0)
+    assert link.finished
 
 
 # --- unless_cancelled ---------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class Timings:
 
     def first(self, what: str) -> None:
         """Note that ``what`` was made, if it is the first of its kind."""
-        self._first.setdefault(f"{what}_ms", self._t_ms())
+        if (name := f"{what}_ms") not in self._first:
+            self._first[name] = self._t_ms()
 
     def take_firsts(self) -> dict[str, float] | None:
         """Return, once, when the first of each kind was made, on the session's clock."""
@@ -94,9 +95,10 @@ class Timings:
     def audio(self, start: int, pcm: bytes) -> None:
         """Note sent audio that begins at sample ``start`` (24 kHz)."""
         self._counters.audio_samples += len(pcm) // 2
-        if self._audible.add(start, SAMPLE_RATE, pcm, self._now()):
-            assert self._audible.ttfa_ms is not None
-            self._counters.first_audio.observe(self._audible.ttfa_ms / 1e3)
+        heard = self._audible
+        if heard.ttfa_ms is None and heard.add(start, SAMPLE_RATE, pcm, self._now()):
+            assert heard.ttfa_ms is not None
+            self._counters.first_audio.observe(heard.ttfa_ms / 1e3)
 
     def to_dict(self) -> dict[str, float]:
         """Return the figures for the report, without those of results that never came."""
