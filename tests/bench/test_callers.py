@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from specstream.bench.load.callers import Caller, figures
-from specstream.bench.load.capacity import Order, ServingCosts, capacity, simulate
+from specstream.bench.load.capacity import (
+    Order,
+    ServingCosts,
+    capacity,
+    measured_costs,
+    simulate,
+)
+from specstream.testing import ScriptedEngine, ScriptedVoice
+from specstream.types import Phrase, SpeechBuffer
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +92,29 @@ def test_a_conversation_costs_what_its_parts_cost() -> None:
     assert parts["cores"] == pytest.approx(0.7 * 2 / (0.014 + 0.05 + 0.05))
     alone = replace(costs, hearing_s=0.0).conversation(cores=2, threads=1)
     assert "recogniser" not in alone, "nobody listens"
+
+
+async def test_what_a_voice_does_once_or_once_too_slowly_is_not_in_its_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, said = ScriptedEngine(["Hi"]), list[str]()
+    clock = [0.0]
+
+    class Voice(ScriptedVoice):
+        async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+            said.append(phrase.text)
+            times, sound_s = said.count(phrase.text), len(phrase.text.split()) * 0.25
+            clock[0] += 0.01 + 0.02 * sound_s + {1: 0.5, 3: 0.2}.get(times, 0.0)
+            yield SpeechBuffer(b"\0\0" * round(24_000 * sound_s))
+
+    async def ask(work: Any) -> tuple[float, float]:
+        return 10.0, 25.0
+
+    monkeypatch.setattr(engine, "ask", ask, raising=False)
+    monkeypatch.setattr(engine, "places", 16, raising=False)
+    monkeypatch.setattr(engine, "manner", SimpleNamespace(system=""), raising=False)
+    monkeypatch.setattr("specstream.bench.load.capacity.time.perf_counter", lambda: clock[0])
+    costs = await measured_costs(cast("Any", engine), Voice())
+    assert costs.phrase_s == pytest.approx(0.01)
+    assert costs.sound_s == pytest.approx(0.02)
+    assert costs.pass_s == pytest.approx(0.009) and costs.row_s == pytest.approx(0.001)
