@@ -12,7 +12,9 @@ from specstream.drafting.policy.records import RoundTimes
 
 __all__ = ["Costs", "DraftCosts", "Fit", "Load"]
 
-_FEW = 8  # requests up to which drafts are left to the cost model
+_FEW = 4  # requests up to which drafts are left to the cost model
+_SOME = 8  # requests up to which they are until they seem to lose
+_DOUBTED = 0.97  # times the estimated speed of steps without drafts: drafts seem to lose
 _WINDOW = 6  # steps of one kind in a row; the first is no sample: a draft has to catch up
 # Windows of the better kind between two trials of the other, at first and at most.
 _SOON, _LATE = 8, 64
@@ -28,7 +30,8 @@ class _Size:
     what slows the whole machine for a while slows both kinds, and its beginning spoils one comparison.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trusts: bool) -> None:
+        self._trusts = trusts  # the cost model, until drafts seem to lose
         self._speeds = list[float]()  # of the window
         self._last: tuple[bool, float] | None = None  # the window before, and its speed
         self._ratios = deque[float](maxlen=_COMPARED)  # of drafts to none
@@ -39,7 +42,9 @@ class _Size:
 
     def _kinds(self) -> Iterator[bool]:
         """Yield for each window whether its steps have drafts."""
-        yield from (True, False, True, False)
+        while self._trusts and (self._last is None or self._last[1] >= _DOUBTED):
+            yield True
+        yield from (False, True, False) if self._trusts else (True, False, True, False)
         apart = _SOON
         while True:
             better = self._better
@@ -94,11 +99,13 @@ class Load:
 
     def plain(self, requests: int) -> float:
         """By what factor steps without drafts were faster than the estimates; 1 if none was timed."""
-        size = self._sizes.get(requests.bit_length()) if requests > _FEW else None
-        return size.plain if size is not None else 1.0
+        return self._size(requests).plain if requests > _FEW else 1.0
 
     def _size(self, requests: int) -> _Size:
-        return self._sizes.setdefault(requests.bit_length(), _Size())
+        number = 0 if requests <= _SOME else requests.bit_length()
+        if number not in self._sizes:
+            self._sizes[number] = _Size(trusts=requests <= _SOME)
+        return self._sizes[number]
 
 
 _NOISE = 0.08  # relative standard deviation of an observed time

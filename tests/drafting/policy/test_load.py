@@ -39,8 +39,29 @@ def test_the_better_kind_is_taken_for_nearly_all_steps(
 
 
 def test_few_requests_are_left_to_the_cost_model() -> None:
-    for requests in (1, 8):
+    for requests in (1, 4):
         assert all(run(Load(), 500, lambda step: 0.5, requests=requests))
+
+
+@pytest.mark.parametrize("requests", [5, 8])
+def test_some_requests_are_left_to_it_until_their_drafts_lose(requests: int) -> None:
+    assert all(run(Load(), 500, lambda step: 1.0, requests=requests))
+    assert all(run(Load(), 500, lambda step: 1.3, requests=requests, noise=0.1))
+    kinds = run(Load(), 2000, lambda step: 0.8, requests=requests, noise=0.1)
+    assert all(kinds[:6]) and kinds.count(True) < 0.1 * 2000
+    kinds = run(Load(), 4000, lambda step: 0.8 if step < 1500 else 1.3, requests=requests)
+    assert kinds[3000:].count(True) > 900
+
+
+@pytest.mark.parametrize("begin", range(6, 60, 5))
+def test_a_slow_machine_costs_some_requests_a_few_drafts_only(begin: int) -> None:
+    load, kinds = Load(), list[bool]()
+    for step in range(1000):
+        kind = load.drafts(8)
+        slow = 2.5 if begin <= step < begin + 120 else 1.0
+        load.observe(8, 8, 10.0 * slow / (1.2 if kind else 1.0), 10.0)
+        kinds.append(kind)
+    assert kinds.count(True) > 0.85 * 1000
 
 
 def test_a_change_is_found() -> None:
