@@ -270,9 +270,8 @@ async def measured_costs(engine: Engine, voice: SpeechSynthesizer) -> ServingCos
                 pass
         reads.append(generation.report.ttft_ms / 1e3)
     said: list[list[tuple[float, float]]] = [[] for _ in _PHRASES]
-    for again in range(
-        _SAYINGS + 1
-    ):  # the first time isn't counted: what a voice needs is loaded then
+    # The first time isn't counted: what a voice needs is loaded then.
+    for again in range(_SAYINGS + 1):
         for text, times in zip(_PHRASES, said, strict=True):
             found = await _spoken(voice, text)
             times += [found] if again else []
