@@ -12,7 +12,7 @@ from specstream.drafting.policy.records import RoundTimes
 
 __all__ = ["Costs", "DraftCosts", "Fit", "Load"]
 
-_FEW = 4  # requests up to which drafts are left to the cost model
+_FEW = 2  # requests up to which drafts are left to the cost model
 _SOME = 8  # requests up to which they are until they seem to lose
 _DOUBTED = 0.97  # times the estimated speed of steps without drafts: drafts seem to lose
 _WINDOW = 6  # steps of one kind in a row; the first is no sample: a draft has to catch up
@@ -102,7 +102,8 @@ class Load:
         return self._size(requests).plain if requests > _FEW else 1.0
 
     def _size(self, requests: int) -> _Size:
-        number = 0 if requests <= _SOME else requests.bit_length()
+        # 3 to 4, 5 to 8, 9 to 15, 16 to 31 and so on.
+        number = (requests - (requests <= _SOME)).bit_length()
         if number not in self._sizes:
             self._sizes[number] = _Size(trusts=requests <= _SOME)
         return self._sizes[number]
