@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gzip
 import json
 import os
 import sys
@@ -70,7 +71,9 @@ def _again(results: Path, out: Path) -> int:
     from tests.gpu.running import Outcome
 
     known = {field.name for field in dataclasses.fields(Outcome)}
-    each = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    kept = results.read_bytes()
+    lines = (gzip.decompress(kept) if results.suffix == ".gz" else kept).splitlines()
+    each = [json.loads(line) for line in lines]
     outcomes = [Outcome(**{k: v for k, v in one.items() if k in known}) for one in each]
     print("\n".join(table(outcomes, f"GPU figures of {results.name}")))  # noqa: T201
     out.mkdir(parents=True, exist_ok=True)

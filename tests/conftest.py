@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 import pytest_asyncio
 
+from specstream.checks import cache_folder
 from specstream.testing import VirtualTimeLoop
 
 # A script's background job ignores interrupts, and so would every process that a test starts.
@@ -128,5 +129,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }.items():
         os.environ.setdefault(key, value)
+    os.environ.setdefault("TESTED_MODELS", str(cache_folder("models")))  # those a user has pulled
     if (cache := getattr(config, "cache", None)) is not None:  # what a user keeps stays as it is
         os.environ.setdefault("SPECSTREAM_CACHE", str(cache.mkdir("specstream")))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TurnStarted as TurnStarted,
     )
     from specstream.listening.interfaces import (
+        Alternative as Alternative,
         EchoCanceller as EchoCanceller,
         EchoTrack as EchoTrack,
         EndOfTurnDetector as EndOfTurnDetector,
@@ -48,9 +49,9 @@ __all__, __getattr__, __dir__ = offers(
             "TurnPaused TurnStarted"
         ),
         "specstream.listening.interfaces": (
-            "EchoCanceller EchoTrack EndOfTurnDetector HeardWord Recognizer RecognizerCapabilities "
-            "RecognizerStream SpeechStarted SpeechStopped Transcript TurnCapabilities "
-            "TurnDetector TurnTrack"
+            "Alternative EchoCanceller EchoTrack EndOfTurnDetector HeardWord Recognizer "
+            "RecognizerCapabilities RecognizerStream SpeechStarted SpeechStopped Transcript "
+            "TurnCapabilities TurnDetector TurnTrack"
         ),
         "specstream.listening.listener": "Listener",
         "specstream.listening.preempt": "Preempt PreemptReport",

@@ -1,7 +1,7 @@
 """Is the speaker done, and does a word claim the turn? Small rules over a transcript's last words.
 
 Silence alone is a poor sign: people pause to think after "I would like to, um", and don't pause longer
-after a question. The rule sorts what was said so far into four kinds:
+after a question. The rule sorts what was said so far into five kinds:
 
 ==============  =====================================================  ==============
 kind            what was said so far                                   silence, × base
@@ -9,6 +9,7 @@ kind            what was said so far                                   silence, 
 ``question``    ends with a question mark                              0.6
 ``sentence``    ends with a full stop or an exclamation mark           1.0
 ``open``        ends without a mark, or nothing was understood         1.6
+``doubtful``    may be unfinished, by the recogniser's alternatives    3.2
 ``unfinished``  ends with "and", "the", "um", a comma, a dash or "…"    5.0
 ==============  =====================================================  ==============
 
@@ -18,6 +19,9 @@ before a question mark is not ("What are you looking for?"), nor is one after a 
 There are words for English and German, which count in texts of their language only: "um" ends many a
 German sentence, and "an" many a French one. Text of other languages is judged by its marks; text whose
 language isn't known is taken for English.
+
+A recogniser hears the sentence that it expects: "I am looking for it." for "I am looking for a". Where
+it tells alternatives, their kinds count instead, and a transcript of little confidence is open.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-__all__ = ["Ending", "claims_turn", "ending", "is_backchannel", "silence_factor"]
+from specstream.listening.interfaces import Transcript
+
+__all__ = ["Ending", "claims_turn", "ending", "ending_of", "is_backchannel", "silence_factor"]
 
 # A word of a text, or a character of a script that has no spaces.
 _ANY_WORD = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_]+(?:['’-][^\W_]+)*")
@@ -53,8 +59,14 @@ _ANSWERS = frozenset(  # that are one whether or not a mark follows
     "yes yeah yep no nope ok okay sure exactly thanks stop ja nein doch danke genau stopp".split()
 )
 
-Ending = Literal["question", "sentence", "open", "unfinished"]
-_FACTORS: dict[Ending, float] = {"question": 0.6, "sentence": 1.0, "open": 1.6, "unfinished": 5.0}
+Ending = Literal["question", "sentence", "open", "doubtful", "unfinished"]
+_FACTORS: dict[Ending, float] = {
+    "question": 0.6,
+    "sentence": 1.0,
+    "open": 1.6,
+    "doubtful": 3.2,
+    "unfinished": 5.0,
+}
 
 _NEVER_LAST = frozenset(  # no turn ends with these, whatever mark follows
     """a an the and or but nor because if whether unless although though while whereas my your our
@@ -103,8 +115,9 @@ _TIED = re.compile(  # last words that something must follow, whatever comes bef
 )
 _EITHER = re.compile(  # an answer, or a beginning: "I'd love to", "That's what I'm looking for"
     r"""\b(?:glad|happy|love|used)\sto$
-      | \b(?:what|who|whom)\s.*\b(?:about|at|for|from|like|with)$
-      | \b(?:know|tell\s(?:me|us))\s(?:how|what|when|where|who|why)$""",
+      | \b(?:what|where|which|who|whom)\s.*\b(?:about|at|for|from|like|with)$
+      | \b(?:know|tell\s(?:me|us))\s(?:how|what|when|where|who|why)$
+      | \b(?:got|have|need|want)\s(?:any|some)$""",
     re.VERBOSE,
 )
 _DICTATED = re.compile(  # what is told in groups, of which one may be the last
@@ -151,17 +164,14 @@ def ending(text: str, language: str | None = None) -> Ending:
     words = [word.lower().replace("’", "'") for word in _WORD.findall(said)]
     if not words:
         return "open"
+    answer = len(words) == 1 and words[0] in _ANSWERS
     if said.endswith(_BREAKS):
-        return "unfinished"
+        return "open" if answer else "unfinished"
     judge = _BY_WORDS.get((language or "en").lower().replace("_", "-").partition("-")[0])
     asks = said.endswith(("?", "？"))
     # A short number alone is an answer, for which recognisers write no mark; a long one may be a part.
     number = len(words) == 1 and words[0].isdecimal() and len(words[0]) <= 2
-    closed = (
-        number
-        or (len(words) == 1 and words[0] in _ANSWERS)
-        or said.endswith((".", "!", "。", "！"))
-    )
+    closed = number or answer or said.endswith((".", "!", "。", "！"))
     plain = " ".join(said.lower().replace("’", "'").rstrip(".!?").split())
     by_marks: Ending = "question" if asks else "sentence" if closed else "open"
     return judge(words, plain, by_marks) if judge is not None else by_marks
@@ -181,7 +191,9 @@ def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
     closed = by_marks == "sentence"
     if before in _ADVERBS:
         before = words[-3] if len(words) > 2 else ""
-    answers = before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
+    answers = before == "please" or (
+        before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
+    )
     if last in _AUXILIARIES and not answers:
         return "unfinished"  # but "Yes, I do" is an answer
     if last in _BEGINNERS and before not in _AUXILIARIES:
@@ -207,18 +219,41 @@ _BY_WORDS: dict[str, Callable[[list[str], str, Ending], Ending]] = {"en": _engli
 
 
 _COMPLETE = 0.5  # probability of an end above which a voice sounds as if it were done
-_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 1.9, 3.2
+_BY_BOTH, _BY_ONE, _BY_NONE = 0.8, 1.75, 1.9
 
 
-def silence_factor(text: str, sound: float | None = None, language: str | None = None) -> float:
-    """Return the factor on the silence that ends a turn after ``text``, which is in ``language``.
+# Probabilities that an unfinished alternative is right, and that an unfinished or open one is.
+_DOUBTFUL, _UNFINISHED, _UNCLEAR = 0.15, 0.5, 0.6
+_SURE, _HEARD = 0.55, 0.45  # confidence from which a clause is unfinished, and a sentence one
+
+
+def ending_of(said: Transcript, language: str | None = None) -> Ending:
+    """Return the kind of ending of a transcript by its alternatives and confidence; see `ending`."""
+    if not said.alternatives:
+        return ending(said.text, language)
+    shares = dict.fromkeys(_FACTORS, 0.0)
+    for alternative in said.alternatives:
+        shares[ending(alternative.text, language)] += alternative.probability
+    confidence = 1.0 if said.confidence is None else said.confidence
+    if shares["unfinished"] > _DOUBTFUL:
+        sure = shares["unfinished"] > _UNFINISHED and confidence > _SURE
+        return "unfinished" if sure else "doubtful"
+    if shares["unfinished"] + shares["open"] > _UNCLEAR or confidence < _HEARD:
+        return "open"
+    return "question" if shares["question"] > shares["sentence"] else "sentence"
+
+
+def silence_factor(
+    said: Transcript, sound: float | None = None, language: str | None = None
+) -> float:
+    """Return the factor on the silence that ends a turn after ``said``, which is in ``language``.
 
     ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that
-    something must follow wait as long as without; else it counts which of words and sound say that the
-    speaker is done: both (0.8), one (1.9), or neither (3.2).
+    something must or may well follow wait as long as without; else it counts which of words and sound
+    say that the speaker is done: both (0.8), one (1.75), or neither (1.9).
     """
-    kind = ending(text, language)
-    if sound is None or kind == "unfinished":
+    kind = ending_of(said, language)
+    if sound is None or kind in ("doubtful", "unfinished"):
         return _FACTORS[kind]
     agree = (kind in ("question", "sentence")) + (sound > _COMPLETE)
     return (_BY_NONE, _BY_ONE, _BY_BOTH)[agree]

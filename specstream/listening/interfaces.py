@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 __all__ = [
+    "Alternative",
     "EchoCanceller",
     "EchoTrack",
     "EndOfTurnDetector",
@@ -39,16 +40,28 @@ class HeardWord:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """One reading of the audio; ``probability`` is its share among the transcript's alternatives."""
+
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """What was said: the text without outer whitespace, empty if nothing was.
 
     ``words`` may be empty where the recogniser gives no times; ``language`` is an ISO 639-1 code, or
-    None where it isn't known.
+    None where it isn't known. ``confidence`` is the geometric mean of the tokens' probabilities, None if
+    it isn't known. ``alternatives`` are the likeliest readings, with the text's own, or none if the
+    recogniser looks for one only; with them the end of a turn is judged better.
     """
 
     text: str
     words: tuple[HeardWord, ...] = ()
     language: str | None = None
+    confidence: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def has_words(self) -> bool:

@@ -304,9 +304,7 @@ class Listener:
         """Whether the voices that are heard add nothing to what the user has said."""
         if not self.settings.by_words or self.settings.manual:
             return False
-        factor = max(
-            1.0, silence_factor(recognition.transcript.text, None, recognition.language) / 2
-        )
+        factor = max(1.0, silence_factor(recognition.transcript, None, recognition.language) / 2)
         return recognition.stalled_s >= self.settings.stall_s * factor
 
     async def _look(self, recognition: Recognition) -> None:
@@ -320,7 +318,7 @@ class Listener:
             self._events.append(partial)
         if pause is not None and recognition.pause == pause:
             self._events.append(TurnPaused(recognition.turn, recognition.transcript))
-            self._follow(self._turns.said(recognition.transcript.text, recognition.language))
+            self._follow(self._turns.said(recognition.transcript, recognition.language))
         elif recognition.pause is None and self._stalled(recognition):
             self._follow(self._turns.commit(others=True))
         self._changed.notify()

@@ -13,7 +13,7 @@ import numpy as np
 
 from specstream.listening.endings import silence_factor
 from specstream.listening.events import ListenerSettings
-from specstream.listening.interfaces import SpeechStarted, TurnTrack, VoiceActivity
+from specstream.listening.interfaces import SpeechStarted, Transcript, TurnTrack, VoiceActivity
 
 __all__ = [
     "Closed",
@@ -154,7 +154,7 @@ class LevelGate:
 
 _BLOCK_MS = 32  # audio that the track is given at once
 _LAG_MS = 500.0  # how long after the voice began a track may report it
-_UNKNOWN = ""  # text assumed until a pause's transcript is there: silence then decides alone
+_UNKNOWN = Transcript("")  # assumed until a pause's transcript is there: silence then decides alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class Turns:
         self._start: float | None = None  # of the open turn
         self._pause: float | None = None  # since when the open turn's voice is silent
         self._held = bytearray()  # the audio of the pause
-        self._text: str | None = None  # what was said up to the pause, once it is known
+        self._said: Transcript | None = None  # what was said up to the pause, once it is known
         self._language: str | None = None  # of that text
         self._sound: float | None = (
             None  # how likely the pause is the end, by sound, once it is known
@@ -265,13 +265,13 @@ class Turns:
                 self._take(block, steps)
         return steps
 
-    def said(self, text: str, language: str | None = None) -> list[Step]:
+    def said(self, said: Transcript, language: str | None = None) -> list[Step]:
         """Take the transcript up to the pause that was reported last; the turn may end by it.
 
         ``language`` is that of the text, a code; None: unknown.
         """
         if self._pause is not None:
-            self._text, self._language = text, language
+            self._said, self._language = said, language
         steps: list[Step] = []
         self._end_if_silent(steps)
         return steps
@@ -307,7 +307,7 @@ class Turns:
         return was_open
 
     def _reset(self) -> None:
-        self._start = self._pause = self._text = self._sound = None
+        self._start = self._pause = self._said = self._sound = None
         self._held.clear()
         self._ring.clear()
 
@@ -352,7 +352,7 @@ class Turns:
         if speaking:
             self._voice(at_ms, steps)
         elif self._start is not None and self._pause is None:
-            self._pause, self._text, self._sound = max(at_ms, self._start), None, None
+            self._pause, self._said, self._sound = max(at_ms, self._start), None, None
             steps.append(Paused(self.now_ms - self._pause))
 
     def _voice(self, at_ms: float, steps: list[Step]) -> None:
@@ -367,14 +367,14 @@ class Turns:
             if self._held:
                 steps.append(TurnAudio(bytes(self._held)))
             self._held.clear()
-            self._pause = self._text = self._sound = None
+            self._pause = self._said = self._sound = None
 
     def _end_if_silent(self, steps: list[Step]) -> None:
         if self._pause is None:
             return
         wait = self._settings.silence_ms
         if self._settings.by_words:
-            known = _UNKNOWN if self._text is None else self._text
+            known = _UNKNOWN if self._said is None else self._said
             factor = silence_factor(known, self._sound, self._language)
             wait *= self._settings.patience * factor
         if self.now_ms - self._pause >= wait - self._step_ms / 2:  # at the nearest block's end

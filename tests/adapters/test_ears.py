@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from transformers import WhisperFeatureExtractor
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
+from specstream.listening.endings import ending_of
 from specstream.listening.events import (
     ListenerSettings,
     ListeningFailed,
@@ -232,6 +236,58 @@ async def test_a_doubtful_partial_is_withheld_and_read_again_at_the_end_only(
 
 
 @needs_ears
+async def test_a_clause_has_an_unfinished_alternative(
+    say: Any, recognizer: WhisperRecognizer
+) -> None:
+    """Tokens' mean decides between beams: no sentence is left out, none said twice."""
+    for text in (
+        "We need a table for",
+        "What is the tallest mountain?",
+        "Stop. Now go on, please.",
+    ):
+        resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
+        stream.add(resampler.push(pcm(say(text))) + resampler.flush())
+        heard = await stream.finish()
+        await stream.aclose()
+        assert errors(words(text), words(heard.text)) <= 1
+        assert heard.confidence is not None and 0.5 < heard.confidence <= 1.0
+        assert 2 <= len(heard.alternatives) <= 8
+        assert heard.alternatives[0].text == heard.text
+        assert sum(other.probability for other in heard.alternatives) == pytest.approx(1.0)
+        unfinished = ending_of(heard, "en") in ("doubtful", "unfinished")
+        assert unfinished == (text[-1] not in ".?")
+
+
+class Search:
+    """A model whose searches find what a test says: token ids, and sums of log-probabilities."""
+
+    here = threading.local()
+
+    def __init__(self, *found: tuple[list[int], float]) -> None:
+        self.found, self.asked = found, dict[str, Any]()
+        self.here.found = None
+
+    def generate(self, features: Any, prompts: list[list[int]], **options: Any) -> list[Any]:
+        self.asked = options
+        ids, scores = zip(*self.found[: options["num_hypotheses"]], strict=True)
+        return [SimpleNamespace(sequences_ids=ids, scores=scores, no_speech_prob=0.25)]
+
+
+def test_of_beams_the_best_by_token_comes_first_if_it_is_whole() -> None:
+    short, long, twice, cut = [1], [1, 2, 3, 4], [1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7]
+    model = Search((short, -1.0), (long, -2.0), (twice, -2.1), (cut, -2.2))
+    beams = module._Beams(model, model.here)
+    (best,) = beams.generate(None, [[0]], beam_size=4, max_length=8)
+    assert best.sequences_ids == [long, short] and best.scores == [-2.0, -1.0]
+    assert best.no_speech_prob == 0.25 and model.here.found is best
+    (one,) = beams.generate(None, [[0]], beam_size=1, max_length=8)
+    assert one.sequences_ids == [short] and model.here.found is best  # the first search counts
+    model.found = ((twice, -1.0), (cut, -2.0))
+    (best,) = beams.generate(None, [[0]], beam_size=2, max_length=8)
+    assert best.sequences_ids == [twice, cut]  # nothing else was found
+
+
+@needs_ears
 async def test_audio_that_needs_the_whole_window_is_read_once(
     recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +414,8 @@ def test_smart_turn_reads_what_whisper_reads() -> None:
     assert np.array_equal(read[1], read[0])
 
 
-WEIGHTS = folder_of(SMART_TURN) / Path(SMART_TURN.wheel.content.name).name
+PULLED = Path(os.environ["TESTED_MODELS"])
+WEIGHTS = PULLED / folder_of(SMART_TURN).name / Path(SMART_TURN.wheel.content.name).name
 
 
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="specstream pull smart-turn has not brought it")

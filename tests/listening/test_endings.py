@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specstream.listening.endings import Ending, ending, silence_factor
+from specstream.listening.endings import Ending, ending, ending_of, silence_factor
+from specstream.listening.interfaces import Alternative, Transcript
 
 SAID: dict[Ending, list[str]] = {
     "question": [
@@ -24,6 +25,7 @@ SAID: dict[Ending, list[str]] = {
         "Turn off the lights.",
         "Stop!",
         "Yes, I do.",
+        "Yes, please do.",
         "I already did.",
         "Come in.",
         "Let me think about it.",
@@ -44,6 +46,9 @@ SAID: dict[Ending, list[str]] = {
     "open": [
         "",
         "turn off the lights",
+        "No,",
+        "Do you have any?",
+        "which gate does it leave from",
         "  ",
         "?!",
         "I do",
@@ -103,7 +108,9 @@ def test_each_kind(kind: Ending, text: str) -> None:
 
 
 def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
-    factors = [silence_factor(t) for t in ("Is it?", "It is.", "it does it", "it does and")]
+    factors = [
+        silence_factor(Transcript(t)) for t in ("Is it?", "It is.", "it does it", "it does and")
+    ]
     assert factors == sorted(set(factors))
     assert factors[1] == 1.0
 
@@ -112,16 +119,41 @@ def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
     ("text", "sound", "factor"),
     [
         ("What time is it?", 0.9, 0.8),
-        ("What time is it?", 0.1, 1.9),
-        ("the red one", 0.9, 1.9),
-        ("the red one", 0.1, 3.2),
-        ("", 0.9, 1.9),
+        ("What time is it?", 0.1, 1.75),
+        ("the red one", 0.9, 1.75),
+        ("the red one", 0.1, 1.9),
+        ("", 0.9, 1.75),
         ("I would like to, um", 0.9, 5.0),
         ("What time is it?", None, 0.6),
     ],
 )
 def test_words_and_sound_together(text: str, sound: float | None, factor: float) -> None:
-    assert silence_factor(text, sound) == factor
+    assert silence_factor(Transcript(text), sound) == factor
+
+
+@pytest.mark.parametrize(
+    ("kind", "confidence", "alternatives"),
+    [
+        ("sentence", 0.8, {"I am looking for it.": 0.9, "I am looking for a": 0.1}),
+        ("doubtful", 0.8, {"I am looking for it.": 0.8, "I am looking for a": 0.2}),
+        ("unfinished", 0.8, {"I am looking for it.": 0.4, "I am looking for a": 0.6}),
+        ("doubtful", 0.5, {"I am looking for it.": 0.4, "I am looking for a": 0.6}),
+        ("unfinished", None, {"I am looking for it.": 0.4, "I am looking for a": 0.6}),
+        ("open", 0.8, {"The red one.": 0.35, "the red one": 0.65}),
+        ("sentence", 0.8, {"The red one.": 0.45, "the red one": 0.55}),
+        ("open", 0.4, {"The red one.": 1.0}),
+        ("question", 0.8, {"The red one.": 0.4, "The red one?": 0.6}),
+    ],
+)
+def test_alternatives_count_instead_of_the_text(
+    kind: Ending, confidence: float | None, alternatives: dict[str, float]
+) -> None:
+    found = tuple(Alternative(text, share) for text, share in alternatives.items())
+    said = Transcript(found[0].text, (), "en", confidence, found)
+    assert ending_of(said) == kind
+    assert ending_of(Transcript(found[0].text, (), "en", confidence)) == "sentence"
+    if kind == "doubtful":
+        assert silence_factor(said) == silence_factor(said, 0.99) == 3.2
 
 
 GERMAN: dict[Ending, list[str]] = {
@@ -171,7 +203,7 @@ def test_english_words_tell_nothing_about_another_language(text: str, language: 
     """It ends as its mark says; without one it is open, and "and" or "the" changes nothing."""
     assert ending(text, language) == "sentence"
     assert ending(text.rstrip("."), language) == "open"
-    assert silence_factor(text, None, language) == 1.0
+    assert silence_factor(Transcript(text), None, language) == 1.0
 
 
 def test_marks_count_in_every_language() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from specstream.errors import ConfigError
 from specstream.listening.events import ListenerSettings
+from specstream.listening.interfaces import Transcript
 from specstream.listening.turns import Closed, Opened, Paused, Step, TurnAudio, Turns
 from specstream.testing import ScriptedTurnDetector
 
@@ -71,7 +72,7 @@ def test_words_decide_how_long_silence_lasts(text: str | None, wait: int) -> Non
     cut = turns(ListenerSettings())
     steps = cut.hear(voice(320) + silence(96))
     assert isinstance(steps[-1], Paused)
-    steps = [] if text is None else cut.said(text)
+    steps = [] if text is None else cut.said(Transcript(text))
     steps += cut.hear(silence(4000))
     (closed,) = marks(steps)
     assert isinstance(closed, Closed)
@@ -81,7 +82,7 @@ def test_words_decide_how_long_silence_lasts(text: str | None, wait: int) -> Non
 @pytest.mark.parametrize(("language", "wait"), [("de", 500), ("fr", 500), ("en", 2500)])
 def test_words_count_in_their_own_language(language: str, wait: int) -> None:
     cut = turns(ListenerSettings())
-    steps = cut.hear(voice(320) + silence(96)) + cut.said("Ruf mich an.", language)
+    steps = cut.hear(voice(320) + silence(96)) + cut.said(Transcript("Ruf mich an."), language)
     (closed,) = [s for s in steps + cut.hear(silence(4000)) if isinstance(s, Closed)]
     assert abs(closed.end_ms - 320 - wait) <= 16
 
@@ -89,21 +90,21 @@ def test_words_count_in_their_own_language(language: str, wait: int) -> None:
 def test_words_that_come_late_end_the_turn_at_once() -> None:
     cut = turns(ListenerSettings())
     cut.hear(voice(320) + silence(640))
-    assert cut.said("Is it?") == [Closed(0.0, 960.0)]
-    assert cut.said("Is it?") == []
+    assert cut.said(Transcript("Is it?")) == [Closed(0.0, 960.0)]
+    assert cut.said(Transcript("Is it?")) == []
 
 
 def test_words_of_an_earlier_pause_end_nothing() -> None:
     cut = turns(ListenerSettings())
     cut.hear(voice(320) + silence(96) + voice(320))
-    assert cut.said("Is it?") == []
+    assert cut.said(Transcript("Is it?")) == []
 
 
 def test_patience_scales_only_the_silences_by_words() -> None:
     slow = ListenerSettings(patience=2.0)
     cut = turns(slow)
     cut.hear(voice(320) + silence(96))
-    steps = cut.said("It is.") + cut.hear(silence(2000))
+    steps = cut.said(Transcript("It is.")) + cut.hear(silence(2000))
     assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(1320, abs=32)]
     steps = turns(ListenerSettings(by_words=False, patience=2.0)).hear(voice(320) + silence(2000))
     assert [s.end_ms for s in steps if isinstance(s, Closed)] == [pytest.approx(820, abs=32)]

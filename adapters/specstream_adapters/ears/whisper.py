@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import re
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.listening.interfaces import (
+    Alternative,
     HeardWord,
     RecognizerCapabilities,
     Transcript,
@@ -37,6 +40,10 @@ _LEAST = _RATE // 10  # samples; in less audio nothing can have been said
 _TOKENS_PER_S, _TOKENS = 8, 12  # limit of tokens written: per second of audio, plus a constant
 # Mean log-probability below which a shortened window isn't trusted; one word's mean varies more.
 _UNSURE, _UNSURE_WORD = -0.8, -1.2
+_BEAMS, _BEAMS_S = (
+    8,
+    7,
+)  # a search's beams in a turn of up to so many seconds: in longer ones, one errs less
 _NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
 
@@ -47,7 +54,7 @@ class WhisperRecognizer:
     Whisper's encoder reads 30 seconds, however short the speech is. Here it reads only the speech and
     three seconds of silence, at least ten seconds together, which takes a quarter of the time. If the
     transcript is unlikely or repeats itself, it is no partial transcript, and at the end of the turn the
-    speech is read once more with the whole window.
+    speech is read once more with the whole window. A turn of up to seven seconds has alternatives.
 
     All streams share the workers.
 
@@ -135,11 +142,12 @@ class WhisperRecognizer:
         """Return the transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
         most = int(seconds * _TOKENS_PER_S) + _TOKENS
-        self._model.here.frames = frames
+        self._model.here.frames, self._model.here.found = frames, None
         found, info = self._model.transcribe(
             audio,
             language=language,
-            beam_size=1,
+            beam_size=_BEAMS if seconds <= _BEAMS_S else 1,
+            length_penalty=0.0,  # scores are sums of log-probabilities
             temperature=0.0,
             condition_on_previous_text=False,
             without_timestamps=len(audio) <= _WINDOW * _RATE // 100,
@@ -161,7 +169,10 @@ class WhisperRecognizer:
             for segment in spoken
             for word in segment.words or ()
         )
-        return Transcript(text, heard, info.language), trusted and not _repeats(text)
+        confidence = min((math.exp(s.avg_logprob) for s in spoken), default=None)
+        alternatives = self._model.alternatives() if text and len(spoken) == 1 else ()
+        transcript = Transcript(text, heard, info.language, confidence, alternatives)
+        return transcript, trusted and not _repeats(text)
 
 
 class WhisperStream:
@@ -241,9 +252,48 @@ def _likely(segment: Any) -> bool:
 
 def _repeats(text: str) -> bool:
     """Whether any three words in a row come twice, which is how Whisper fails in a shortened window."""
-    words = _WORD.findall(text.lower())
-    triples = list(zip(words, words[1:], words[2:], strict=False))
+    return _doubled(_WORD.findall(text.lower()))
+
+
+def _doubled(items: Sequence[object]) -> bool:
+    triples = list(zip(items, items[1:], items[2:], strict=False))
     return len(set(triples)) < len(triples)
+
+
+class _Found(NamedTuple):
+    """What a search found, the best first: see ``ctranslate2.models.WhisperGenerationResult``."""
+
+    sequences_ids: list[list[int]]
+    scores: list[float]
+    no_speech_prob: float
+
+
+class _Beams:
+    """A model of CTranslate2 whose search by beams prefers the likeliest token on average.
+
+    By the sum, which CTranslate2 goes by, a text that leaves out a sentence wins; its own penalty of
+    lengths prefers texts that say everything twice. ``here.found`` keeps a thread's first search.
+    """
+
+    def __init__(self, model: Any, here: threading.local) -> None:
+        self._model, self._here = model, here
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def generate(self, features: Any, prompts: list[list[int]], **options: Any) -> Any:
+        count = options.get("beam_size", 1)
+        (found,) = self._model.generate(features, prompts, num_hypotheses=count, **options)
+        beams = list(zip(found.sequences_ids, found.scores, strict=True))
+        if count > 1:
+            most = options["max_length"] - len(prompts[0])
+            whole = [beam for beam in beams if len(beam[0]) < most and not _doubled(beam[0])]
+            beams = sorted(whole or beams, key=lambda beam: -beam[1] / (len(beam[0]) + 1))
+        ids, scores = [list(beam[0]) for beam in beams], [beam[1] for beam in beams]
+        best = _Found(ids, scores, found.no_speech_prob)
+        if self._here.found is None:
+            self._here.found = best
+        return [best]
 
 
 def load_model(model: str | Path | None, **options: Any) -> Any:
@@ -258,9 +308,23 @@ def load_model(model: str | Path | None, **options: Any) -> Any:
         """Encodes the first ``here.frames`` frames of a window only; each thread sets its own."""
 
         here = threading.local()
+        model: Any
+
+        def __init__(self, place: str, **options: Any) -> None:
+            super().__init__(place, **options)
+            self.model = _Beams(self.model, self.here)
 
         def encode(self, features: npt.NDArray[Any]) -> Any:
             return super().encode(np.ascontiguousarray(features[..., : self.here.frames]))
+
+        def alternatives(self) -> tuple[Alternative, ...]:
+            """What this thread's first search since ``here.found`` was None has found."""
+            found = self.here.found
+            if len(found.scores) < 2:
+                return ()
+            shares = np.exp(np.array(found.scores) - max(found.scores))
+            texts = [self.hf_tokenizer.decode(ids).strip() for ids in found.sequences_ids]
+            return tuple(map(Alternative, texts, (shares / shares.sum()).tolist()))
 
     place = str(model) if model is not None else _bundled()
     # faster-whisper would take the path for the name of a model on the Hub.
