@@ -81,6 +81,16 @@ def chunks_of(
     return [*chunks, Chunk(*nothing, round=len(chunks), finish_reason=finish_reason)]
 
 
+def _at_most(chunks: Sequence[Chunk], tokens: int) -> Sequence[Chunk]:
+    """The chunks whose tokens come among the first ``tokens``; the last one says if others follow."""
+    kept = [chunk for chunk in chunks if chunk.tokens.end <= tokens]
+    if len(kept) == len(chunks):
+        return chunks
+    at, char = (kept[-1].tokens.end, kept[-1].chars.end) if kept else (0, 0)
+    spans = (Span(at, at), Span(char, char))
+    return [*kept, Chunk("", (), *spans, round=len(kept), finish_reason="length")]
+
+
 def _deltas(index: int, call: ToolCall) -> list[ToolCallDelta]:
     head = (index, call.id, call.name)
     pieces = [ToolCallDelta(*head, piece) for piece in _PIECE.findall(call.arguments)]
@@ -184,9 +194,10 @@ class ScriptedGeneration:
 class ScriptedEngine:
     """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
 
-    The last reply is repeated for all further requests. ``gate``, when given, returns an event that
-    each chunk waits for (or None), so a test decides when the "model" writes. If ``timed``, each chunk
-    comes its ``t_ms`` after the request. ``requests`` records the messages and parameters of each
+    The last reply is repeated for all further requests. A text ends at ``max_tokens``; chunks are given
+    as they are. ``gate``, when given, returns an event that each chunk waits for (or None), so a test
+    decides when the "model" writes. If ``timed``, each chunk comes its ``t_ms`` after the request.
+    ``requests`` records the messages and parameters of each
     request, ``template_kwargs`` its variables for the chat template, ``references`` its reference,
     ``speculated`` whether it asked for speculation, ``learnt`` whether the draft may learn from it,
     ``truncations`` how it may be shortened, ``tools`` its tools, which are refused unless the engine
@@ -260,6 +271,8 @@ class ScriptedEngine:
         self.requests.append((asked, params))
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
         chunks = self._chunks(reply) if isinstance(reply, str) else reply
+        if isinstance(reply, str):
+            chunks = _at_most(chunks, params.max_tokens)
         generation = ScriptedGeneration(chunks, self._gate, timed=self._timed)
         self.generations.append(generation)
         try:

@@ -32,6 +32,9 @@ class Multilingual:
         self.here = SimpleNamespace(frames=0)
         self.told: list[str | None] = []
 
+    def alternatives(self) -> tuple[()]:
+        return ()
+
     def transcribe(self, audio: Any, **options: Any) -> tuple[list[Any], Any]:
         self.told.append(options["language"])
         segment = SimpleNamespace(
@@ -59,7 +62,7 @@ async def test_a_multilingual_model_tells_the_language_unless_the_listener_fixes
         events = [event async for event in listener]
     await ears.aclose()
     (heard,) = [event for event in events if isinstance(event, TurnHeard)]
-    assert heard.transcript == Transcript("Guten Tag.", (), told)
+    assert heard.transcript == Transcript("Guten Tag.", (), told, 1.0)
     assert set(multilingual.told) == {language}
 
 

@@ -20,7 +20,7 @@ from specstream.server import server
 from specstream.server.limits import MAX_UNSENT, MIN_BYTES_PER_S, PATIENCE_S, drop_slow_reader
 from specstream.server.sessions import responses
 from specstream.server.socket import TRANSPORT, AsgiSocket, ServedSocket
-from specstream.testing import ScriptedEngine
+from specstream.testing import ScriptedEngine, chunks_of
 from tests.server.doubles import WORDS, FreeClock, Gate, HandClock, Stand, Wire, settle, wait_for
 from tests.support.tiny import save_pair
 
@@ -191,7 +191,7 @@ async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soo
     modality: str,
 ) -> None:
     words = 20_000
-    engine = ScriptedEngine([" ".join(["word"] * words)])
+    engine = ScriptedEngine([chunks_of(" ".join(["word"] * words))])
     stand = Stand(engine)  # a free clock: nothing but the socket holds the audio back
     async with stand.running(), narrow(stand) as wire:
         await wire.ask("Hi", output_modalities=[modality])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,9 +73,12 @@ def llama_events(*tokens: str, finish: str = "stop") -> list[Any]:
 
 @dataclass
 class Answer:
-    """Events of a stream (dicts, or raw data), or a status with a body; then ``hang`` or ``cut``."""
+    """Events of a stream (dicts, or raw data), or a status with a body; then ``hang`` or ``cut``.
 
-    events: Sequence[Any] = ()
+    ``events`` may be a function of the request's body.
+    """
+
+    events: Sequence[Any] | Callable[[dict[str, Any]], Sequence[Any]] = ()
     status: int = 200
     body: Any = None
     hang: bool = False  # never ends the stream
@@ -148,7 +151,8 @@ class ChatServer:
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         watch = asyncio.create_task(reader.read(1))
-        for event in answer.events:
+        events = answer.events
+        for event in events(self.requests[-1]) if callable(events) else events:
             if self.gate is not None:
                 opened = asyncio.create_task(self.gate.wait())
                 await asyncio.wait({watch, opened}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ from specstream import Engine, OpenAIEngine
 from specstream.metrics import Report
 from specstream.testing import ScriptedEngine, ScriptedModel, check_engine
 from specstream.testing.engine import ScriptedGeneration
-from specstream.types import Chunk, RawPrompt, Span
+from specstream.types import Chunk, RawPrompt, SamplingParams, Span
 from tests.support.openai_server import Answer, ChatServer, llama_events
 
 REPLY = "It is sunny now. Later it will rain, and at night there will be a storm."
@@ -37,7 +37,12 @@ async def test_the_scripted_model_passes_at_its_own_pace() -> None:
 @pytest.mark.slow
 async def test_an_engine_behind_an_address_passes() -> None:
     pytest.importorskip("openai")
-    events = llama_events(*(word + " " for word in REPLY.split()))
+    words = [word + " " for word in REPLY.split()]
+
+    def events(body: dict[str, Any]) -> list[Any]:
+        most = body["max_tokens"]
+        return llama_events(*words[:most], finish="length" if most < len(words) else "stop")
+
     async with ChatServer([Answer(events)]).running() as server:
         report = await check_engine(lambda: OpenAIEngine(server.url))
     report.assert_passed()
@@ -209,6 +214,21 @@ class Toolish(Altered):
         return super().generate(*args, **options)
 
 
+class Endless(Altered):
+    """It writes the whole reply, whatever is allowed."""
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        params = SamplingParams() if len(args) > 1 else None
+        return super().generate(*args[:1], *filter(None, [params]), **options)
+
+
+class Silent(Altered):
+    """A reply that was cut says that the model ended it."""
+
+    def alter(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, finish_reason="stop") if chunk.finish_reason else chunk
+
+
 class Dropped(Altered):
     """It forgets a conversation with an error."""
 
@@ -221,7 +241,7 @@ class Dropped(Altered):
     ("broken", "found"),
     [
         (Overlapping, {"tokens_tile"}),
-        (ManyEnds, {"finish_reason"}),
+        (ManyEnds, {"finish_reason", "max_tokens"}),
         (Boastful, {"rounds"}),
         (Short, {"ends"}),
         (Mistaken, {"report"}),
@@ -233,6 +253,8 @@ class Dropped(Altered):
         (Unstoppable, {"cancel_before", "cancel_between", "leave_early"}),
         (Loose, {"unknown_option"}),
         (Toolish, {"tools"}),
+        (Endless, {"max_tokens"}),
+        (Silent, {"max_tokens"}),
         (Dropped, {"unknown_session"}),
     ],
 )

@@ -93,6 +93,19 @@ async def logprobs(subject: Tested) -> None:
                 require(len(one.top) == 2, f"{len(one.top)} of the 2 likeliest tokens are told")
 
 
+async def max_tokens(subject: Tested) -> None:
+    """A reply has at most ``max_tokens`` tokens, and one that was cut says ``length``."""
+    async with opened(subject) as engine:
+        whole, _ = await reply(engine)
+        chunks, _ = await reply(engine, params=SamplingParams(max_tokens=2, seed=7))
+        tokens = chunks[-1].tokens.end - chunks[0].tokens.start
+        require(tokens <= 2, f"{tokens} tokens where 2 were allowed")
+        text, longer = ("".join(chunk.text for chunk in each) for each in (chunks, whole))
+        if longer.startswith(text) and len(longer) > len(text):
+            why = chunks[-1].finish_reason
+            require(why == "length", f"a reply that was cut says {why!r}")
+
+
 async def reproducible(subject: Tested) -> None:
     """If the engine says so, a seed repeats a reply, beside others, too."""
     async with opened(subject) as engine:
@@ -175,6 +188,7 @@ CLAIM_CHECKS = (
     reference,
     raw_prompts,
     logprobs,
+    max_tokens,
     reproducible,
     previews,
     tools,

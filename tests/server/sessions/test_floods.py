@@ -22,7 +22,7 @@ from specstream.server.limits import BURST, FRAMES_PER_S, Meter, RateLimit, cost
 from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.entries import MAX_CHARS
 from specstream.signals import LoopClock
-from specstream.testing import ScriptedEngine
+from specstream.testing import ScriptedEngine, chunks_of
 from tests.server.doubles import Gate, HandClock, Stand, settle, wait_for
 
 MIB = 1 << 20
@@ -256,7 +256,7 @@ async def test_a_session_that_is_too_old_ends_after_its_reply() -> None:
 async def test_who_acknowledges_nothing_is_sent_so_much_and_no_more(resume: Any) -> None:
     """A proxy that never makes its sender wait hides that the client doesn't read."""
     socket, words = Scripted(), " ".join(f"word{n}" for n in range(2_000))
-    stand = Stand(ScriptedEngine([words]), voice=None, max_output=1 << 16)
+    stand = Stand(ScriptedEngine([chunks_of(words)]), voice=None, max_output=1 << 16)
     service, meter = stand.server.service, Meter(LoopClock(), [])
     connection = RealtimeConnection(cast(Any, socket), service, None, meter, resume)
     async with anyio.create_task_group() as group:

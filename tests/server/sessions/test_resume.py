@@ -18,7 +18,7 @@ from specstream.server.sessions import resume as module
 from specstream.server.sessions.boxes import Inbox
 from specstream.server.sessions.resume import ResumableSocket
 from specstream.signals import LoopClock
-from specstream.testing import ScriptedEngine
+from specstream.testing import ScriptedEngine, chunks_of
 from tests.server.doubles import FreeClock, Gate, Stand, settle, wait_for
 
 
@@ -81,7 +81,7 @@ def plain(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def stand(text: str = WORDS) -> Stand:
-    return Stand(ScriptedEngine([text]), clock=FreeClock())
+    return Stand(ScriptedEngine([chunks_of(text)]), clock=FreeClock())
 
 
 LONG = (pytest.mark.nightly, pytest.mark.timeout(1800))

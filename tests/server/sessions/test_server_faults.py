@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from specstream.errors import AdapterUnavailable, EngineFailed, PromptError
-from specstream.testing import ScriptedEngine
+from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import Message, Phrase, RawPrompt, SamplingParams, ScenePrompt
 from tests.server.doubles import (
     ALL_OWN,
@@ -58,7 +58,7 @@ async def test_a_killed_client_leaves_nothing_and_others_do_not_notice() -> None
 
 async def test_a_client_that_does_not_read_stops_its_own_reply_only() -> None:
     long = " ".join(["word"] * 20_000)
-    engine = ScriptedEngine([long, "Still here."])
+    engine = ScriptedEngine([chunks_of(long), "Still here."])
     stand = Stand(engine)  # a free clock: nothing but the socket holds the audio back
     async with stand.running(), stand.client(max_queue=1) as lazy, stand.client() as other:
         await lazy.ask("Hi")
