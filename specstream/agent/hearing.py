@@ -80,12 +80,14 @@ class Hearing:
             reply.interrupt()
         elif taken.floor == "voice" and reply is not None and speaking:
             reply.pause()
-            return ReplyPaused(reply.played_ms), None
+            paused, self._talking.paused = self._talking.paused, True
+            return (None if paused else ReplyPaused(reply.played_ms)), None
         elif taken.floor == "free":
             questions.silent(taken.turn)
             questions.notify()  # results of tools may have waited for silence
-            if reply is not None and speaking and not taking.unclear:
+            if reply is not None and self._talking.paused and speaking and not taking.unclear:
                 reply.resume()
+                self._talking.paused = False
                 return ReplyResumed(reply.played_ms), None
         return None, taken.question
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specstream.errors import RequestError
 from specstream.listening.taking import Guess, Question
 from specstream.signals import Signal
 
@@ -46,14 +47,19 @@ class Questions:
         self.calls: ToolCalls | None = None
 
     async def ask(self, question: Question) -> None:
-        """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued."""
+        """Queue a question; wait while the queue is full. If this is cancelled, nothing is queued.
+
+        Raises:
+            RequestError: the questions have ended, here or while this waited.
+        """
         while self._full and not self._closed:
             await self._changed.wait()
-        if not self._closed:
-            self._queue(question)
-            if self._guess is not None and self._guess.turn == question.turn:
-                self._guess = None
-            self._changed.notify()
+        if self._closed:
+            raise RequestError("the agent takes no more: `finish` came before there was room")
+        self._queue(question)
+        if self._guess is not None and self._guess.turn == question.turn:
+            self._guess = None
+        self._changed.notify()
 
     def _queue(self, question: Question) -> None:
         asked = self._asked

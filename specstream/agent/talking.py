@@ -11,14 +11,14 @@ from typing import Any
 
 import anyio
 
-from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.agent.events import ReplyEnded, ReplyFailed, ReplyPaused, ReplyStarted
 from specstream.agent.parts import AgentParts
 from specstream.agent.questions import Questions, ToolResults
 from specstream.agent.tools import AgentTool, ToolCalls
 from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import EngineClosed, SpecstreamError
 from specstream.listening.preempt import Ledger
-from specstream.listening.taking import Guess, Question, TurnTaking
+from specstream.listening.taking import UNANSWERED_MS, Guess, Question, TurnTaking
 from specstream.playback.playout import Playout
 from specstream.playback.turn import FixedReply, Interruption, Turn, speaking
 from specstream.stages.pipeline import Hold
@@ -52,6 +52,7 @@ class Talking:
         questions: The questions to answer.
         taking: The turns of the user; a reply that begins while one of them is unclear begins paused.
         turn: The reply under way; None while an answer is held back.
+        paused: Whether that reply is paused.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Talking:
         self._last: tuple[int, Question | None] = (0, None)  # and where it is in the history
         self._interrupted = self._wordless = False  # of the last reply
         self._answered = False  # whether the last question's was heard to its end
+        self._heard_ms = 0.0  # of the replies to it
         self._dropped = Guess("", -1)  # the text of the last answer that was dropped, and its turn
         self._redrafts = redrafts
         self._draft = ""  # the dropped answer's text that serves the answer under way as a draft
@@ -84,6 +86,7 @@ class Talking:
         self.questions = Questions(lambda: not self.taking.unclear)
         self.calls = self.questions.calls = ToolCalls(tools, tell, self.questions.notify)
         self.turn: Turn[Any] | None = None
+        self.paused = False
 
     async def run(self) -> None:
         """Answer questions, and results of tools, until the queue has ended."""
@@ -93,7 +96,7 @@ class Talking:
                 if self._voice is not None:
                     self._ledger.reused_s = self._voice.reused_s
         finally:
-            self.calls.close()
+            await self.calls.aclose()
 
     async def _take(self, asked: Question | Guess | ToolResults) -> None:
         question: Question | None = None
@@ -106,19 +109,20 @@ class Talking:
         elif not self.calls.pending and self._ledger.begins(asked):
             question = await self._begin(asked)
         if question is not None:
-            question = self._whole(question)
-            self.calls.asked(self._session)
-            self._last, self._answered = (len(self._session.messages), question), False
+            goes_on = question.resumes and self._heard_ms <= UNANSWERED_MS
+            question = self._whole(question) if goes_on else question
+            self.calls.asked(self._session, goes_on=goes_on)
+            self._asks(question)
             await self._reply(question.text, self._turn(question))
             await self._answer_results()
 
     def _whole(self, question: Question) -> Question:
-        """A question with its first part, if it is the rest of one that was taken for a whole.
+        """The rest of a question with its first part, which had been taken for a whole.
 
         The first part and what was written in reply leave the history.
         """
         begin, first = self._last
-        if not question.resumes or self._answered or self.calls.pending:
+        if self._answered or self.calls.pending:
             return question
         if first is None or first.turn is None:
             return question
@@ -128,6 +132,11 @@ class Talking:
             return question
         del self._session.messages[begin:]
         return replace(question, text=f"{first.text} {question.text}")
+
+    def _asks(self, question: Question) -> None:
+        """Note that ``question`` is answered next."""
+        self._last = (len(self._session.messages), question)
+        self._answered, self._heard_ms = False, 0.0
 
     async def _reply(self, asked: str, made: AbstractAsyncContextManager[Turn[Any]]) -> None:
         """Give one reply; the calls in it run from when they are written."""
@@ -261,10 +270,10 @@ class Talking:
             return asked
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
         await self._started(guess.text)
-        question = Question(guess.text, guess.turn)
-        self._last, self._answered = (len(self._session.messages), question), False
+        goes_on = guess.resumes and self._heard_ms <= UNANSWERED_MS
+        self._asks(Question(guess.text, guess.turn))
         hold.release()
-        self.calls.next_turn()
+        self.calls.next_turn(goes_on=goes_on)
         if self._voice is not None:
             self._voice.forget()
         return None
@@ -283,8 +292,10 @@ class Talking:
         ready, deltas = False, list[ToolCallDelta]()
         try:
             self.turn = turn
-            if self.taking.unclear:
+            self.paused = bool(self.taking.unclear)
+            if self.paused:
                 turn.pause()
+                await self._tell("agent", ReplyPaused(0.0))
             async for event in turn:
                 item = event.item
                 if not ready and (item.pcm if isinstance(item, Speech) else not self._speaks):
@@ -305,6 +316,7 @@ class Talking:
         assert turn.outcome is not None
         attributes["heard_ms"] = turn.outcome.played_ms
         attributes["complete"] = turn.outcome.complete
+        self._heard_ms += turn.outcome.played_ms
         self._interrupted = not turn.outcome.complete
         self._wordless = not turn.reply.text_read.strip()
         self._answered = not (self._interrupted or self._wordless)

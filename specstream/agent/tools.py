@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import json
+import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
-from anyio import to_thread
 
 from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
 from specstream.checks import check_ranges, first_line
@@ -25,6 +27,9 @@ __all__ = ["AgentTool", "ToolCalls"]
 _AT_ONCE = 8  # calls that run; more are answered by an error
 _MOST_CHARS = 8000  # of a result
 _ASKED = 16  # calls that wait for the user's consent
+_NAME = "specstream-tool"  # of their threads
+_CLOSE_S = 1.0  # seconds that cancelled calls may take to end
+_THREADS = 32  # of plain functions, those that hang included; more are answered by an error
 _PENDING = "still running; the result comes later"
 _CANCELLED = "cancelled: the user spoke before there was a result"
 _CONSENT = (
@@ -82,6 +87,7 @@ class _Running:
     result: str | None = None
     message: Message | None = None  # the call's result in the history
     late: bool = field(default=False)  # the history has a placeholder, and later turns
+    stopped: bool = field(default=False)  # by us: nobody wants its result
 
 
 class ToolCalls:
@@ -106,6 +112,7 @@ class ToolCalls:
         self.offered = Tools.of([tool.tool for tool in tools if tool.tool is not None])
         self._tell, self._changed = tell, changed
         self._calls: list[_Running] = []  # without an answer
+        self._tasks = set[asyncio.Task[None]]()  # at work, those that were stopped included
         self._asked: OrderedDict[tuple[str, str], int] = OrderedDict()  # for consent, in which turn
         self._turn = 0
 
@@ -119,6 +126,8 @@ class ToolCalls:
             await self._end(running, status, why)
         else:
             running.task = asyncio.create_task(self._run(running))
+            self._tasks.add(running.task)
+            running.task.add_done_callback(self._tasks.discard)
 
     def _refusal(self, running: _Running) -> tuple[ToolStatus, str]:
         call, tool = running.call, running.tool
@@ -148,8 +157,12 @@ class ToolCalls:
             with anyio.move_on_after(running.tool.timeout_s):
                 status, result = await _outcome(running.tool, running.call)
         except asyncio.CancelledError:
-            await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
-            return
+            if running.stopped:
+                await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
+                return
+            assert running.task is not None
+            running.task.uncancel()
+            status, result = "failed", "error: the tool cancelled the task that it runs in"
         await self._end(running, status, result)
 
     async def _end(self, running: _Running, status: ToolStatus, result: str) -> None:
@@ -217,23 +230,24 @@ class ToolCalls:
             self._calls.remove(one)
 
     def _stop(self, one: _Running) -> None:
-        one.result = _CANCELLED
+        one.result, one.stopped = _CANCELLED, True
         if one.message is not None and not one.late:
             one.message["content"] = _CANCELLED
         if one.task is not None:
             one.task.cancel()
 
-    def asked(self, session: BaseSession[Any]) -> None:
-        """The user has said something: the history goes on, with the results that have come."""
-        self._turn += 1
+    def asked(self, session: BaseSession[Any], *, goes_on: bool) -> None:
+        """The user has said something: the history goes on, with the results that have come.
+
+        ``goes_on``: it is the rest of what they had said, and agrees to nothing.
+        """
+        self.next_turn(goes_on=goes_on)
         self.interrupted()
         self.deliver(session)
-        for one in self._calls:
-            one.late = True
 
-    def next_turn(self) -> None:
+    def next_turn(self, *, goes_on: bool) -> None:
         """The user has said something, and no call is pending."""
-        self._turn += 1
+        self._turn += not goes_on
 
     def deliver(self, session: BaseSession[Any]) -> str:
         """Make the results that have come a part of what the next reply answers.
@@ -241,7 +255,7 @@ class ToolCalls:
         Returns the question that the last of them came from; "" without one.
 
         One whose place in the history lies behind is called again at its end, under another id:
-        templates and servers take a result only after its call.
+        templates and servers take a result only after its call. Those without a result will come so.
         """
         asked = ""
         for one in [one for one in self._calls if one.result is not None]:
@@ -256,13 +270,17 @@ class ToolCalls:
                 }
                 session.messages.append(made)
                 session.add_result(again, str(one.result))
+        for one in self._calls:
+            one.late = True
         return asked
 
-    def close(self) -> None:
-        """Cancel all calls."""
+    async def aclose(self) -> None:
+        """Cancel all calls, and wait a second at most for what they do then. Idempotent."""
         for one in self._calls:
-            if one.task is not None:
-                one.task.cancel()
+            self._stop(one)
+        if self._tasks:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(set(self._tasks), timeout=_CLOSE_S)
 
 
 async def _outcome(tool: AgentTool, call: ToolCall) -> tuple[ToolStatus, str]:
@@ -273,19 +291,54 @@ async def _outcome(tool: AgentTool, call: ToolCall) -> tuple[ToolStatus, str]:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return "failed", f"error: {type(error).__name__}: {first_line(error)}"
-    except (Exception, SystemExit) as error:
-        return "failed", f"error: {type(error).__name__}: {first_line(error)}"
+        return "failed", _told(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and the like of pytest's outcomes
+        return "failed", _told(error)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"error: {type(error).__name__}: {first_line(error)}"
+    except Exception:  # of its own text
+        return f"error: {type(error).__name__}"
 
 
 async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     bound = inspect.signature(run).bind(**arguments)  # before a thread is taken
     if inspect.iscoroutinefunction(run):
         return await run(*bound.args, **bound.kwargs)
-    made = await to_thread.run_sync(
-        lambda: run(*bound.args, **bound.kwargs), abandon_on_cancel=True
-    )
+    made = await _in_thread(lambda: run(*bound.args, **bound.kwargs))
     return await made if inspect.isawaitable(made) else made
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """Run a function on a thread of its own. One that hangs ends with the process, and keeps no other.
+
+    Raises:
+        RuntimeError: too many hang already.
+    """
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def call() -> None:
+        try:
+            found.append((work(), None))
+        except BaseException as error:
+            found.append((None, error))
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(done.set)
+
+    if sum(thread.name == _NAME for thread in threading.enumerate()) >= _THREADS:
+        raise RuntimeError(f"{_THREADS} functions of tools are at work or hang")
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(call,), name=_NAME, daemon=True).start()
+    await done.wait()
+    made, error = found[0]
+    if error is not None:
+        raise error
+    return made
 
 
 def _whole(text: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from specstream.errors import ConfigError
+
 __all__ = [
     "Alternative",
     "EchoCanceller",
@@ -30,6 +32,10 @@ __all__ = [
 ]
 
 
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
 @dataclass(frozen=True, slots=True)
 class HeardWord:
     """A recognised word; its times count from the first sample of its stream."""
@@ -41,10 +47,20 @@ class HeardWord:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One reading of the audio; ``probability`` is its share among the transcript's alternatives."""
+    """One reading of the audio; ``probability`` is its share among the transcript's alternatives.
+
+    Raises:
+        ConfigError: a value is something else.
+    """
 
     text: str
     probability: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not _is_share(self.probability):
+            raise ConfigError(
+                f"an alternative is a text and a number from 0 to 1, not {self!r:.80}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,9 @@ class Transcript:
     None where it isn't known. ``confidence`` is the geometric mean of the tokens' probabilities, None if
     it isn't known. ``alternatives`` are the likeliest readings, with the text's own, or none if the
     recogniser looks for one only; with them the end of a turn is judged better.
+
+    Raises:
+        ConfigError: a value is something else.
     """
 
     text: str
@@ -62,6 +81,16 @@ class Transcript:
     language: str | None = None
     confidence: float | None = None
     alternatives: tuple[Alternative, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not isinstance(self.language, str | None):
+            raise ConfigError(f"a transcript's text and language are texts, not {self!r:.80}")
+        if self.confidence is not None and not _is_share(self.confidence):
+            raise ConfigError(f"confidence is a number from 0 to 1, not {self.confidence!r:.80}")
+        for name, kind in (("words", HeardWord), ("alternatives", Alternative)):
+            parts = getattr(self, name)
+            if not isinstance(parts, tuple) or not all(isinstance(one, kind) for one in parts):
+                raise ConfigError(f"{name} are a tuple of {kind.__name__}, not {parts!r:.80}")
 
     @property
     def has_words(self) -> bool:

@@ -154,6 +154,7 @@ class LevelGate:
 
 _BLOCK_MS = 32  # audio that the track is given at once
 _LAG_MS = 500.0  # how long after the voice began a track may report it
+_GOES_ON_MS = 250.0  # of voice behind such an end: a track may report the voice's own end late
 _UNKNOWN = Transcript("")  # assumed until a pause's transcript is there: silence then decides alone
 
 
@@ -223,6 +224,7 @@ class Turns:
         self._taken = 0  # samples
         self._step_ms = 0.0  # length of the last block
         self._voiced = self._speaking = False  # by the track; the user, by the track and the level
+        self._cut: float | None = None  # when a turn was ended or forgotten in mid-speech
         self._ring = bytearray()  # the newest audio that belongs to no turn
         self._start: float | None = None  # of the open turn
         self._pause: float | None = None  # since when the open turn's voice is silent
@@ -308,6 +310,7 @@ class Turns:
 
     def _reset(self) -> None:
         self._start = self._pause = self._said = self._sound = None
+        self._cut = self.now_ms if self._speaking else None
         self._held.clear()
         self._ring.clear()
 
@@ -331,9 +334,12 @@ class Turns:
             self._voiced = isinstance(event, SpeechStarted)
             self._follow(self._voiced and near, event.at_ms, steps)
             if not self._voiced:
+                self._cut = None
                 self._gate.silent()
         if self._voiced:
             since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.far_ms
+            if near and self._cut is not None and self.now_ms - self._cut >= _GOES_ON_MS:
+                since, self._cut, self._speaking = self._cut, None, self._start is not None
             self._follow(near, since, steps)
             self._gate.heard(near=near, in_turn=self._start is not None)
         self._end_if_silent(steps)

@@ -177,6 +177,19 @@ async def test_an_agent_that_was_not_entered_says_so() -> None:
             await agent.say("\ud800")
 
 
+async def test_a_question_for_which_there_was_no_room_is_refused_at_the_end() -> None:
+    async with Agent(engine=ScriptedEngine([TEXT]), voice=WordVoice(), play=Sound()) as agent:
+        reading = asyncio.create_task(read(agent))
+        asks = [asyncio.create_task(agent.say(f"q{n}")) for n in range(12)]
+        await anyio.sleep(0.5)
+        agent.finish()
+        await reading
+        done = await asyncio.gather(*asks, return_exceptions=True)
+        asked = [m["content"] for m in agent.messages if m["role"] == "user"]
+    assert asked == [f"q{n}" for n, one in enumerate(done) if one is None] and len(asked) == 9
+    assert all(isinstance(one, RequestError) for one in done[9:])
+
+
 async def test_an_agent_without_ears_hears_nothing() -> None:
     async with Agent(engine=ScriptedEngine(["x"]), voice=None) as agent:
         with pytest.raises(RequestError, match="no ears"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from datetime import date
@@ -302,6 +303,58 @@ async def test_what_a_tool_ends_itself_with_is_its_failure_and_no_cancel() -> No
     assert roles(agent)[-1] == ("assistant", "Well.")
 
 
+async def test_no_end_of_a_tool_leaves_the_agent_waiting() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("it has no text")
+
+    async def mute() -> None:
+        raise Mute
+
+    async def fails() -> None:
+        raise BaseException("as pytest's outcomes are")
+
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    runs = (mute, fails, cancels_itself)
+    calls = [call(run.__name__, f"call_{at}") for at, run in enumerate(runs)]
+    async with agent_of(
+        scripted(calling("", *calls), "Well."), *(tool(run, run.__name__) for run in runs)
+    ) as agent:
+        events = await asked(agent, "Go.")
+        results = [content for role, content in roles(agent) if role == "tool"]
+    assert results[0] == "error: Mute"
+    assert results[1] == "error: BaseException: as pytest's outcomes are"
+    assert results[2].startswith("error: the tool cancelled the task")
+    assert {item.status for item in made(events, ToolEnded)} == {"failed"}
+
+
+async def test_of_two_results_after_an_interruption_the_late_one_is_called_again() -> None:
+    async def slow() -> str:
+        await anyio.sleep(6)
+        return "snow"
+
+    calls = [call("fast", "call_1"), call("slow", "call_2")]
+    engine = scripted(calling(LOOK, *calls), "One.", "Two.")
+    async with agent_of(engine, tool(lambda: "sun", "fast"), tool(slow, "slow")) as agent:
+        reading = asyncio.create_task(read(agent))
+        await agent.say("Go.")
+        await anyio.sleep(1)
+        agent.interrupt()
+        await anyio.sleep(60)
+        agent.finish()
+        await reading
+        told = roles(agent)
+    assert engine.requests[-1][0][-1]["role"] == "tool", "no model answers its own reply"
+    at = told.index(("assistant", "One."))
+    assert ("tool", "snow") not in told[:at] and ("tool", "snow") in told[at:]
+    assert told[-1] == ("assistant", "Two.")
+
+
 async def test_calls_are_bounded_in_number_and_in_a_row() -> None:
     running, most = 0, 0
 
@@ -353,6 +406,31 @@ async def test_side_effects_can_wait_for_the_users_consent() -> None:
     assert results[0].startswith("not done yet") and results[2] == "booked"
 
 
+async def test_the_rest_of_a_question_is_no_consent() -> None:
+    booked: list[str] = []
+
+    def book() -> str:
+        booked.append("yes")
+        return "booked"
+
+    engine = scripted(
+        calling("", call("book", "call_1")),
+        "Shall I really book that now?",
+        calling("", call("book", "call_2")),
+        "Shall I?",
+        calling("", call("book", "call_3")),
+        "Done.",
+    )
+    said = ["Book a table.", "For four, please.", "Yes."]
+    room = Room(said, engine=engine, tools=[tool(book, "book", confirm=True)])
+    async with room.talking():
+        for pause_ms in (600, 6000, 8000):
+            await room.speak(400)
+            await room.speak(pause_ms, silence=True)
+            assert not booked or pause_ms == 8000
+    assert booked == ["yes"]
+
+
 @pytest.mark.virtual_time(charge_threads=True)
 async def test_a_plain_function_that_hangs_holds_nobody_up() -> None:
     def stuck() -> str:
@@ -381,8 +459,54 @@ async def test_leaving_cancels_what_runs() -> None:
             if isinstance(event.item, ToolStarted):
                 break
         await anyio.sleep(1)
-    await anyio.lowlevel.checkpoint()
     assert stopped == ["slow"]
+
+
+@pytest.mark.parametrize(("clean_s", "waited_s"), [(0.5, 0.5), (3600.0, 1.0)])
+async def test_leaving_waits_for_what_a_cancelled_call_cleans_up(
+    clean_s: float, waited_s: float
+) -> None:
+    async def slow() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(min(clean_s, 2.0))
+
+    engine = scripted(calling("", call("slow")))
+    async with agent_of(engine, tool(slow, "slow")) as agent:
+        await agent.say("Go.")
+        async for event in agent:
+            if isinstance(event.item, ToolStarted):
+                break
+        await anyio.sleep(1)
+        left = anyio.current_time()
+    assert anyio.current_time() - left == pytest.approx(waited_s, abs=0.01)
+    await anyio.sleep(2)  # this test leaves no task behind, either
+
+
+async def test_a_thread_that_hangs_keeps_no_process() -> None:
+    engine = scripted(calling("", call("stuck")), "Never mind.")
+    hang = threading.Event()
+    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05)) as agent:
+        events = await asked(agent, "Go.")
+        threads = [one for one in threading.enumerate() if one.name == "specstream-tool"]
+        assert threads and all(one.daemon for one in threads)
+    assert [item.status for item in made(events, ToolEnded)] == ["timed_out"]
+    hang.set()
+    for one in threads:
+        one.join()
+
+
+async def test_functions_that_hang_are_bounded() -> None:
+    hang = threading.Event()
+    engine = scripted(*[calling("", *[call("stuck", f"c{n}") for n in range(8)]), "So."] * 5)
+    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05)) as agent:
+        events = await asked(agent, *["Go."] * 5)
+    hang.set()
+    ended = made(events, ToolEnded)
+    assert [item.status for item in ended] == ["timed_out"] * 32 + ["failed"] * 8
+    assert "hang" in ended[-1].result
 
 
 async def test_functions_are_described_and_what_cannot_be_is_refused() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from specstream.agent import Preempt, ReplyEnded, ReplyStarted
-from specstream.testing import ScriptedEngine
+from specstream.agent import Preempt, ReplyEnded, ReplyPaused, ReplyResumed, ReplyStarted
+from specstream.testing import ScriptedEngine, ScriptedRecognizer
 from tests.support.rooms import Room
 from tests.support.turns import TEXT, first
 
@@ -103,3 +103,30 @@ async def test_a_typed_question_keeps_no_spoken_one_from_being_joined(at_s: floa
         tasks.start_soon(type_)
         await ask(room, 400)
     assert room.told() == [WHOLE, "At nine.", "One and one?", "Two."]
+
+
+async def test_a_reply_that_was_heard_and_stopped_by_hand_stays() -> None:
+    room = Room(["Tell a story.", "What is your name?"], engine=ScriptedEngine([TEXT, "Next."]))
+    async with room.talking() as agent:
+        await room.speak(300)
+        await room.speak(1500, silence=True)
+        agent.interrupt()
+        await anyio.sleep(0.1)
+        await room.speak(300)
+        await room.speak(5000, silence=True)
+        told = room.told()
+    assert told[0] == "Tell a story." and told[2:] == ["What is your name?", "Next."]
+    assert told[1] and TEXT.startswith(told[1])
+
+
+async def test_a_reply_that_begins_paused_says_so() -> None:
+    room = Room(
+        ["Tell a story.", ""], recognizer=ScriptedRecognizer(["Tell a story.", ""], takes_s=1)
+    )
+    async with room.talking():
+        await room.speak(300)
+        await room.speak(700, silence=True)
+        await room.speak(200)
+        await room.speak(8000, silence=True)
+    kinds = [type(e.item) for e in room.events if isinstance(e.item, ReplyPaused | ReplyResumed)]
+    assert kinds and kinds == [ReplyPaused, ReplyResumed] * (len(kinds) // 2)

@@ -23,7 +23,7 @@ from specstream.listening.events import (
     TurnPartial,
     TurnStarted,
 )
-from specstream.listening.interfaces import TurnCapabilities
+from specstream.listening.interfaces import Alternative, Transcript, TurnCapabilities
 from specstream.listening.listener import Listener
 from specstream.testing import ScriptedRecognizer, ScriptedTurnDetector
 
@@ -419,3 +419,42 @@ async def test_without_words_that_count_nobody_is_asked_about_the_sound() -> Non
                 await listener.add(sound * (RATE // 50))
         listener.finish()
     assert judge.asked == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": None},
+        {"text": "Hi", "language": 5},
+        {"text": "Hi", "confidence": 1.5},
+        {"text": "Hi", "confidence": float("nan")},
+        {"text": "Hi", "words": ("Hi",)},
+        {"text": "Hi", "alternatives": (("Hi", 0.6),)},
+        {"text": "Hi", "alternatives": [Alternative("Hi", 0.6)]},
+    ],
+)
+async def test_a_recogniser_that_makes_a_wrong_transcript_loses_one_turn(
+    wrong: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError):
+        Transcript(**wrong)
+    with pytest.raises(ConfigError):
+        Alternative("Hi", -0.1)
+
+    class Wrong(ScriptedRecognizer):
+        def open(self, sample_rate: int, *, language: str | None = None) -> Any:
+            stream = super().open(sample_rate, language=language)
+            said = stream.finish
+
+            async def finish() -> Transcript:
+                found = await said()
+                return Transcript(**wrong) if found.text == "one" else found
+
+            stream.finish = finish  # type: ignore[method-assign]
+            return stream
+
+    heard = Heard(Ears(Wrong(["one", "two"]), ScriptedTurnDetector()))
+    events = await heard.speak(voice(1.0), silence(3.0), voice(1.0), silence(3.0))
+    lost, found = [e for e in events if isinstance(e, TurnLost | TurnHeard)]
+    assert isinstance(lost, TurnLost) and "the recogniser broke" in str(lost.error)
+    assert isinstance(found, TurnHeard) and found.transcript.text == "two"

@@ -170,3 +170,30 @@ def test_how_audio_is_cut_changes_nothing() -> None:
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ListenerSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_voice_that_goes_on_after_a_commit_or_clear_is_another_turn(forgets: bool) -> None:
+    cut = turns()
+    cut.hear(voice(1000))
+    if forgets:
+        cut.clear()
+    else:
+        assert marks(cut.commit()) == [Closed(0.0, 1000.0)]
+    steps = cut.hear(voice(3000) + silence(960))
+    opened, paused, closed = marks(steps)
+    assert opened == Opened(1000.0, 1000.0) and isinstance(paused, Paused)
+    assert isinstance(closed, Closed) and closed.start_ms == 1000.0
+    assert audio(steps).startswith(voice(3000))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_end_of_a_voice_is_no_turn_after_a_commit_or_clear(forgets: bool) -> None:
+    """The detector tells the voice's end 96 ms late."""
+    cut = turns()
+    cut.hear(voice(1000))
+    _ = cut.clear() if forgets else cut.commit()
+    assert marks(cut.hear(voice(100) + silence(960))) == []
+    assert [type(step) for step in marks(cut.hear(voice(300) + silence(960)))] == [
+        *(Opened, Paused, Closed)
+    ]

@@ -162,15 +162,16 @@ def _check_call(
     if entry.call_id is None:
         return
     told = f"Tool call ID '{entry.call_id}'"
-    of_id = [other for other in (*before, *after) if other.call_id == entry.call_id]
-    calls = sum(other.name is not None for other in of_id)
     earlier = sum(other.call_id == entry.call_id and other.name is not None for other in before)
-    outputs = len(of_id) - calls
-    if entry.name is not None and calls > outputs:
+    unanswered = 0
+    for other in (*before, *after):
+        if other.call_id == entry.call_id:  # an output whose call was deleted answers none
+            unanswered = unanswered + 1 if other.name is not None else max(0, unanswered - 1)
+    if entry.name is not None and unanswered:
         message = f"{told} is that of a call without an output."
     elif entry.name is None and not earlier:
         message = f"{told} not found in conversation."
-    elif entry.name is None and earlier <= outputs:
+    elif entry.name is None and not unanswered:
         message = f"{told} has its output already; delete that first."
     else:
         return

@@ -52,6 +52,7 @@ class SessionHearing:
         played_ms: Milliseconds that were heard of the conversation's response; None: none is under way.
         by_words: Announce a turn once its words claim the floor (see `TurnTaking`). A turn without words
             leaves no event and no item, nor does a "mm-hm" during a response.
+        answers: Its turns are answered without being asked for.
     """
 
     listener: Listener
@@ -61,6 +62,7 @@ class SessionHearing:
     since_ms: float
     played_ms: Callable[[], float | None] = lambda: None
     by_words: bool = False
+    answers: bool = True
     _taking: TurnTaking = field(init=False)
     _turns: dict[int, _Turn] = field(default_factory=dict)
     _settled: int = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from anyio.abc import TaskGroup
 
@@ -194,12 +194,15 @@ class Microphone:
             await self.put(ev.InputCleared())
 
     def defer(self, asked: ResponseSettings, event_id: str | None) -> bool:
-        """Hold a response back until ended turns have transcripts; False if there are none to wait for.
+        """Hold a response back until ended turns have transcripts; False if there is no need to.
+
+        One out of band that brings its whole input reads no transcript.
 
         Raises:
             Refused: another response is held back already.
         """
-        if not self._waits:
+        aside = asked.conversation == "none" and asked.input is not None
+        if not self._waits or (aside and not _refers(asked.input)):
             return False
         if self._deferred is not None:
             message = "A response waits for the transcript of what was said; wait for it."
@@ -250,6 +253,7 @@ class Microphone:
                 self._since_ms,
                 lambda: self.responder.played_ms,
                 by_words,
+                _answers(heard),
             )
             self._all.append(self._hearing)
             self.group.start_soon(self._hear, self._hearing)
@@ -275,7 +279,8 @@ class Microphone:
     async def _follow(self, hearing: SessionHearing, event: ListenerEvent) -> None:
         taken = await hearing.take(event)
         if taken.question is not None:
-            self._owed = True
+            # The settings that the turn began with are its listener's, which may be an older one.
+            self._owed = self._owed or (hearing.answers and self._answers)
         elif taken.floor == "free":
             await self.responder.silent(taken.turn)
         if taken.guess is not None and self._answers and not self._waits:
@@ -285,8 +290,7 @@ class Microphone:
     @property
     def _answers(self) -> bool:
         """Whether the user's turns are answered without being asked for."""
-        turns = self.session.settings.audio.input.turn_detection
-        return turns is not None and turns.create_response
+        return _answers(self.session.settings.audio.input)
 
     @property
     def _waits(self) -> bool:
@@ -304,7 +308,8 @@ class Microphone:
         if self._deferred is not None:
             (asked, event_id), self._deferred = self._deferred, None
             await self.responder.respond(asked, event_id)
-            return
+            if asked.conversation != "none":
+                return
         if not self._answers or self.responder.responding:
             return
         turns = self.session.settings.audio.input.turn_detection
@@ -318,3 +323,12 @@ class Microphone:
     def answered(self) -> None:
         """Note that a response to all that was said so far has been started."""
         self._owed = False
+
+
+def _answers(heard: AudioInput) -> bool:
+    return heard.turn_detection is not None and heard.turn_detection.create_response
+
+
+def _refers(items: Sequence[dict[str, Any]] | None) -> bool:
+    """Whether any of a response's own items stands for one of the conversation."""
+    return any(item.get("type") == "item_reference" for item in items or ())

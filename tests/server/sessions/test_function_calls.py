@@ -340,3 +340,21 @@ async def test_the_client_is_told_of_calls_alone_and_of_models_that_make_none() 
     async with stand.running(), RealtimeClient.connect(stand.url, events=()) as client:
         with pytest.raises(RequestError, match="calls no tools"):
             await client.update(output_modalities=["text"], tools=[Tool("weather")])
+
+
+async def test_an_output_whose_call_was_deleted_counts_for_no_other_call() -> None:
+    """A model that counts its calls from 0 in every reply."""
+    first = ToolCall("0", "weather", "{}")
+    engine = calling(chunks_of("", calls=[first]), chunks_of("", calls=[first]), "Fine.")
+    output = {"type": "function_call_output", "call_id": "0", "output": "22 C"}
+    async with agent(engine) as wire:
+        call = (await wire.reply("Rome?"))["output"][0]["id"]
+        await wire.send("conversation.item.create", item=output)
+        await wire.until("conversation.item.done")
+        await wire.send("conversation.item.delete", item_id=call)
+        await wire.until("conversation.item.deleted")
+        await wire.reply("Oslo?")
+        await wire.send("conversation.item.create", item=output)
+        assert (await wire.until("conversation.item.done"))["item"]["call_id"] == "0"
+        error = await wire.refused("conversation.item.create", item=output)
+        assert "has its output already" in error["message"]

@@ -228,6 +228,38 @@ async def test_without_create_response_nothing_is_answered() -> None:
         assert len(ear.engine.requests) == 1
 
 
+@pytest.mark.parametrize("turns", [None, {"type": "server_vad", "create_response": False}])
+async def test_what_was_not_to_be_answered_is_not_when_the_settings_change(turns: Any) -> None:
+    ear = Ear("note this down", "what was it")
+    async with ear.client(turn_detection=turns, transcription={}) as wire:
+        await speak(wire, voice(1), silence(1))
+        if turns is None:
+            await wire.send("input_audio_buffer.commit")
+        await wire.until("conversation.item.input_audio_transcription.completed")
+        await configure(wire, turn_detection={"type": "server_vad"})
+        await wire.configure(instructions="Be kind.")  # everything before it has been done
+        assert ear.engine.requests == []
+        await speak(wire, voice(1), silence(1))
+        await wire.until("response.done")
+    assert len(ear.engine.requests) == 1
+
+
+async def test_a_response_aside_with_its_own_input_waits_for_no_transcript() -> None:
+    ear = Ear()
+    ear.recognizer.takes_s = 0.3
+    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "side"}]}
+    async with ear.client(**MANUAL) as wire:
+        await speak(wire, voice(1))
+        await wire.send("input_audio_buffer.commit")
+        await wire.send("response.create", response={"conversation": "none", "input": [said]})
+        await wire.send("response.create")
+        for _ in range(2):
+            await wire.until("response.done")
+        assert wire.of("error") == []
+    asked = [messages[-1]["content"] for messages, _ in ear.engine.requests]
+    assert asked == ["side", SAID]
+
+
 async def test_a_sound_without_words_is_not_answered() -> None:
     ear = Ear("", SAID)
     async with ear.client(transcription={}) as wire:
