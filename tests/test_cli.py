@@ -164,7 +164,7 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
             2,
             "can't read /no/such/file.jsonl: No such",
         ),
-        (["say", "x", "--voice", "nobody"], 1, "nobody"),
+        (["say", "x", "--voice", "nobody"], 2, "nobody"),
         (["say", "x", "--out", "/dev/null/out", "--voice", "reference"], 1, "can't write"),
     ],
 )
@@ -382,9 +382,9 @@ def test_a_service_manager_can_stop_it(
     monkeypatch.setattr("specstream.commands.generate.run", endless)
     before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, interrupts)
     try:
-        assert main(["generate", "hello"]) == 130
+        assert main(["generate", "hello"]) == 143
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
     assert closed == [True]
-    assert capfd.readouterr().err == "specstream: interrupted\n"
+    assert capfd.readouterr().err == "specstream: terminated\n"

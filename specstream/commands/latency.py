@@ -19,6 +19,7 @@ from specstream.commands.shared.chain import load_voice
 from specstream.commands.shared.output import note, print_json, write_json
 from specstream.commands.shared.progress import Progress
 from specstream.commands.shared.serving import KEY_VARIABLE
+from specstream.errors import ConfigError
 from specstream.listening.resampler import Resampler
 from specstream.realtime.wire import SAMPLE_RATE
 from specstream.stages.interfaces import SpeechSynthesizer
@@ -35,6 +36,8 @@ _SHOWN = {"p50": 50, "p95": 95, "slowest": 100}  # turns in the picture, by perc
 
 async def run(args: argparse.Namespace) -> None:
     """Run the scenario, print the report and write it to ``--out``; tell on stderr how far it is."""
+    if args.url is None and args.voice is not None:
+        raise ConfigError("--voice speaks to a server: name its address, or leave it out")
     scenario = read_scenario(args.scenario)
     progress = Progress(sys.stderr, every=_EVERY_S)
     try:
@@ -44,7 +47,7 @@ async def run(args: argparse.Namespace) -> None:
             work = lambda: run_virtual(run_scenario(scenario, progress=tell))  # noqa: E731
             report = await to_thread.run_sync(work, abandon_on_cancel=True)
         else:
-            report = await _with_server(scenario, args.url, args.voice, progress)
+            report = await _with_server(scenario, args.url, args.voice or "auto", progress)
     finally:
         progress.clear()
     print("\n".join(report.lines()), flush=True)

@@ -88,7 +88,7 @@ def _add_serve(parser: Parser) -> None:
         "(default: whisper if it is installed)",
         default="auto",
     )
-    _add_engine_options(parser, serves=True)
+    _add_engine_options(parser, serves=True, json=False)
 
 
 def _add_adapter(parser: Parser) -> None:
@@ -100,7 +100,7 @@ def _add_adapter(parser: Parser) -> None:
     add("--name", "which adapter of that kind, as the options --voice, --avatar, --prompts name it")
     _add_delivery_options(add)
     add_server_options(parser, port=0, clients=False)
-    add_model_options(parser)
+    add_model_options(parser, json=False)
 
 
 def _add_verify(parser: Parser) -> None:
@@ -127,7 +127,7 @@ def _add_latency(parser: Parser) -> None:
     live = "ws://HOST:PORT/v1/realtime; without it, everything is scripted and takes virtual time"
     add("url", live, nargs="?")
     add("--scenario FILE", "a conversation, in TOML; see docs/guides/testing.md", required=True)
-    add("--voice", "the user's voice, for a server", default="auto")
+    add("--voice", "the user's voice, for a server (default: auto)")
     add("--out DIR", "write latency.json and latency.svg there")
     add("--json", "one JSON object as the last line", action="store_true")
 
@@ -144,11 +144,11 @@ def _add_json(parser: Parser) -> None:
     adding_to(parser)("--json", "one JSON object", action="store_true")
 
 
-def _add_engine_options(parser: Parser, *, serves: bool = False) -> None:
+def _add_engine_options(parser: Parser, *, serves: bool = False, json: bool = True) -> None:
     """Options of the models and of sampling, for commands that write a reply, or ``serve`` them."""
     from specstream.commands.shared import common
 
-    common.add_model_options(parser)
+    common.add_model_options(parser, json=json)
     common.add_sampling_options(parser)
     if serves:
         common.add_learning_options(parser)
@@ -261,10 +261,12 @@ def command_parsers(names: Collection[str] = COMMANDS) -> tuple[Parser, dict[str
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code.
 
-    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 the reader of stdout closed the pipe.
+    0 done, 1 failed, 2 bad usage, 130 interrupted, 141 the reader of stdout closed the pipe, 143 ended
+    by SIGTERM.
     """
+    stopped: list[int] = []
     try:
-        return _run(argv)
+        return _run(argv, stopped)
     except SpecstreamError as error:
         print(f"specstream: {error}", file=sys.stderr)
         return error.exit_code
@@ -274,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"specstream: this needs {error.name}: pip install specstream-sdk", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return tell_interrupted(last=argv is None)
+        return tell_interrupted(signal.SIGTERM if stopped else signal.SIGINT, last=argv is None)
     except BrokenPipeError:
         return 141  # 128 + SIGPIPE: the usual exit code of a filter whose reader closed the pipe
     except OSError as error:
@@ -287,8 +289,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             gc.freeze()
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    signal.signal(signal.SIGTERM, _stop)
+def _run(argv: Sequence[str] | None, stopped: list[int]) -> int:
+    """Run the command; ``stopped`` notes a SIGTERM, which otherwise is an interrupt."""
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        _stop()
+
+    signal.signal(signal.SIGTERM, stop)
     with ends_at_once():
         _mend_streams()
         args = read_arguments(argv)
@@ -299,7 +307,7 @@ def _run(argv: Sequence[str] | None) -> int:
     return anyio.run(command, args) or 0
 
 
-def _stop(*_: object) -> None:
+def _stop() -> None:
     """Treat SIGTERM as an interrupt, so that connections are closed and files are completed."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell makes background jobs ignore SIGINT; SIGTERM must stop them all the same.

@@ -30,7 +30,7 @@ from specstream.commands.shared.serving import (
 )
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
-from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.errors import AdapterUnavailable, ConfigError, JournalFailed
 from specstream.listening.ears import Ears
 from specstream.listening.preempt import Preempt
 from specstream.remote.server import AdapterServer
@@ -45,6 +45,7 @@ from specstream.stages.adapters import default_turns, load_adapter
 __all__ = ["load_ears", "opened_server", "run_adapter", "run_server"]
 
 _DEFAULTS = {"voice": "auto", "avatar": "viseme", "prompt": "template"}
+_FOR_MODELS = ("target", "draft", "proposer", "dtype", "quantize", "max_running")
 
 
 async def run_server(args: argparse.Namespace) -> int:
@@ -86,7 +87,18 @@ async def opened_server(
     keys = keys_of(args, config)
     described, delivery = text_engine_of(args), delivery_of(args)
     params_of(args)  # so that a wrong value is reported before the models are loaded
-    config.open_journal()
+    if config.preempt and args.ears == "off":
+        raise ConfigError("--preempt begins answers to what is said aloud: leave out --ears off")
+    if (journal := config.open_journal()) is not None:
+        try:
+            await journal.sweep()  # one that can't be used would refuse every client later
+        except JournalFailed as error:
+            why = error.__cause__ or error
+            raise JournalFailed(
+                f"--journal: sessions can't be written down there: {why}"
+            ) from error
+        finally:
+            await journal.aclose()
     parts = (args.voice, args.avatar, args.prompts)
     async with open_pipeline(described, *parts, mark=args.mark, **delivery):
         pass  # opened once, so that a wrong adapter is reported before the models are loaded
@@ -146,6 +158,13 @@ async def run_adapter(args: argparse.Namespace) -> int:
         raise ConfigError(f"an adapter has one key, and {config.api_key_file} holds {len(keys)}")
     key = keys[0].secret if keys else None
     name = args.name or _DEFAULTS[args.kind]
+
+    if (args.kind, name) != ("prompt", "model"):
+        for option in _FOR_MODELS:
+            if getattr(args, option):
+                raise ConfigError(
+                    f"{args.kind} adapters load no model: leave out --{option.replace('_', '-')}"
+                )
 
     async def serve(make: partial[object]) -> int:
         server = AdapterServer(

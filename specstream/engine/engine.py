@@ -133,8 +133,8 @@ class Engine:
                 rewritten or an answer written ahead. Suffix lookup drafts from it and finds its way back
                 after edits. It never changes what is written.
             session: Requests that name the same session share a KV cache.
-            speculate: False decodes this request without a proposer; a number is the most tokens that
-                may be drafted in a round.
+            speculate: False decodes this request without a proposer; a number is the most positions
+                ahead that a round may draft, for each of which a tree of drafts may have several tokens.
             chat_template_kwargs: Variables for the model's chat template, such as
                 ``{"enable_thinking": False}``; they win over the engine's own.
             tools: What the model may call: `Tool` objects, functions with type hints and a docstring in

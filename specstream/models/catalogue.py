@@ -173,7 +173,7 @@ SMART_TURN = KnownModel(
     50_000_000,
     None,
     _SMART_TURN_WHEEL,
-    tried="specstream chat --ears auto",
+    tried="specstream serve",
 )
 """Judges by sound whether a speaker is done."""
 

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from specstream.checks import first_line, meant
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
-from specstream.errors import ConfigError, ModelBroken, ModelNotFound
+from specstream.errors import ConfigError, ModelBroken, ModelNotFound, ModelUnsupported
 from specstream.models.catalogue import KNOWN, HubFiles
 from specstream.models.kept import head_names, located
 
@@ -164,6 +164,10 @@ def check_models(config: EngineConfig) -> None:
         ConfigError: a GGUF file, without the package that reads it.
     """
     drafts = config.drafts if config.wants_draft or config.wants_heads else ()
+    if config.target in head_names():
+        raise ModelUnsupported(
+            f"{config.target} is a drafting head and writes nothing by itself: name it as the draft"
+        )
     for name in map(located, [config.target, *drafts]):
         check_folder(name)
         folder = Path(name)

@@ -127,7 +127,11 @@ def check_names(origins: Sequence[str], hosts: Sequence[str]) -> None:
             right = sent or "https://NAME"
             raise ConfigError(f"{origin!r} is no origin; write {right}, as browsers send it")
     for host in hosts:
-        if host != "*" and literal_address(host) is None and _name_in(host) != host.lower():
+        if (
+            host != "*"
+            and literal_address(host) is None
+            and (not host or _name_in(host) != host.lower())
+        ):
             raise ConfigError(f"{host!r} is no host name; leave out the scheme, port and path")
 
 

@@ -88,7 +88,9 @@ def _load(
     name, equals, value = name.partition("=")
     if name not in found:
         known = ", ".join(sorted(found)) or "none: is the package installed?"
-        raise AdapterUnavailable(f"no {kind} adapter is called {name!r}; there are: {known}")
+        unknown = AdapterUnavailable(f"no {kind} adapter is called {name!r}; there are: {known}")
+        unknown.exit_code = ConfigError.exit_code
+        raise unknown
     try:
         make = found[name].load()
         if equals:

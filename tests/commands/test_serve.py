@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from specstream.client.client import RealtimeClient
-from specstream.commands.main import main
+from specstream.commands.main import main, read_arguments
+from specstream.commands.serve import opened_server
 from specstream.commands.shared.chain import names_of
+from specstream.commands.shared.serving import server_config
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
+from specstream.errors import JournalFailed
 
 
 class Loaded(Engine):
@@ -46,7 +50,7 @@ def test_it_says_that_it_is_ready_and_where(monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["serve", "--port", "0", "--voice", "reference", "--ears", "off"]) == 130
     ready, places, speed, connected = said
     assert places == "0 replies are written side by side (--max-running sets it)"  # none is loaded
-    assert speed.startswith("on ") and " (--threads sets it)" in speed
+    assert speed.startswith("on ") and " (OMP_NUM_THREADS=N sets it)" in speed
     page, _, realtime = ready.removeprefix("ready – page: ").partition("   realtime: ")
     assert page.removeprefix("http") + "v1/realtime" == realtime.removeprefix("ws")
     assert connected == "connected"
@@ -64,3 +68,15 @@ def test_clients_are_told_names_and_no_folders(tmp_path: Path) -> None:
     }
     assert told(proposer={"kind": "off"}) == {"target": "bundled-target"}
     assert told(proposer={"kind": "suffix"})["draft"] == "suffix"
+
+
+async def test_a_journal_that_cannot_be_reached_is_told_before_anything_is_loaded() -> None:
+    pytest.importorskip("asyncpg")
+    with socket.socket() as bound:  # but nobody listens
+        bound.bind(("127.0.0.1", 0))
+        place = f"postgresql://somebody@127.0.0.1:{bound.getsockname()[1]}/x"
+        args = read_arguments(["serve", "--journal", place])
+        config = server_config(args, table=True)
+        with pytest.raises(JournalFailed, match="--journal: sessions can't be written down there"):
+            async with opened_server(args, config):
+                pass

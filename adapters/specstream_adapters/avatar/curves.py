@@ -199,7 +199,10 @@ class Face:
                 self._direct(part)
                 continue
             if cue.name not in VISEMES:
-                raise ConfigError(f"viseme {cue.name!r:.40} is not Oculus's: it is of another rig")
+                raise ConfigError(
+                    f"viseme {cue.name!r:.40} is not Oculus's: curves are made of the cues of rig "
+                    "'oculus', which is the default of --avatar viseme"
+                )
             self._take_back(cue.t_ms)
             if cue.duration_ms > 0:
                 self._mouth.append(part)

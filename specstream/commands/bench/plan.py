@@ -23,7 +23,7 @@ from specstream.errors import ConfigError
 from specstream.models.kept import bundled_heads
 from specstream.types import SamplingParams
 
-__all__ = ["Plan", "add_bench_options", "bench_config", "plan_of"]
+__all__ = ["Plan", "add_bench_options", "bench_config", "check_mode", "plan_of"]
 
 QUICK_SECONDS = 210.0  # of five minutes, the rest of which is for loading, the last cell and plots
 QUICK_TOKENS, TOKENS = 64, 128  # longest reply, with --quick and without
@@ -101,6 +101,22 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--budget SECONDS", "begin no further prompt after this time", type=float)
     add("--out DIR", "where results go (default: bench-out)", default="bench-out")
+
+
+_MODES = ("conversation", "http", "serve", "load", "callers", "capacity")
+
+
+def check_mode(args: argparse.Namespace) -> None:
+    """Require that at most one other measurement is asked for, and nothing that needs another.
+
+    Raises:
+        ConfigError: the options don't go together.
+    """
+    asked = [f"--{name}" for name in _MODES if getattr(args, name) not in (None, False)]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} are measurements of their own: choose one")
+    if args.minutes is not None and not args.conversation:
+        raise ConfigError("--minutes goes with --conversation")
 
 
 @dataclass(frozen=True, slots=True)

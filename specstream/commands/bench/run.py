@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specstream.checks import writing
-from specstream.commands.bench.plan import Plan, plan_of
+from specstream.commands.bench.plan import Plan, check_mode, plan_of
 from specstream.commands.shared.output import note, print_json
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
@@ -33,6 +33,7 @@ async def run(args: argparse.Namespace) -> None:
         ModelError: the pair can't be loaded.
         OutputError: the results can't be written.
     """
+    check_mode(args)
     if args.conversation:
         from specstream.commands.bench.conversation import run_conversation
 

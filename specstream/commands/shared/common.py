@@ -36,10 +36,13 @@ __all__ = [
 ]
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = False) -> None:
+def add_model_options(
+    parser: argparse.ArgumentParser, *, every_method: bool = False, json: bool = True
+) -> None:
     """Add the options of every command that runs a model pair.
 
-    ``every_method`` allows ``--proposer all``, which the command must handle before `engine_of`.
+    ``every_method`` allows ``--proposer all``, which the command must handle before `engine_of`;
+    ``json``: the command ends with figures.
     """
     add = adding_to(parser, "model pair")
     where = "a pulled model's name, a folder, a GGUF file or a Hub id"
@@ -80,7 +83,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, every_method: bool = F
         type=int,
     )
     add("--config FILE", "TOML file with tables [engine], [sampling] and, for serve, [server]")
-    add("--json", "one JSON object as the last line of stdout", action="store_true")
+    if json:
+        add("--json", "one JSON object as the last line of stdout", action="store_true")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -319,4 +323,4 @@ def speed_line(engine: Engine | OpenAIEngine) -> str:
         return f"on {torch.cuda.get_device_name()}"
     threads, native = counted(torch.get_num_threads(), "thread"), loaded_library()
     code = "" if native is None else f", native code {native.name!r}"
-    return f"on {threads} of {cpu_name()} (--threads sets it){code}"
+    return f"on {threads} of {cpu_name()} (OMP_NUM_THREADS=N sets it){code}"

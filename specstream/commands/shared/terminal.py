@@ -63,18 +63,18 @@ def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
             signal.signal(number, earlier if earlier is not None else signal.SIG_DFL)
 
 
-def tell_interrupted(*, last: bool) -> int:
-    """Report that the command was interrupted; returns the exit code.
+def tell_interrupted(number: signal.Signals, *, last: bool) -> int:
+    """Report that the command was ended by a signal; returns the exit code.
 
     ``last`` ends the process here: the interpreter's own exit takes seconds once torch is loaded, and
     answers a second Ctrl-C with a traceback.
     """
-    _tell(signal.SIGINT)
+    _tell(number)
     if last:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        os._exit(128 + signal.SIGINT)
-    return 128 + signal.SIGINT
+        os._exit(128 + number)
+    return 128 + number
 
 
 def _end(number: int, frame: object) -> None:

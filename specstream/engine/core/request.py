@@ -49,7 +49,7 @@ class TokenSequence:
     eos_ids: frozenset[int] = frozenset()
     reference_ids: list[int] = field(default_factory=list)
     processors: LogitsPipeline | None = None  # None if no logits processor is needed
-    most_drafted: int | None = None  # tokens of a proposal at most; 0 turns drafting off
+    most_drafted: int | None = None  # depth of a proposal at most; 0 turns drafting off
     prompt_length: int = field(init=False)
     slot: int = field(init=False)  # the slot's id, which stays valid after the slot was given back
 
@@ -132,7 +132,7 @@ class Request:
     Belongs to the engine thread once it is submitted; `report` and ``text`` may be read from any thread.
     ``noise`` seeds the generators of a request without a seed in its parameters; its draws are not
     keyed by position (see `Noise`). ``learn``: whether a draft that learns in service may learn from
-    the reply. ``most_drafted``: tokens that a round may draft; None: as many as the proposer likes.
+    the reply. ``most_drafted``: positions that a round may draft; None: as many as the proposer likes.
     """
 
     messages: list[Message]

@@ -95,7 +95,7 @@ class Prediction(BaseModel):
 
 
 class Speculation(BaseModel):
-    """How many tokens may be drafted in a round."""
+    """How many positions ahead may be drafted in a round."""
 
     num_speculative_tokens: Annotated[int, Field(ge=0)]
 
@@ -211,8 +211,10 @@ def parsed(kind: type[T], data: bytes) -> T:
             {name: value for name, value in found.items() if value is not None}
         )
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        param = ".".join(map(str, first["loc"]))
+        # Of a union, what is wrong in the branch that fits best: the deepest. Branches have names, too.
+        first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+        named = [part for part in map(str, first["loc"]) if part not in _BRANCHES]
+        param = ".".join(named)
         raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
     for name, value in (body.model_extra or {}).items():
         if name not in WITHOUT_EFFECT and value != "":
@@ -221,6 +223,7 @@ def parsed(kind: type[T], data: bytes) -> T:
     return body
 
 
+_BRANCHES = {"bool", "Speculation", "[key]", "str", "tuple[str, ...]"}  # as pydantic calls them
 _ROLES = {"developer": "system", "function": "tool"}
 _TEXT = ("text", "input_text", "output_text", "refusal")
 

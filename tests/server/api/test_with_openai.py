@@ -249,6 +249,30 @@ async def test_drafts_may_be_limited() -> None:
     assert engine.speculated == [True, False, 2]
 
 
+@pytest.mark.parametrize(
+    ("extra", "param", "says"),
+    [
+        (
+            {"speculative": {"num_speculative_tokens": -1}},
+            "speculative.num_speculative_tokens",
+            "greater than or equal to 0",
+        ),
+        (
+            {"speculative": {"num_speculative_tokens": "x"}},
+            "speculative.num_speculative_tokens",
+            "",
+        ),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x", ""),
+        ({"stop": ["a", 5]}, "stop.1", "valid string"),
+    ],
+)
+async def test_of_a_union_what_was_meant_is_named(extra: Any, param: str, says: str) -> None:
+    async with served("fine.") as (client, _, _):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model="scripted", messages=HI, extra_body=extra)
+    assert caught.value.param == param and says in str(caught.value)
+
+
 async def test_what_would_need_stored_responses_is_refused() -> None:
     async with served("fine.") as (client, _, _):
         with pytest.raises(openai.BadRequestError) as caught:
