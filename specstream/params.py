@@ -53,6 +53,8 @@ class Grammar:
             raise SamplingError(f"a grammar is json_schema, regex or lark, not {self.kind!r}")
         if not isinstance(self.text, str) or not self.text.strip():
             raise SamplingError(f"the {self.kind} grammar must be a text that is not empty")
+        if not _is_text(self.text):
+            raise SamplingError(f"the {self.kind} grammar is not valid Unicode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ class Chunk:
         token_ids: The committed tokens; the first ``accepted`` of them were drafted.
         tokens: Where ``token_ids`` lie in the reply.
         chars: Where ``text`` lies in the reply's text.
-        ends: For each token, the length of the reply's text once that token is in.
+        ends: For each token, the length of the reply's text once that token is in; behind the text's end
+            for tokens of a stop string, which is cut off.
         round: Number of the round, from 0; round 0 is the prompt's own pass and drafts nothing.
         drafted: How many tokens were proposed in the round.
         accepted: How many of them the target accepted (and the reply kept).

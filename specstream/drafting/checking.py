@@ -64,6 +64,8 @@ def checked(
             raise ProposalError(f"token ids must be 0 to {vocab_size - 1}: {tokens.tolist()}")
         if probs is not None and not _all_distributions(probs):
             raise ProposalError("each row of probs must be a distribution: from 0, with sum 1")
+    if proposal.sound is not None:
+        raise ProposalError("sound is set by the engine: leave it None")
     if not isinstance(proposal.source, str):
         raise ProposalError(f"source must be a text, not {type(proposal.source).__name__}")
     entered = proposal.entered

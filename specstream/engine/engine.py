@@ -168,6 +168,11 @@ class Engine:
             _check_session(session)
         if not isinstance(speculate, int) or speculate < 0:
             raise SamplingError(f"speculate must be True, False or a number, not {speculate!r:.80}")
+        if not isinstance(truncation, Truncation | None):
+            raise PromptError(f"truncation is a Truncation(...) or None, not {truncation!r:.80}")
+        if not isinstance(learn, bool):
+            raise PromptError(f"learn is True or False, not {learn!r:.80}")
+        named = {} if chat_template_kwargs is None else chat_template_kwargs
         make = partial(
             Request,
             checked,
@@ -175,7 +180,7 @@ class Engine:
             session=session,
             reference=checked_text(reference, "reference"),
             proposer=self.config.proposer.kind if speculate else "off",
-            template_kwargs=template_kwargs(chat_template_kwargs or {}),
+            template_kwargs=template_kwargs(named),
             tools=Tools.of(tools),
             learn=learn,
             truncation=truncation,

@@ -8,7 +8,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
@@ -135,15 +135,30 @@ class EngineHost:
 
         Raises:
             EngineClosed, EngineError: see `running`; or the engine ended meanwhile.
+            BaseException: what ``ask`` raised.
         """
         worker, bridge = self.running()
         answer: asyncio.Future[T] = bridge.loop.create_future()
 
-        def settle(found: T) -> None:
-            if not answer.done():
-                answer.set_result(found)
+        def settle(told: tuple[T | None, BaseException | None]) -> None:
+            if answer.done():
+                return
+            found, error = told
+            if error is None:
+                answer.set_result(cast(T, found))
+            else:
+                answer.set_exception(error)
 
-        worker.post(lambda core: bridge.put(settle, ask(core)))
+        def call(core: EngineCore) -> None:
+            try:
+                found = ask(core)
+            except BaseException as error:  # the asker's: the engine goes on
+                stopped = isinstance(error, StopIteration)  # which no future takes
+                bridge.put(settle, (None, RuntimeError(repr(error)) if stopped else error))
+            else:
+                bridge.put(settle, (found, None))
+
+        worker.post(call)
         closed = asyncio.ensure_future(self._closed.wait())
         either: set[asyncio.Future[Any]] = {answer, closed}
         try:

@@ -30,6 +30,9 @@ def _kernel(up: int, down: int) -> npt.NDArray[np.float32]:
     return rows
 
 
+_BLOCK = 1 << 14  # input samples that are converted at once
+
+
 class Resampler:
     """Windowed-sinc rate conversion of s16 mono, polyphase (Crochiere & Rabiner 1983).
 
@@ -62,8 +65,12 @@ class Resampler:
         if self._same:
             return pcm
         samples = np.frombuffer(pcm, dtype="<i2").astype(np.float32)
-        self._taken += len(samples)
-        return self._make(samples, self._taken - 1 - self._half)
+        made = bytearray()
+        for at in range(0, len(samples), _BLOCK):  # each output sample takes all its taps in memory
+            block = samples[at : at + _BLOCK]
+            self._taken += len(block)
+            made += self._make(block, self._taken - 1 - self._half)
+        return bytes(made)
 
     def flush(self) -> bytes:
         """Return the rest of the output: the input has ended. The resampler can't be used any more."""

@@ -318,7 +318,7 @@ class Playback:
             self._pieces.clear()
             self._scope.cancel()
             try:
-                if self.written > self._played:
+                if self._taken > self._played:
                     self._playout.sink.clear()
             except Exception as error:
                 self.failure = self.failure or as_failure(_SINK, error)

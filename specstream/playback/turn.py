@@ -185,7 +185,8 @@ class Turn(Generic[R]):
         if self._playback is not None:
             self._hear(self._playback.played)
         if played_ms is not None:
-            self._hear(int(played_ms * self._rate / 1e3 + 1e-6))
+            told = int(played_ms * self._rate / 1e3 + 1e-6)
+            self._hear(min(told, self._end))  # nobody hears more than was made
         self.outcome = self._heard()
         at = self._end if self._samples is None else self._samples
         self._rest.stopped(self._made_before, at, at * 1e3 / self._rate if self._rate else 0.0)
@@ -288,7 +289,7 @@ class Turn(Generic[R]):
     def _take(self, event: Event) -> None:
         item, playback = event.item, self._playback
         self._rest.saw(event)
-        if isinstance(item, Chunk):
+        if isinstance(item, Chunk) and event.source == "engine":
             self.text += item.text
             self._ends += item.ends or [item.chars.end] * item.tokens.length
         elif isinstance(item, Phrase):

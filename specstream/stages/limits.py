@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from specstream.checks import check_ranges
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.signals import LoopClock
 from specstream.stages.contract import Link
@@ -48,10 +49,16 @@ class Limits:
 
     ``stall_s``: without giving or taking an item. ``work_s``: on the item that it took last, or on
     what it does after the end of its input.
+
+    Raises:
+        ConfigError: no time above 0, or more than a day.
     """
 
     stall_s: float = 60.0
     work_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, stall_s=(0.01, 86_400), work_s=(0.01, 86_400))
 
 
 def check_rate(rate: int, who: str) -> None:
@@ -148,6 +155,16 @@ class Watch:
                 excess = f"{end / rate:.0f} s of speech"
         if excess:
             raise AdapterFailed(f"stage {self.name!r} gave {excess} for {chars} characters of text")
+        if isinstance(item, Speech):
+            self._check_samples(item)
+
+    def _check_samples(self, item: Speech) -> None:
+        samples, pcm = item.samples.length, item.pcm
+        if not isinstance(pcm, bytes) or len(pcm) != 2 * samples:
+            told = f"{len(pcm)} bytes" if isinstance(pcm, bytes) else f"{pcm!r:.40}"
+            raise AdapterFailed(
+                f"stage {self.name!r} gave {told} as {samples} samples; pcm is bytes, two a sample"
+            )
 
 
 ROUNDING_MS = 25

@@ -19,6 +19,8 @@ from specstream.types import Chunk
 
 __all__ = ["Event", "HeldChunks", "Hold", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
 
+_MOST_ITEMS = 1 << 20  # that may wait between two stages
+
 
 class Pipeline:
     """A head stage (text to phrases) and branches of stages behind it.
@@ -46,6 +48,10 @@ class Pipeline:
         presynthesis: Presynthesis | None = None,
         trace: Callable[[DraftEvent], None] | None = None,
     ) -> None:
+        if not isinstance(capacity, int) or not 1 <= capacity <= _MOST_ITEMS:
+            raise ConfigError(f"capacity is a number from 1 to {_MOST_ITEMS}, not {capacity!r:.40}")
+        if any(not isinstance(branch, Sequence) for branch in branches):
+            raise ConfigError("branches are lists of stages: [[VoiceStage(voice)], [...]]")
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
         if head is None and branches:

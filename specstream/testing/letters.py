@@ -82,7 +82,7 @@ class Watched(Proposing):
 
     def __init__(self, proposer: Proposer, target: ModelRunner) -> None:
         super().__init__(proposer, target)
-        self.faults: list[Exception] = []
+        self.faults: list[BaseException] = []
         self.drafted: dict[int, list[ProposedText]] = {}
         self.slots: set[int] = set()
         self.tokens = self.accepted = 0
@@ -108,7 +108,7 @@ class Watched(Proposing):
             (self._rejected.add if rejected else self._rejected.discard)(one.id)
         super().observe(done, verdicts)
 
-    def complain(self, error: Exception) -> None:
+    def complain(self, error: BaseException) -> None:
         """Note it; nothing is logged."""
         self.faults.append(error)
 

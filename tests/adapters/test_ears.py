@@ -212,7 +212,9 @@ class Passes:
         self.untrusted: set[int] = set()
         patch.setattr(recognizer, "transcribe", self.read)
 
-    def read(self, audio: Any, language: str | None, frames: int) -> tuple[Transcript, bool]:
+    def read(
+        self, audio: Any, language: str | None, frames: int, beams: int
+    ) -> tuple[Transcript, bool]:
         self.frames.append(frames)
         return Transcript(f"{len(audio)} by {frames}"), frames not in self.untrusted
 
@@ -306,9 +308,11 @@ async def test_a_short_answer_takes_one_short_pass(
 ) -> None:
     read, frames = recognizer.transcribe, list[int]()
 
-    def counted(audio: Any, language: str | None, window: int) -> tuple[Transcript, bool]:
+    def counted(
+        audio: Any, language: str | None, window: int, beams: int
+    ) -> tuple[Transcript, bool]:
         frames.append(window)
-        return read(audio, language, window)
+        return read(audio, language, window, beams)
 
     monkeypatch.setattr(recognizer, "transcribe", counted)
     for answer in ("Yes.", "Two.", "Thank you."):

@@ -1,15 +1,18 @@
-"""What a start does to its process: the garbage collector is left as it was found."""
+"""An engine's start, questions to its thread, and requests that it refuses."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specstream import Engine
-from specstream.errors import ModelError
+from specstream import Engine, Grammar, RawPrompt
+from specstream.engine.core.prompt import PromptEncoder
+from specstream.errors import ModelError, PromptError, PromptTooLong, SamplingError
 
 
 @pytest.fixture(params=["as usual", "switched off", "frozen"])
@@ -33,3 +36,61 @@ async def test_after_one_that_failed_too(collector: tuple[bool, bool], tmp_path:
         async with Engine.load(tmp_path):
             pass
     assert (gc.isenabled(), gc.get_freeze_count() > 0) == collector
+
+
+async def test_a_question_to_the_thread_that_raises_is_the_askers_fault() -> None:
+    async with Engine.load() as engine:
+        for error in (AttributeError("nothing"), asyncio.CancelledError(), SystemExit(1)):
+
+            def ask(core: object, error: BaseException = error) -> None:
+                raise error
+
+            with pytest.raises(type(error)):
+                await engine.ask(ask)
+        assert await engine.ask(lambda core: 5) == 5
+        assert await engine.complete([{"role": "user", "content": "Hello."}], max_tokens=4)
+
+
+async def test_a_message_that_can_never_fit_is_refused_without_being_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[int] = []
+    count = PromptEncoder.count
+
+    def counted(self: PromptEncoder, text: str) -> int:
+        encoded.append(len(text))
+        return count(self, text)
+
+    monkeypatch.setattr(PromptEncoder, "count", counted)
+    async with Engine.load() as engine, engine.session("Be kind.") as talk:
+
+        async def ask() -> None:
+            async with talk.generate("lorem ipsum " * 170_000) as generation:
+                async for _ in generation:
+                    pass
+
+        with pytest.raises(PromptTooLong, match="the prompt has 2040008"):
+            await ask()
+    assert sum(encoded) < 100
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"truncation": True},
+        {"truncation": {"retention_ratio": 0.5}},
+        {"learn": "no"},
+        {"chat_template_kwargs": ""},
+        {"chat_template_kwargs": 0},
+    ],
+)
+async def test_options_of_another_kind_are_named(wrong: dict[str, Any]) -> None:
+    async with Engine.load() as engine:
+        with pytest.raises(PromptError, match=next(iter(wrong))):
+            async with engine.generate("Hi", **wrong):
+                pass
+        with pytest.raises(PromptError, match="tokens of a raw prompt"):
+            async with engine.generate(RawPrompt(tokens=b"abc")):
+                pass
+    with pytest.raises(SamplingError, match="valid Unicode"):
+        Grammar("regex", "\ud800")

@@ -335,7 +335,11 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
     ("schema", "told"),
     [
         ({"type": "string", "pattern": "a(?=b)"}, "look-around"),
-        ({"type": "integer", "minimum": 10**20, "maximum": 10**20 + 5}, "minimum 1000.* 63 bits"),
+        ({"type": "integer", "minimum": 10**20, "maximum": 10**20 + 5}, "imum 1000.* 53 bits"),
+        ({"type": "integer", "minimum": 2**53 + 1}, "minimum 90071.* 53 bits"),
+        ({"type": "number", "maximum": 2e30}, "maximum 2e.30 has more than 53 bits"),
+        ({"properties": {"id": {"const": 2**53 + 1}}}, "const 90071.* 53 bits"),
+        ({"enum": ["a", [{"b": 12345678901234567890}]]}, "enum 12345.* 53 bits"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told: str) -> None:

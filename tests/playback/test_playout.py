@@ -265,3 +265,24 @@ async def test_a_file_that_can_not_be_written_is_named(tmp_path: Path) -> None:
         playback.put(speech(0, 10))
         await playback.drained()
         assert isinstance(playback.failure, OutputError)
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 0.08])
+async def test_a_stop_clears_a_sink_that_is_taking_a_piece(lead_s: float) -> None:
+    class Device(Ear):
+        async def write(self, pcm: bytes, sample_rate: int) -> None:
+            await super().write(pcm, sample_rate)
+            await anyio.sleep(len(pcm) / 2 / sample_rate)  # as long as it plays
+            self.pcm = b""
+
+        def clear(self) -> None:
+            super().clear()
+            self.pcm = b""
+
+    for at in range(1, 40):
+        device = Device()
+        async with Playout(device, lead_s=lead_s).play() as playback:
+            playback.put(speech(0, 4000))
+            await anyio.sleep(at * 0.01 + 0.003)
+            playback.stop()
+            assert device.pcm == b""

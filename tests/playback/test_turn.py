@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from specstream.playback.turn import GRACE_S
 from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
-from specstream.testing import chunks_of
+from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import AvatarCue, Chunk, Control, Phrase, ScenePrompt, Span, Speech
 from tests.server.doubles import BrokenVoice, OneCueFace, OneCueTrack, OneShotBoard
 from tests.support.turns import TEXT, Sound, Stage, first
@@ -34,6 +35,32 @@ async def test_a_turn_ends_when_all_of_it_was_heard_and_is_remembered_whole() ->
     assert turn.outcome is not None and turn.outcome.complete
     assert turn.interrupt() == turn.outcome
     assert stage.engine.trimmed == []
+
+
+async def test_a_head_that_passes_chunks_on_adds_nothing_to_the_text() -> None:
+    class Tap:
+        name = "text"
+
+        async def run(self, items: Inlet[Any]) -> AsyncGenerator[Any, None]:
+            async for item in items:
+                yield item
+
+    async with (
+        ScriptedEngine(["Hello there."]) as engine,
+        engine.session() as talk,
+        talk.turn("q", Pipeline([], head=Tap())) as turn,
+    ):
+        async for _ in turn:
+            pass
+    assert turn.outcome is not None and turn.outcome.heard == "Hello there."
+
+
+async def test_nobody_hears_more_than_was_made() -> None:
+    stage = Stage()
+    async with stage.turn() as turn:
+        await stage.read(turn)
+        made = turn.interrupt(played_ms=1e9)
+    assert made is not None and made.complete and made.played_ms == pytest.approx(2000)
 
 
 async def test_an_interruption_says_what_was_heard_and_what_was_not() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specstream.errors import AdapterUnavailable, ConfigError
+from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.stages import adapters
 from specstream.stages.adapters import (
     adapter_names,
@@ -16,6 +16,7 @@ from specstream.stages.adapters import (
     require_adapter,
 )
 from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
+from specstream.types import Phrase, Span
 
 
 def hum(*, rate: int = 8000) -> SpeechSynthesizer:
@@ -191,3 +192,15 @@ def test_an_adapter_is_checked_by_its_own_check_and_else_by_making_it(
     monkeypatch.setattr(SlowToLoad, "missing", "its model is missing")
     with pytest.raises(AdapterUnavailable, match="its model is missing"):
         require_adapter("voice", "slow")
+
+
+async def test_a_voice_whose_iterator_ends_says_so_at_once() -> None:
+    def spoken(text: str) -> bytes:
+        return next(iter([]))
+
+    voice = voice_from_function(spoken, 8000)
+    whole = Span(0, 2)
+    with pytest.raises(AdapterFailed, match="StopIteration"):
+        async for _ in voice.synthesize(Phrase("Hi", whole, whole)):
+            pass
+    await voice.aclose()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from specstream.errors import AdapterFailed
+from specstream.errors import AdapterFailed, ConfigError
 from specstream.stages.contract import Inlet
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.limits import MAX_MARKS, MAX_RATE, MIN_RATE, Limits, cues_of, prompts_of
@@ -112,10 +112,12 @@ async def test_a_stage_that_never_ends_is_stopped() -> None:
         (lambda n: replace(SPEECH, marks=marks(100)), math.inf, "marks for"),
         (lambda n: replace(SPEECH, samples=Span(0, 31 * RATE)), 1, "samples in one piece"),
         (
-            lambda n: replace(SPEECH, samples=Span(n * RATE, (n + 1) * RATE)),
+            lambda n: replace(SPEECH, samples=Span(n * RATE, (n + 1) * RATE), pcm=bytes(2 * RATE)),
             math.inf,
             "s of speech",
         ),
+        (lambda n: replace(SPEECH, pcm=cast("bytes", None)), 1, "gave None as"),
+        (lambda n: replace(SPEECH, pcm=SPEECH.pcm + b"x"), 1, "two a sample"),
         (
             lambda n: replace(SPEECH, marks=(Mark("phoneme", "m", Span(0, 10**8), Span(0, 1)),)),
             1,
@@ -234,3 +236,17 @@ async def test_a_branch_that_gives_wrong_things_ends_alone() -> None:
     failed = {event.source for event in events if isinstance(event.item, StageFailed)}
     assert failed == {"avatar", "prompt"}
     assert any(isinstance(event.item, Speech) and event.item.last for event in events)
+
+
+@pytest.mark.parametrize("wrong", [{"stall_s": 0.0}, {"work_s": -1.0}, {"stall_s": math.nan}])
+def test_limits_are_times(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Limits(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, math.nan, "x"])
+def test_a_capacity_is_a_number_of_items(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="capacity"):
+        Pipeline([], head=Relay(), capacity=wrong)
+    with pytest.raises(ConfigError, match="branches are lists"):
+        Pipeline([Echo()], head=Relay())  # type: ignore[list-item]

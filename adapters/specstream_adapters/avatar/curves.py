@@ -278,7 +278,7 @@ def _drawn(parts: Sequence[_Part], ms: float, rig: CurveRig) -> dict[str, float]
             weights[name] = weights.get(name, 0.0) + moved * share * value * part.cue.weight
     if rig == "oculus" and moved < 1.0:
         weights[SILENCE] = weights.get(SILENCE, 0.0) + 1.0 - moved
-    return weights
+    return {name: min(1.0, weight) for name, weight in weights.items()}  # a mean may round up
 
 
 def settled(cues: Iterable[AvatarCue]) -> list[AvatarCue]:

@@ -44,6 +44,7 @@ _BEAMS, _BEAMS_S = (
     8,
     7,
 )  # a search's beams in a turn of up to so many seconds: in longer ones, one errs less
+_PAUSE_S, _QUIET = 0.12, 0.1  # seconds of a pause, and its power's most, as a share of the turn's
 _NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
 
@@ -54,7 +55,8 @@ class WhisperRecognizer:
     Whisper's encoder reads 30 seconds, however short the speech is. Here it reads only the speech and
     three seconds of silence, at least ten seconds together, which takes a quarter of the time. If the
     transcript is unlikely or repeats itself, it is no partial transcript, and at the end of the turn the
-    speech is read once more with the whole window. A turn of up to seven seconds has alternatives.
+    speech is read once more with the whole window. A turn of up to seven seconds has alternatives
+    where it ends or pauses.
 
     All streams share the workers.
 
@@ -123,30 +125,40 @@ class WhisperRecognizer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read(
-        self, audio: npt.NDArray[Any], language: str | None, *, whole: bool = False
+        self,
+        audio: npt.NDArray[Any],
+        language: str | None,
+        *,
+        last: bool = False,
+        whole: bool = False,
     ) -> tuple[Transcript, bool]:
         """One turn's transcript, and whether it can be trusted. Runs on the thread.
 
-        ``whole``: by the whole window, which is always trusted: there is no better one.
+        ``last``: all of the turn; ``whole``: by the whole window, which is always trusted: there is no
+        better one.
         """
         frames = max(_SHORTEST, len(audio) * 100 // _RATE + _MARGIN)
         whole = whole or frames >= _WINDOW
+        wide = len(audio) <= _BEAMS_S * _RATE and (last or _pauses(audio))
         transcript, trusted = self.transcribe(
-            audio, language, _WINDOW if whole else frames // 2 * 2
+            audio, language, _WINDOW if whole else frames // 2 * 2, _BEAMS if wide else 1
         )
         return transcript, trusted or whole
 
     def transcribe(
-        self, audio: npt.NDArray[Any], language: str | None, frames: int
+        self, audio: npt.NDArray[Any], language: str | None, frames: int, beams: int = 1
     ) -> tuple[Transcript, bool]:
-        """Return the transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted."""
+        """Return the transcript by windows of ``frames`` (of 10 ms), and whether it can be trusted.
+
+        ``beams`` of the search; from two on they are the transcript's alternatives.
+        """
         seconds = min(len(audio), _WINDOW * _RATE // 100) / _RATE
         most = int(seconds * _TOKENS_PER_S) + _TOKENS
         self._model.here.frames, self._model.here.found = frames, None
         found, info = self._model.transcribe(
             audio,
             language=language,
-            beam_size=_BEAMS if seconds <= _BEAMS_S else 1,
+            beam_size=beams,
             length_penalty=0.0,  # scores are sums of log-probabilities
             temperature=0.0,
             condition_on_previous_text=False,
@@ -211,14 +223,14 @@ class WhisperStream:
         if len(pcm) < 2 * _LEAST:
             return self._known
         if len(pcm) != self._read_to:
-            await self._pass(pcm, whole=False)
+            await self._pass(pcm, last=last)
         if last and not self._trusted:
-            await self._pass(pcm, whole=True)
+            await self._pass(pcm, last=True, whole=True)
         return self._known
 
-    async def _pass(self, pcm: bytes, *, whole: bool) -> None:
+    async def _pass(self, pcm: bytes, **how: bool) -> None:
         audio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768
-        read = partial(self._recognizer._read, audio, self._language, whole=whole)
+        read = partial(self._recognizer._read, audio, self._language, **how)
         try:
             loop = asyncio.get_running_loop()
             found, trusted = await loop.run_in_executor(self._recognizer._threads, read)
@@ -243,6 +255,12 @@ def _give_back() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:
             trim(0)
+
+
+def _pauses(audio: npt.NDArray[Any]) -> bool:
+    """Whether the speech ends in a pause, after which alternatives matter; else they cost time only."""
+    end = audio[-int(_PAUSE_S * _RATE) :]
+    return bool(np.mean(end * end) < _QUIET * np.mean(audio * audio))
 
 
 def _likely(segment: Any) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -32,6 +33,10 @@ from specstream.types import Message, SamplingParams, Tools
 __all__ = ["SHORT_CHARS", "Admission", "fitting"]
 
 _PER_MESSAGE = 8  # tokens that a chat template adds to a message, more than most do
+
+
+def _chars_of(messages: Sequence[Message]) -> int:
+    return sum(len(text) for message in messages for text in texts_of(message))
 
 
 def fitting(
@@ -145,17 +150,21 @@ class Admission:
         tools = self._told(request.tools)
         if request.truncation is not None:
             most = context - min(request.params.max_tokens, context // 4)
-            room = most - (
-                prompts.count(json.dumps([t.schema() for t in tools.tools])) if tools else 0
-            )
+
+            @cache
+            def count(text: str) -> int:  # one that can't fit isn't encoded to know it
+                return prompts.count(text) if len(text) <= self._max_chars else context + 1
+
+            room = most - (count(json.dumps([t.schema() for t in tools.tools])) if tools else 0)
             for _ in range(_ATTEMPTS):
-                kept = fitting(messages, prompts.count, room, request.truncation)
+                kept = fitting(messages, count, room, request.truncation)
                 request.truncated = len(messages) - len(kept)
-                with suppress(PromptTooLong):
-                    return prompts.encode(kept, most + 1, options, tools)
+                if _chars_of(kept) <= self._max_chars:
+                    with suppress(PromptTooLong):
+                        return prompts.encode(kept, most + 1, options, tools)
                 room -= context // 16  # the template adds more to a message than was thought
             messages = kept
-        chars = sum(len(text) for message in messages for text in texts_of(message))
+        chars = _chars_of(messages)
         if chars > self._max_chars:
             raise PromptTooLong(
                 f"the prompt has {chars} characters; at most {self._max_chars} can fit into"
@@ -280,5 +289,5 @@ class Admission:
 
 def _chars(request: Request) -> int:
     tools = request.tools.tools if request.tools is not None else ()
-    told = sum(len(text) for message in request.messages for text in texts_of(message))
-    return sum(len(str(t.schema())) for t in tools) + told + len(raw_tokens(request.messages))
+    told = _chars_of(request.messages) + len(raw_tokens(request.messages))
+    return sum(len(str(t.schema())) for t in tools) + told

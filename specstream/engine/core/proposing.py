@@ -200,7 +200,7 @@ class Proposing:
             target.check_states((self._midway.midway_depth,))
         self._device, self._vocab_size = target.device, target.vocab_size
         self._longest = target.fixed_width - 1 if target.fixed_width else target.context_length
-        self._logged: set[type[Exception]] = set()
+        self._logged: set[type[BaseException]] = set()
         self._pause = self._rounds_to_pause = 0
 
     def propose(self, sequences: list[TokenSequence]) -> list[Proposal]:
@@ -310,11 +310,11 @@ class Proposing:
         """Return the result of ``call``; None if it raises, which is logged."""
         try:
             return call(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:  # a CancelledError, too, must not end the engine's thread
             self.complain(error)
             return None
 
-    def complain(self, error: Exception) -> None:
+    def complain(self, error: BaseException) -> None:
         """Log what the proposer did wrong."""
         log = _log.debug if type(error) in self._logged else _log.error
         self._logged.add(type(error))

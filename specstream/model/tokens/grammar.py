@@ -7,7 +7,7 @@ it was drawn from.
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from textwrap import shorten
@@ -206,18 +206,27 @@ def compiled(grammar: Grammar) -> str:
         raise SamplingError(f"the JSON schema can't be read: {first_line(error)}") from None
 
 
-_BOUND = re.compile(
-    r'"(minimum|maximum|exclusiveMinimum|exclusiveMaximum|multipleOf)"\s*:\s*-?(\d+)'
-)
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_EXACT = 2**53  # llguidance keeps numbers as doubles
 
 
 def _check_bounds(schema: str) -> None:
-    """Refuse bounds beyond 64 bits, which llguidance replaces by others without a word."""
-    for found in _BOUND.finditer(schema):
-        if int(found[2]) >= 2**63:
-            raise SamplingError(
-                f"the JSON schema's {found[1]} {found[2]:.40} has more than 63 bits"
-            )
+    """Refuse numbers that llguidance replaces by others without a word: beyond 53 bits."""
+    try:
+        parts: list[tuple[str, Any]] = [("", json.loads(schema))]
+    except (ValueError, RecursionError):
+        return  # llguidance says what is wrong
+    while parts:
+        name, part = parts.pop()
+        if isinstance(part, dict):
+            within = name in ("const", "enum")
+            parts += [(name if within else key, value) for key, value in part.items()]
+        elif isinstance(part, list):
+            parts += [(name if name in ("const", "enum") else "", value) for value in part]
+        elif isinstance(part, int | float) and name in {*_BOUNDS, "const", "enum"}:
+            whole = isinstance(part, int) or name in _BOUNDS
+            if whole and not -_EXACT <= part <= _EXACT:
+                raise SamplingError(f"the JSON schema's {name} {part!r:.40} has more than 53 bits")
 
 
 @lru_cache(maxsize=4)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import anyio.to_thread
@@ -13,6 +14,7 @@ import soundfile
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from specstream.errors import AdapterFailed
 from specstream.listening.interfaces import Transcript
 from specstream.listening.resampler import Resampler
 from specstream.realtime.wire import SAMPLE_RATE
@@ -26,6 +28,7 @@ __all__ = ["Listening", "SpeechBody", "kind_of", "listening_of", "spoken", "tran
 
 _LONGEST = 4096  # characters that are spoken, as at OpenAI
 _LONGEST_S = 1800.0  # seconds that are transcribed
+_BLOCK = 1 << 16  # frames that are decoded at once
 _NO_VOICE = "this server has no voice; start it with --voice"
 _NO_EARS = "this server has no recogniser; start it with --ears"
 
@@ -179,9 +182,10 @@ async def transcribed(asked: Listening, service: Service) -> dict[str, Any]:
     if ears is None:
         raise ApiError(501, _NO_EARS, "server_error", code="no_ears")
     rate = ears.recognizer.capabilities.sample_rates[0]
-    pcm = await anyio.to_thread.run_sync(_decoded, asked.audio, rate)
-    seconds = len(pcm) / 2 / rate
-    async with ears.line.place(seconds):
+    seconds = await anyio.to_thread.run_sync(_seconds, asked.audio, rate)
+    async with ears.line.place(seconds):  # which bounds the files that are decoded at once, too
+        pcm = await anyio.to_thread.run_sync(_decoded, asked.audio, rate)
+        seconds = len(pcm) / 2 / rate
         stream = ears.recognizer.open(rate, language=asked.language)
         try:
             stream.add(pcm)
@@ -192,21 +196,34 @@ async def transcribed(asked: Listening, service: Service) -> dict[str, Any]:
     return _told(found, seconds, asked)
 
 
-def _decoded(data: bytes, rate: int) -> bytes:
-    """A sound file as s16 mono of a rate."""
+@contextmanager
+def _opened(data: bytes, rate: int) -> Iterator[tuple[soundfile.SoundFile, Resampler]]:
+    """A sound file, and what converts it to a rate."""
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             if file.frames / file.samplerate > _LONGEST_S:
                 raise ApiError(400, f"a file has at most {_LONGEST_S:g} s", param="file")
-            samples = file.read(dtype="float32", always_2d=True)
-            source = file.samplerate
-    except (soundfile.SoundFileError, RuntimeError) as error:
+            yield file, Resampler(file.samplerate, rate)
+    except (soundfile.SoundFileError, RuntimeError, AdapterFailed) as error:
         why = str(error).partition(">: ")[2] or str(error)  # else the file's address in memory
         message = f"the file can't be read as audio ({why}); send WAV, FLAC, OGG or MP3"
         raise ApiError(400, message, param="file", code="invalid_audio") from None
-    mono = np.rint(samples.mean(axis=1).clip(-1, 1) * 32767).astype("<i2").tobytes()
-    resampler = Resampler(source, rate)
-    return resampler.push(mono) + resampler.flush()
+
+
+def _seconds(data: bytes, rate: int) -> float:
+    with _opened(data, rate) as (file, _):
+        return float(file.frames / file.samplerate)
+
+
+def _decoded(data: bytes, rate: int) -> bytes:
+    """A sound file as s16 mono of a rate; what is no number in it is silence."""
+    made = bytearray()
+    with _opened(data, rate) as (file, resampler):
+        for samples in file.blocks(_BLOCK, dtype="float32", always_2d=True):
+            mono = np.nan_to_num(samples.mean(axis=1)).clip(-1, 1)
+            made += resampler.push(np.rint(mono * 32767).astype("<i2").tobytes())
+        made += resampler.flush()
+    return bytes(made)
 
 
 def _told(found: Transcript, seconds: float, asked: Listening) -> dict[str, Any]:

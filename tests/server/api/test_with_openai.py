@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 import wave
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -12,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 openai = pytest.importorskip("openai")
 
 from specstream.listening.ears import Ears  # noqa: E402
+from specstream.listening.resampler import Resampler  # noqa: E402
+from specstream.server.api import audio  # noqa: E402
 from specstream.testing import (  # noqa: E402
     ScriptedEngine,
     ScriptedRecognizer,
@@ -340,6 +344,37 @@ async def test_a_file_is_transcribed() -> None:
     assert len(recognizer.audio[0]) == 2 * 0.5 * 16_000
     assert recognizer.languages[:2] == [None, "en"] and recognizer.open_streams == 0
     assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+
+
+def test_a_long_file_is_converted_in_pieces() -> None:
+    """Five minutes at 44.1 kHz took 11 GB at once."""
+    file = io.BytesIO()
+    tone = np.sin(np.arange(44_100 * 30) * 0.1) * 0.5
+    soundfile.write(file, np.stack([tone, tone], axis=1), 44_100, format="FLAC")
+    tracemalloc.start()
+    pcm = audio._decoded(file.getvalue(), 16_000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(pcm) == 2 * 16_000 * 30
+    assert most < 60_000_000
+    whole = Resampler(44_100, 16_000)
+    rest = whole.push(np.rint(tone * 32767).astype("<i2").tobytes()) + whole.flush()
+    difference = np.frombuffer(pcm, "<i2").astype(int) - np.frombuffer(rest, "<i2")
+    assert np.abs(difference).max() <= 2  # 16 bits of FLAC
+
+
+async def test_an_unusual_rate_is_the_files_fault_and_what_is_no_number_is_silence() -> None:
+    recognizer = ScriptedRecognizer(["hello there"])
+    ears = Ears(recognizer, ScriptedTurnDetector())
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(11_127), 11_127, format="WAV")
+    async with served("fine.", ears=lambda: ears) as (client, _, _):
+        with pytest.raises(openai.BadRequestError, match="11127 Hz") as caught:
+            await client.audio.transcriptions.create(model="x", file=("x.wav", file.getvalue()))
+    assert caught.value.param == "file" and caught.value.code == "invalid_audio"
+    file = io.BytesIO()
+    soundfile.write(file, np.full(16_000, np.nan), 16_000, format="WAV", subtype="FLOAT")
+    assert audio._decoded(file.getvalue(), 16_000) == bytes(32_000)
 
 
 async def test_without_a_voice_or_ears_that_is_said() -> None:
