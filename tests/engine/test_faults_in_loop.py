@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 import torch
 
+from specstream.drafting.proposal import Proposal
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.off import OffProposer
 from specstream.errors import EngineFailed, ModelBroken
@@ -62,6 +65,38 @@ def test_a_broken_proposer_costs_speed_and_nothing_else(
     run_until_idle(core)
     assert inbox.token_ids == plain_greedy("abab", 30, eos=None)
     assert request.stats.accepted > 0
+
+
+@pytest.mark.broken_proposer
+@pytest.mark.parametrize("call", ["propose", "observe", "release"])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_whatever_a_proposer_raises_the_engine_goes_on(
+    call: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(*args: object) -> None:
+        raise error
+
+    core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
+    monkeypatch.setattr(core.proposer, call, ends)
+    for _ in range(2):
+        _, inbox = answered(core, "abab", SamplingParams(max_tokens=10))
+        assert inbox.token_ids == plain_greedy("abab", 10, eos=None)
+        assert inbox.chunks[-1].finish_reason == "length"
+
+
+@pytest.mark.broken_proposer
+def test_a_proposal_with_the_engines_own_marks_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
+    wrong = cast("torch.Tensor", "x")
+
+    def marked(sequences: list[object], budget: list[int]) -> list[Proposal]:
+        return [Proposal(torch.tensor([1]), sound=wrong) for _ in sequences]
+
+    monkeypatch.setattr(core.proposer, "propose", marked)
+    _, inbox = answered(core, "abab", SamplingParams(max_tokens=10))
+    assert inbox.token_ids == plain_greedy("abab", 10, eos=None)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

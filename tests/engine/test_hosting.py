@@ -90,7 +90,7 @@ async def test_options_of_another_kind_are_named(wrong: dict[str, Any]) -> None:
             async with engine.generate("Hi", **wrong):
                 pass
         with pytest.raises(PromptError, match="tokens of a raw prompt"):
-            async with engine.generate(RawPrompt(tokens=b"abc")):
+            async with engine.generate(RawPrompt(tokens=b"abc")):  # type: ignore[arg-type]
                 pass
     with pytest.raises(SamplingError, match="valid Unicode"):
         Grammar("regex", "\ud800")

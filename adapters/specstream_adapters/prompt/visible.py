@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import re
 from collections import Counter
 from functools import cache, lru_cache
@@ -91,8 +91,8 @@ _BRACE = re.compile(r'"(?:\\.|[^"\\])*+"|[{}]', re.DOTALL)
 
 @cache
 def _kinds() -> dict[str, str]:
-    packed = (files(__package__) / "visible_en.txt.gz").read_bytes()
-    rows = gzip.decompress(packed).decode().splitlines()
+    packed = (files(__package__) / "visible_en.txt.xz").read_bytes()
+    rows = lzma.decompress(packed).decode().splitlines()
     return {word: kind for kind, *words in map(str.split, rows) for word in words}
 
 
