@@ -10,8 +10,9 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -309,36 +310,46 @@ async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     bound = inspect.signature(run).bind(**arguments)  # before a thread is taken
     if inspect.iscoroutinefunction(run):
         return await run(*bound.args, **bound.kwargs)
-    made = await _in_thread(lambda: run(*bound.args, **bound.kwargs))
+    context = contextvars.copy_context()
+    work = partial(context.run, _ended, partial(run, *bound.args, **bound.kwargs))
+    made = await asyncio.get_running_loop().run_in_executor(_DAEMONS, work)
     return await made if inspect.isawaitable(made) else made
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run a function on a thread of its own. One that hangs ends with the process, and keeps no other.
+def _ended(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except StopIteration as error:  # which no future takes
+        raise RuntimeError("it raised StopIteration") from error
 
-    Raises:
-        RuntimeError: too many hang already.
-    """
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-    found: list[tuple[Any, BaseException | None]] = []
 
-    def call() -> None:
-        try:
-            found.append((work(), None))
-        except BaseException as error:
-            found.append((None, error))
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(done.set)
+class _Daemons(ThreadPoolExecutor):
+    """A thread for each function. One that hangs ends with the process, and keeps nothing waiting."""
 
-    if sum(thread.name == _NAME for thread in threading.enumerate()) >= _THREADS:
-        raise RuntimeError(f"{_THREADS} functions of tools are at work or hang")
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(call,), name=_NAME, daemon=True).start()
-    await done.wait()
-    made, error = found[0]
-    if error is not None:
-        raise error
-    return made
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start ``fn``.
+
+        Raises:
+            RuntimeError: too many hang already.
+        """
+        if sum(thread.name == _NAME for thread in threading.enumerate()) >= _THREADS:
+            raise RuntimeError(f"{_THREADS} functions of tools are at work or hang")
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()  # nobody can cancel it from now on
+
+        def call() -> None:
+            try:
+                found = fn(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        threading.Thread(target=call, name=_NAME, daemon=True).start()
+        return future
+
+
+_DAEMONS = _Daemons(1)
 
 
 def _whole(text: str) -> str:

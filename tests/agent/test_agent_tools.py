@@ -431,6 +431,17 @@ async def test_the_rest_of_a_question_is_no_consent() -> None:
     assert booked == ["yes"]
 
 
+async def test_virtual_time_waits_for_a_plain_function() -> None:
+    def looks() -> str:
+        time.sleep(0.05)
+        return "sun"
+
+    engine = scripted(calling("", call("looks")), "It is sunny.")
+    async with agent_of(engine, tool(looks, "looks")) as agent:
+        events = await asked(agent, "Go.")
+    assert [item.status for item in made(events, ToolEnded)] == ["completed"]
+
+
 @pytest.mark.virtual_time(charge_threads=True)
 async def test_a_plain_function_that_hangs_holds_nobody_up() -> None:
     def stuck() -> str:
@@ -485,26 +496,35 @@ async def test_leaving_waits_for_what_a_cancelled_call_cleans_up(
     await anyio.sleep(2)  # this test leaves no task behind, either
 
 
+@pytest.mark.virtual_time(charge_threads=True)
 async def test_a_thread_that_hangs_keeps_no_process() -> None:
     engine = scripted(calling("", call("stuck")), "Never mind.")
     hang = threading.Event()
-    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05)) as agent:
-        events = await asked(agent, "Go.")
+    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05), voice=None) as agent:
+        await agent.say("Go.")
+        async for event in agent:
+            if isinstance(event.item, ToolEnded):
+                assert event.item.status == "timed_out"
+                break
         threads = [one for one in threading.enumerate() if one.name == "specstream-tool"]
         assert threads and all(one.daemon for one in threads)
-    assert [item.status for item in made(events, ToolEnded)] == ["timed_out"]
-    hang.set()
-    for one in threads:
-        one.join()
+        hang.set()
 
 
+@pytest.mark.virtual_time(charge_threads=True)
 async def test_functions_that_hang_are_bounded() -> None:
-    hang = threading.Event()
+    hang, ended = threading.Event(), list[ToolEnded]()
     engine = scripted(*[calling("", *[call("stuck", f"c{n}") for n in range(8)]), "So."] * 5)
-    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05)) as agent:
-        events = await asked(agent, *["Go."] * 5)
-    hang.set()
-    ended = made(events, ToolEnded)
+    async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05), voice=None) as agent:
+        await agent.say("Go.")
+        async for event in agent:
+            if isinstance(event.item, ToolEnded):
+                ended.append(event.item)
+            elif isinstance(event.item, ReplyEnded) and event.item.outcome.heard:
+                if len(ended) == 40:
+                    break
+                await agent.say("Go.")  # the results have been answered
+        hang.set()
     assert [item.status for item in ended] == ["timed_out"] * 32 + ["failed"] * 8
     assert "hang" in ended[-1].result
 
