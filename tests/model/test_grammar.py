@@ -345,3 +345,14 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
 def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told: str) -> None:
     with pytest.raises(SamplingError, match=told):
         module.check_grammar(Grammar("json_schema", json.dumps(schema)))
+
+
+@pytest.mark.parametrize("text", ["(a{100}){100}{100}", "a{1000000}"])
+async def test_a_huge_expression_is_followed_as_far_as_it_is_written(text: str) -> None:
+    """Its states are not made ahead, which took seconds, and then failed after a token."""
+    params = SamplingParams(max_tokens=12, grammar=Grammar("regex", text))
+    async with Engine.load() as engine, engine.generate("x", params) as generation:
+        async for _ in generation:
+            pass
+        report = generation.report
+    assert report.finish_reason == "length" and set(report.text) == {"a"}

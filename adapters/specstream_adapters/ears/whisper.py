@@ -181,7 +181,8 @@ class WhisperRecognizer:
             for segment in spoken
             for word in segment.words or ()
         )
-        confidence = min((math.exp(s.avg_logprob) for s in spoken), default=None)
+        # Rounding may lift a sum of log-probabilities above 0.
+        confidence = min((math.exp(min(0.0, s.avg_logprob)) for s in spoken), default=None)
         alternatives = self._model.alternatives() if text and len(spoken) == 1 else ()
         transcript = Transcript(text, heard, info.language, confidence, alternatives)
         return transcript, trusted and not _repeats(text)

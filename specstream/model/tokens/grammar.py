@@ -162,9 +162,11 @@ def _check(matcher: LLMatcher, what: str) -> None:
 
 
 def _matcher(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits
 
-    return LLMatcher(vocabulary, compiled(grammar), log_level=0)
+    # Done ahead, the states of a huge expression would hold up all requests for seconds.
+    limits = LLParserLimits(precompute_large_lexemes=False)
+    return LLMatcher(vocabulary, compiled(grammar), log_level=0, limits=limits)
 
 
 def check_grammar(grammar: Grammar) -> None:
