@@ -40,10 +40,8 @@ _LEAST = _RATE // 10  # samples; in less audio nothing can have been said
 _TOKENS_PER_S, _TOKENS = 8, 12  # limit of tokens written: per second of audio, plus a constant
 # Mean log-probability below which a shortened window isn't trusted; one word's mean varies more.
 _UNSURE, _UNSURE_WORD = -0.8, -1.2
-_BEAMS, _BEAMS_S = (
-    8,
-    7,
-)  # a search's beams in a turn of up to so many seconds: in longer ones, one errs less
+# A search's beams in a turn of up to so many seconds: in longer ones, one errs less.
+_BEAMS, _BEAMS_S = 8, 7
 _PAUSE_S, _QUIET = 0.12, 0.1  # seconds of a pause, and its power's most, as a share of the turn's
 _NO_SPEECH = 0.6  # probability of no speech above which an unsure segment is dropped
 _WORD = re.compile(r"\w+")
