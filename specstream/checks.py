@@ -6,11 +6,11 @@ import difflib
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from specstream.errors import ConfigError, OutputError
 
@@ -23,12 +23,14 @@ __all__ = [
     "check_ranges",
     "counted",
     "first_line",
+    "for_future",
     "meant",
     "problem",
     "writing",
 ]
 
 _FINITE = sys.float_info.max
+T = TypeVar("T")
 
 
 def check_numbers(least: float, most: float = _FINITE, **values: float) -> None:
@@ -61,6 +63,14 @@ def first_line(error: object) -> str:
     if not text:
         return type(error).__name__
     return textwrap.shorten(text.splitlines()[0], 300, placeholder=" …")
+
+
+def for_future(call: Callable[..., T], *args: object) -> T:
+    """Call a function whose result goes into a future, which takes no StopIteration."""
+    try:
+        return call(*args)
+    except StopIteration as error:
+        raise RuntimeError("it raised StopIteration") from error
 
 
 def problem(error: ErrorDetails, known: Iterable[str]) -> str:

@@ -109,7 +109,7 @@ class Talking:
         elif not self.calls.pending and self._ledger.begins(asked):
             question = await self._begin(asked)
         if question is not None:
-            goes_on = question.resumes and self._heard_ms <= UNANSWERED_MS
+            goes_on = self._goes_on(question)
             question = self._whole(question) if goes_on else question
             self.calls.asked(self._session, goes_on=goes_on)
             self._asks(question)
@@ -132,6 +132,10 @@ class Talking:
             return question
         del self._session.messages[begin:]
         return replace(question, text=f"{first.text} {question.text}")
+
+    def _goes_on(self, asked: Question | Guess) -> bool:
+        """Whether it is the rest of the last question, of whose replies next to nothing was heard."""
+        return asked.resumes and self._heard_ms <= UNANSWERED_MS
 
     def _asks(self, question: Question) -> None:
         """Note that ``question`` is answered next."""
@@ -270,7 +274,7 @@ class Talking:
             return asked
         self._ledger.wanted((anyio.current_time() - began) * 1e3)
         await self._started(guess.text)
-        goes_on = guess.resumes and self._heard_ms <= UNANSWERED_MS
+        goes_on = self._goes_on(guess)
         self._asks(Question(guess.text, guess.turn))
         hold.release()
         self.calls.next_turn(goes_on=goes_on)

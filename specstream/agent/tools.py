@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
-from specstream.checks import check_ranges, first_line
+from specstream.checks import check_ranges, first_line, for_future
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError
 from specstream.tools import Message, Tool, ToolCall, Tools
@@ -278,7 +278,9 @@ class ToolCalls:
     async def aclose(self) -> None:
         """Cancel all calls, and wait a second at most for what they do then. Idempotent."""
         for one in self._calls:
-            self._stop(one)
+            if one.task is not None and one.result is None:  # results that have come stay
+                one.stopped = True
+                one.task.cancel()
         if self._tasks:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(set(self._tasks), timeout=_CLOSE_S)
@@ -311,16 +313,9 @@ async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(run):
         return await run(*bound.args, **bound.kwargs)
     context = contextvars.copy_context()
-    work = partial(context.run, _ended, partial(run, *bound.args, **bound.kwargs))
+    work = partial(context.run, for_future, partial(run, *bound.args, **bound.kwargs))
     made = await asyncio.get_running_loop().run_in_executor(_DAEMONS, work)
     return await made if inspect.isawaitable(made) else made
-
-
-def _ended(run: Callable[[], Any]) -> Any:
-    try:
-        return run()
-    except StopIteration as error:  # which no future takes
-        raise RuntimeError("it raised StopIteration") from error
 
 
 class _Daemons(ThreadPoolExecutor):

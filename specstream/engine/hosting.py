@@ -8,10 +8,11 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from specstream.checks import for_future
 from specstream.config import EngineConfig
 from specstream.engine.generation import ThreadBridge
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
@@ -140,23 +141,21 @@ class EngineHost:
         worker, bridge = self.running()
         answer: asyncio.Future[T] = bridge.loop.create_future()
 
-        def settle(told: tuple[T | None, BaseException | None]) -> None:
-            if answer.done():
-                return
-            found, error = told
-            if error is None:
-                answer.set_result(cast(T, found))
-            else:
+        def settle(found: T) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        def fail(error: BaseException) -> None:
+            if not answer.done():
                 answer.set_exception(error)
 
         def call(core: EngineCore) -> None:
             try:
-                found = ask(core)
+                found = for_future(ask, core)
             except BaseException as error:  # the asker's: the engine goes on
-                stopped = isinstance(error, StopIteration)  # which no future takes
-                bridge.put(settle, (None, RuntimeError(repr(error)) if stopped else error))
+                bridge.put(fail, error)
             else:
-                bridge.put(settle, (found, None))
+                bridge.put(settle, found)
 
         worker.post(call)
         closed = asyncio.ensure_future(self._closed.wait())

@@ -29,6 +29,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from specstream.checks import for_future
 from specstream.errors import AdapterFailed, ConfigError, SpecstreamError
 from specstream.types import AvatarCue, Message, Phrase, ScenePrompt, Speech, SpeechBuffer
 
@@ -126,7 +127,9 @@ class _FunctionVoice:
             return
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.run_in_executor(self._thread, self._called, phrase.spoken)
+            made = await loop.run_in_executor(
+                self._thread, for_future, self._function, phrase.spoken
+            )
             pcm = await made if inspect.isawaitable(made) else made
         except SpecstreamError:
             raise
@@ -140,12 +143,6 @@ class _FunctionVoice:
             if self._closed:
                 return
             yield SpeechBuffer(pcm[at : at + size])
-
-    def _called(self, spoken: str) -> bytes | Awaitable[bytes]:
-        try:
-            return self._function(spoken)
-        except StopIteration as error:  # which no future takes
-            raise RuntimeError("it raised StopIteration") from error
 
     async def aclose(self) -> None:
         """Stop what is being spoken; idempotent."""

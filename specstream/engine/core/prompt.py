@@ -170,8 +170,7 @@ def check_messages(messages: Sequence[Message] | RawPrompt | str) -> list[Messag
 def _raw(prompt: RawPrompt) -> Message:
     """A raw prompt as a message that no caller can write; its tokens, if any, are in it as well."""
     text, tokens = checked_text(prompt.text, "a raw prompt"), prompt.tokens
-    bytes_ = isinstance(tokens, bytes | bytearray)
-    if bytes_ or not isinstance(tokens, Sequence) or not all(type(one) is int for one in tokens):
+    if not isinstance(tokens, tuple | list) or not all(type(one) is int for one in tokens):
         raise PromptError("the tokens of a raw prompt are whole numbers")
     if not text and not tokens:
         raise PromptError("the prompt is empty: give the model something to go on with")
