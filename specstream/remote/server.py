@@ -19,6 +19,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
+from specstream.checks import check_numbers
 from specstream.client.dial import LOG
 from specstream.errors import AdapterUnavailable, ConfigError, ConnectionFailed, SpecstreamError
 from specstream.remote import frames as fr
@@ -190,8 +191,8 @@ class AdapterServer:
             raise ConfigError(
                 f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}"
             )
-        if not 1 <= window <= MAX_WINDOW or max_connections < 1:
-            raise ConfigError(f"window must be from 1 to {MAX_WINDOW}, max_connections at least 1")
+        check_numbers(1, MAX_WINDOW, window=window)
+        check_numbers(1, max_connections=max_connections)
         keys = KeyRing([] if api_key is None else [Key(api_key)])
         check_key(host, keys.needed)
         self._address, self._tls = (host, port), tls

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from specstream.checks import check_numbers
 from specstream.client.dial import LOG, bearer, check_url, shown
 from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket
 from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
@@ -193,7 +194,7 @@ class RemoteStage:
             made a piece's cues once it was given the piece. The speech then waits one round trip.
 
     Raises:
-        ConfigError: ``url`` is no WebSocket address, or ``window`` is out of range.
+        ConfigError: ``url`` is no WebSocket address, or a number is out of range.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class RemoteStage:
             raise ConfigError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r:.80}")
         if not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
             raise ConfigError(f"window must be a number from 1 to {MAX_WINDOW}, not {window!r:.80}")
+        check_numbers(0.0, connect_timeout=connect_timeout, cancel_timeout=cancel_timeout)
         self.name = name or kind
         self.takes_drafts = takes_drafts
         self.punctual = punctual

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
+from specstream.checks import check_numbers
 from specstream.stages.contract import Inlet
 from specstream.stages.deadline import Deadlines
 from specstream.stages.drafts import Confirmed, Drafted, Withdrawn
@@ -106,6 +107,9 @@ class SegmentStage:
         lookahead: Let drafted text decide whether verified text ends a phrase (see
             `Segmenter.look`). Only verified text is cut.
 
+    Raises:
+        ConfigError: ``deadline_s`` is no number, or below 0.
+
     Attributes:
         drafts: Whether drafted text is cut.
         previews: Whether the stage reads the engine's `Preview` items.
@@ -122,6 +126,7 @@ class SegmentStage:
         drafts: bool = False,
         lookahead: bool = False,
     ) -> None:
+        check_numbers(0.0, deadline_s=deadline_s)
         self._make = make
         self._deadline_s = deadline_s
         self._clock = clock

@@ -84,7 +84,7 @@ class VoiceStage:
 
     def __init__(self, voice: SpeechSynthesizer, readout: Readout = Readout()) -> None:  # noqa: B008
         self._voice = voice
-        facts = voice.capabilities
+        facts = getattr(voice, "capabilities", None)
         if not all(
             hasattr(facts, fact) for fact in ("name", "sample_rate", "streaming", "language")
         ):
@@ -92,6 +92,7 @@ class VoiceStage:
                 f"the capabilities of {voice!r:.80} must be VoiceCapabilities(...), not "
                 f"{type(facts).__name__}"
             )
+        facts = voice.capabilities
         self._readout = readout.for_language(facts.language)
         self._rate = facts.sample_rate
         self.takes_drafts = facts.streaming
@@ -190,6 +191,11 @@ class VoiceStage:
         yield Speech(b"", self._rate, Span(clock, clock), marks, *where, last=True)
 
 
+def _check_opens(adapter: object, noun: str) -> None:
+    if not callable(getattr(adapter, "open", None)):
+        raise AdapterFailed(f"{adapter!r:.80} is not {noun}: it has no method open")
+
+
 def _until(char: int, phrase: Phrase) -> Phrase:
     """Return the phrase up to an offset of the reply."""
     chars = Span(phrase.chars.start, char)
@@ -228,6 +234,7 @@ class AvatarStage:
     name = "avatar"
 
     def __init__(self, scripter: AvatarScripter) -> None:
+        _check_opens(scripter, "an avatar scripter")
         self._scripter = scripter
         self.punctual = bool(getattr(scripter, "punctual", False))
         self.takes_drafts = bool(getattr(scripter, "copies", False))
@@ -273,6 +280,7 @@ class PromptStage:
     name = "prompt"
 
     def __init__(self, rewriter: PromptRewriter) -> None:
+        _check_opens(rewriter, "a prompt rewriter")
         self._rewriter = rewriter
         self.takes_drafts = bool(getattr(rewriter, "copies", False))
 

@@ -10,6 +10,7 @@ from typing import Any, Never
 
 import anyio
 
+from specstream.engine.core.detokenizer import StopMatcher
 from specstream.engine.core.prompt import check_messages
 from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
@@ -194,14 +195,15 @@ class ScriptedGeneration:
 class ScriptedEngine:
     """Has the interface of `specstream.Engine` and answers with prepared texts, in turn.
 
-    The last reply is repeated for all further requests. A text ends at ``max_tokens``; chunks are given
-    as they are. ``gate``, when given, returns an event that each chunk waits for (or None), so a test
-    decides when the "model" writes. If ``timed``, each chunk comes its ``t_ms`` after the request.
-    ``requests`` records the messages and parameters of each
-    request, ``template_kwargs`` its variables for the chat template, ``references`` its reference,
-    ``speculated`` whether it asked for speculation, ``learnt`` whether the draft may learn from it,
-    ``truncations`` how it may be shortened, ``tools`` its tools, which are refused unless the engine
-    ``calls_tools``.
+    The last reply is repeated for all further requests. A text ends at ``max_tokens`` and before a stop
+    string; chunks are given as they are. ``gate``, when given, returns an event that each chunk waits
+    for (or None), so a test decides when the "model" writes. If ``timed``, each chunk comes its
+    ``t_ms`` after the request.
+
+    ``requests`` records the messages and parameters of each request, ``template_kwargs`` its variables
+    for the chat template, ``references`` its reference, ``speculated`` whether it asked for speculation,
+    ``learnt`` whether the draft may learn from it, ``truncations`` how it may be shortened, ``tools``
+    its tools, which are refused unless the engine ``calls_tools``.
     """
 
     def __init__(
@@ -270,15 +272,18 @@ class ScriptedEngine:
         )
         self.requests.append((asked, params))
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
-        chunks = self._chunks(reply) if isinstance(reply, str) else reply
-        if isinstance(reply, str):
-            chunks = _at_most(chunks, params.max_tokens)
+        chunks = self._within(reply, params) if isinstance(reply, str) else reply
         generation = ScriptedGeneration(chunks, self._gate, timed=self._timed)
         self.generations.append(generation)
         try:
             yield generation
         finally:
             generation.cancel()
+
+    def _within(self, reply: str, params: SamplingParams) -> Sequence[Chunk]:
+        stops = StopMatcher(params.stop)
+        text = stops.add(reply) + stops.finish()
+        return _at_most(self._chunks(text), params.max_tokens)
 
     def _chunks(self, reply: str) -> Sequence[Chunk]:
         return chunks_of(reply)

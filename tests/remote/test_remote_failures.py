@@ -163,6 +163,8 @@ async def test_an_address_that_takes_too_long() -> None:
         ({"url": None}, "None isn't an address"),
         ({"kind": "voic"}, "kind must be one of voice, avatar, prompt, not 'voic'"),
         ({"window": "8"}, "window must be a number from 1 to 1024, not '8'"),
+        ({"connect_timeout": "5"}, "connect_timeout must be a number from 0 on, not '5'"),
+        ({"cancel_timeout": -1}, "cancel_timeout must be a number from 0 on, not -1"),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(given: dict[str, Any], says: str) -> None:

@@ -250,10 +250,10 @@ async def test_an_adapter_that_can_not_be_made() -> None:
             await begin(make)
     with pytest.raises(AdapterUnavailable, match="no voice adapter: it lacks capabilities"):
         await begin(Face)
-    numbers: list[dict[str, Any]] = [{"window": 0}, {"window": 1025}, {"max_connections": 0}]
-    for wrong in numbers:
-        with pytest.raises(ConfigError, match="from 1 to 1024"):
-            adapter_server("voice", ToneVoice, **wrong)
+    numbers: list[tuple[str, Any]] = [("window", 0), ("window", 1025), ("window", "8")]
+    for name, wrong in [*numbers, ("max_connections", 0)]:
+        with pytest.raises(ConfigError, match=f"{name} must be a number from 1 "):
+            adapter_server("voice", ToneVoice, **{name: wrong})
     with pytest.raises(ConfigError, match="there are: voice, avatar, prompt"):
         adapter_server("smell", ToneVoice)  # type: ignore[arg-type]
 

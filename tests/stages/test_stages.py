@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from specstream.errors import AdapterFailed, ConfigError
 from specstream.stages.contract import Link
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
@@ -39,6 +40,18 @@ pytestmark = pytest.mark.virtual_time
 
 TEXT = "[wave] Hello there [smile]. No words: [nod]. A third [wink] [blink] one. "
 PHRASES = phrases_of(TEXT)
+
+
+@pytest.mark.parametrize("stage", [VoiceStage, AvatarStage, PromptStage])
+def test_a_stage_of_nothing_is_refused_when_it_is_made(stage: Any) -> None:
+    with pytest.raises(AdapterFailed, match="None"):
+        stage(None)
+
+
+@pytest.mark.parametrize("deadline_s", ["1", -1, float("nan")])
+def test_a_deadline_that_is_no_time_is_refused(deadline_s: Any) -> None:
+    with pytest.raises(ConfigError, match="deadline_s must be a number from 0 on"):
+        SegmentStage(deadline_s=deadline_s)
 
 
 class Dictated(ToneVoice):

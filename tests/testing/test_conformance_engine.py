@@ -13,7 +13,7 @@ from specstream import Engine, OpenAIEngine
 from specstream.metrics import Report
 from specstream.testing import ScriptedEngine, ScriptedModel, check_engine
 from specstream.testing.engine import ScriptedGeneration
-from specstream.types import Chunk, RawPrompt, SamplingParams, Span
+from specstream.types import Chunk, RawPrompt, Span
 from tests.support.openai_server import Answer, ChatServer, llama_events
 
 REPLY = "It is sunny now. Later it will rain, and at night there will be a storm."
@@ -218,8 +218,16 @@ class Endless(Altered):
     """It writes the whole reply, whatever is allowed."""
 
     def generate(self, *args: Any, **options: Any) -> Any:
-        params = SamplingParams() if len(args) > 1 else None
-        return super().generate(*args[:1], *filter(None, [params]), **options)
+        asked = [replace(params, max_tokens=256) for params in args[1:]]
+        return super().generate(*args[:1], *asked, **options)
+
+
+class Unhalted(Altered):
+    """It doesn't look for stop strings."""
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        asked = [replace(params, stop=()) for params in args[1:]]
+        return super().generate(*args[:1], *asked, **options)
 
 
 class Silent(Altered):
@@ -254,6 +262,7 @@ class Dropped(Altered):
         (Loose, {"unknown_option"}),
         (Toolish, {"tools"}),
         (Endless, {"max_tokens"}),
+        (Unhalted, {"stops"}),
         (Silent, {"max_tokens"}),
         (Dropped, {"unknown_session"}),
     ],

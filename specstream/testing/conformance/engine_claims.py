@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from specstream.errors import PromptError, SpecstreamError
@@ -106,6 +107,19 @@ async def max_tokens(subject: Tested) -> None:
             require(why == "length", f"a reply that was cut says {why!r}")
 
 
+async def stops(subject: Tested) -> None:
+    """A reply ends before a stop string, which is not in its text, and says ``stop``."""
+    async with opened(subject) as engine:
+        chunks, _ = await reply(engine)
+        whole = "".join(chunk.text for chunk in chunks)
+        stop = whole[len(whole) // 3 :][:3]  # of the next reply the beginning of which is the same
+        chunks, _ = await reply(engine, params=replace(PARAMS, stop=(stop,)))
+        text, why = "".join(chunk.text for chunk in chunks), chunks[-1].finish_reason
+        require(stop not in text, f"{stop!r} is in the text, which should end before it")
+        cut = whole.startswith(text) and len(text) < len(whole)
+        require(not cut or why == "stop", f"a reply that ended before {stop!r} says {why!r}")
+
+
 async def reproducible(subject: Tested) -> None:
     """If the engine says so, a seed repeats a reply, beside others, too."""
     async with opened(subject) as engine:
@@ -189,6 +203,7 @@ CLAIM_CHECKS = (
     raw_prompts,
     logprobs,
     max_tokens,
+    stops,
     reproducible,
     previews,
     tools,
