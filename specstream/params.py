@@ -189,6 +189,7 @@ class SamplingParams:
         max_tokens: Longest reply, reasoning and end-of-sequence token included.
         min_tokens: The reply can't end by itself before it has this many tokens: the model's own end
             and ``stop_token_ids`` can't be drawn, and stop strings completed earlier count as text.
+            A grammar that can't go on ends the reply earlier; one that never lasts so long is refused.
         stop: Strings that end the reply; not part of its text. They are not looked for in reasoning.
         stop_token_ids: Tokens that end the reply, besides the model's own. Part of its text.
         stop_when: Functions that are called with the reply's token ids and text (as the model wrote it,

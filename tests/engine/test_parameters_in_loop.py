@@ -266,6 +266,22 @@ def deciding(after: int) -> Callable[[list[int], str], bool]:
 
 @pytest.mark.parametrize("kind", ["off", "draft", "suffix"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_grammar_that_has_come_to_its_end_ends_a_reply_before_min_tokens(
+    kind: str, temperature: float
+) -> None:
+    params = SamplingParams(
+        temperature,
+        seed=3,
+        max_tokens=30,
+        min_tokens=8,
+        grammar=Grammar("regex", "ab|[c-z]{9,30}"),
+        logit_bias={A: 50.0},
+    )
+    assert reply(kind, params)[0] == ("ab", [A, B, EOS], "stop")
+
+
+@pytest.mark.parametrize("kind", ["off", "draft", "suffix"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize(
     ("values", "error", "given"),
     [

@@ -188,7 +188,10 @@ def _min_tokens(params: SamplingParams, model: ModelFacts) -> list[Processor]:
 
 
 def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
-    """Forbid tokens by grammar. The masks are computed on the host and uploaded without waiting."""
+    """Forbid tokens by grammar. The masks are computed on the host and uploaded without waiting.
+
+    Where the grammar has come to its end before ``min_tokens``, the end may be drawn.
+    """
     assert params.grammar is not None
     state = GrammarState(params.grammar, model.tokenizer, model.vocab_size, model.end_ids)
     least = params.min_tokens
@@ -196,11 +199,15 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         raise SamplingError(
             f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens"
         )
-    read = len(model.prompt_ids)  # tokens of the context that the grammar has seen or skips
+    read = prompt = len(
+        model.prompt_ids
+    )  # tokens of the context that the grammar has seen or skips
+    ends = sorted(model.end_ids | set(params.stop_token_ids))
 
     def apply(rows: Tensor, context: ProcessorContext) -> None:
         nonlocal read
         forbidden = np.zeros(rows.shape, dtype=np.bool_)
+        over = np.zeros(rows.shape, dtype=np.bool_)  # ends of a grammar that has nothing else left
         for row, path in enumerate(context.paths):
             try:
                 for token in context.token_ids[read:]:
@@ -212,8 +219,13 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
             else:
                 if allowed is not None:
                     forbidden[row] = ~allowed
-        mask = torch.from_numpy(forbidden).to(rows.device, non_blocking=True)
-        rows.masked_fill_(mask, -torch.inf)
+                    early = len(context.token_ids) + len(path) - prompt < least
+                    if early and np.delete(allowed, ends).sum() == 0:
+                        over[row] = allowed
+        for mask, score in ((forbidden, -torch.inf), (over, 0.0)):
+            if mask.any():
+                wanted = torch.from_numpy(mask).to(rows.device, non_blocking=True)
+                rows.masked_fill_(wanted, score)
 
     return [Processor("grammar", apply)]
 
