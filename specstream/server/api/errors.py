@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -12,6 +13,7 @@ from specstream.errors import (
     AdapterUnavailable,
     EngineBusy,
     EngineClosed,
+    PromptError,
     PromptTooLong,
     RequestError,
     SamplingError,
@@ -23,6 +25,7 @@ __all__ = ["ApiError", "broken"]
 
 _INVALID = "invalid_request_error"
 _SHUT = "server_error"
+_OF_PROMPT = re.compile(r"(the )?(last )?(messages?|prompt)\b")
 _PARAMS = {field.name for field in fields(SamplingParams)}
 """Messages about one begin with its name."""
 
@@ -63,6 +66,9 @@ class ApiError(Exception):
             case SamplingError():
                 name = told.partition(" ")[0]
                 return cls(400, told, code=error.code, param=name if name in _PARAMS else None)
+            case PromptError():
+                param = prompt if _OF_PROMPT.match(told) else None
+                return cls(400, told, code=error.code, param=param)
             case RequestError():
                 return cls(400, told, code=error.code)
             case EngineBusy():

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from specstream.engine.core.prompt import check_messages
 from specstream.errors import EngineBusy, EngineFailed, PromptTooLong, SamplingError
 from specstream.server.api import answering
 from specstream.server.api.errors import ApiError
@@ -216,6 +217,19 @@ async def test_a_message_that_is_cut_is_incomplete_as_its_response_is() -> None:
 )
 def test_the_parameter_that_an_engine_refuses_is_named(told: str, param: str | None) -> None:
     assert ApiError.of(SamplingError(told)).param == param
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "robot", "content": "Hi"}]])
+async def test_messages_that_the_engine_refuses_are_named(messages: list[Any]) -> None:
+    class Checking(ScriptedEngine):
+        def generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+            return super().generate(check_messages(messages), *args, **options)
+
+    stand = Stand(Checking(["fine."]))
+    body = json.dumps({"messages": messages}).encode()
+    async with stand.running():
+        status, told = await answered(stand.port, CHAT, body)
+    assert (status, json.loads(told)["error"]["param"]) == (400, "messages")
 
 
 def test_a_seed_is_counted_on_within_its_range() -> None:
