@@ -21,7 +21,7 @@ from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
 from specstream.checks import check_ranges, first_line, for_future
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError
-from specstream.tools import Message, Tool, ToolCall, Tools
+from specstream.tools import Message, Tool, ToolCall, Tools, arguments_problem
 
 __all__ = ["AgentTool", "ToolCalls"]
 
@@ -119,6 +119,9 @@ class ToolCalls:
 
     async def begin(self, call: ToolCall, asked: str) -> None:
         """Run a call that the model has written in reply to a question, as a task."""
+        arguments = call.arguments if call.arguments.strip() else "{}"  # an engine may leave it out
+        problem = call.problem or arguments_problem(arguments)
+        call = replace(call, arguments=arguments, problem=problem)
         running = _Running(call, self._tools.get(call.name), asked)
         self._calls.append(running)
         await self._tell("agent", ToolStarted(call))

@@ -255,6 +255,19 @@ async def test_what_raises_hangs_or_is_wrong_is_a_result_that_says_so() -> None:
     assert roles(agent)[-1] == ("assistant", "Well.")
 
 
+@pytest.mark.parametrize("confirm", [False, True])
+async def test_arguments_that_an_engine_left_out_or_broke_are_no_fault_of_the_agent(
+    confirm: bool,
+) -> None:
+    broken = [ToolCall("a", "clock", "{"), ToolCall("b", "clock", "[]"), ToolCall("c", "clock", "")]
+    engine = scripted(calling("", *broken), "Well.")
+    async with agent_of(engine, tool(lambda: "noon", "clock", confirm=confirm)) as agent:
+        await asked(agent, "What time is it?")
+        results = [content for role, content in roles(agent) if role == "tool"]
+    assert results[:2] == ["error: the arguments are wrong (bad_json)"] * 2
+    assert results[2].startswith("not done yet" if confirm else "noon")
+
+
 @pytest.mark.parametrize(
     ("returned", "said"),
     [

@@ -303,6 +303,15 @@ async def test_a_grammar_that_ends_too_early_is_refused_before_the_first_token()
             assert "".join([chunk.text async for chunk in chunks])
 
 
+def test_a_schema_that_nothing_satisfies_is_told_in_words() -> None:
+    grammar = state("json_schema", '{"$ref": "#"}')
+    with pytest.raises(
+        SamplingError, match="followed further: no text that goes on from here"
+    ) as told:
+        grammar.allowed([])
+    assert "state" not in str(told.value)
+
+
 def test_the_vocabulary_is_built_once_and_few_are_kept() -> None:
     module.vocabulary_of.cache_clear()
     for _ in range(3):

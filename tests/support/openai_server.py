@@ -108,6 +108,7 @@ class ChatServer:
     left: asyncio.Event = field(default_factory=asyncio.Event)  # a client left before the end
     url: str = ""
     gate: asyncio.Event | None = None
+    listing: tuple[int, Any] | None = None  # instead of the list of models
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[ChatServer, None]:
@@ -137,7 +138,7 @@ class ChatServer:
                 {"id": name, "object": "model", "created": 0, "owned_by": self.owner}
                 for name in self.models
             ]
-            self._whole(writer, 200, {"object": "list", "data": data})
+            self._whole(writer, *(self.listing or (200, {"object": "list", "data": data})))
             return
         self.requests.append(json.loads(body))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -219,7 +219,7 @@ class SpecstreamLLMService(LLMService[Any]):
                     FunctionCallFromLLM(
                         function_name=call.name,
                         tool_call_id=call.id,
-                        arguments=json.loads(call.arguments),
+                        arguments=json.loads(call.arguments or "{}"),
                         context=context,
                     )
                 )

@@ -16,6 +16,7 @@ from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession
 from specstream.errors import (
     ConfigError,
+    ConnectionFailed,
     EngineClosed,
     PromptError,
 )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIEngine", "OpenAISession"]
 
 _KEYS = ("SPECSTREAM_ENGINE_KEY", "OPENAI_API_KEY")
+_NO_LIST = (404, 405, 501)  # where /models isn't there, and a model was named
 _KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 
 
@@ -126,7 +128,7 @@ class OpenAIEngine:
         return self
 
     async def _look(self, client: AsyncOpenAI) -> None:
-        models = (await client.models.list()).data
+        models = await self._listed(client)
         names = [model.id for model in models]
         for model in models:
             self.kind = _KINDS.get(str(getattr(model, "owned_by", "")), self.kind)
@@ -135,6 +137,18 @@ class OpenAIEngine:
                 listed = ", ".join(names[:20]) or "none"
                 raise ConfigError(f"name one of the models of {self.url}: {listed}")
             self._model = names[0]
+
+    async def _listed(self, client: AsyncOpenAI) -> list[Any]:
+        """The models that the server lists; none if it has no such list, or one of another shape."""
+        try:
+            return list((await client.models.list()).data)
+        except Exception as error:
+            refused = getattr(error, "status_code", None)
+            if refused is None and isinstance(typed(error, self.url), ConnectionFailed):
+                raise
+            if refused is not None and (self._model is None or refused not in _NO_LIST):
+                raise
+        return []
 
     async def __aexit__(self, *exc: object) -> None:
         await self._close()

@@ -13,8 +13,10 @@ import anyio
 from specstream.engine.core.detokenizer import Repeats, StopMatcher
 from specstream.engine.core.reasoning import Reasoning
 from specstream.engine.openai.parts import (
+    Joiner,
     ServerCalls,
     ServerCounts,
+    delta_of,
     error_in,
     reasoning_in,
     text_in,
@@ -74,8 +76,10 @@ class OpenAIGeneration:
         self._repeats = Repeats(params.max_repeats) if params.max_repeats else None
         self._arrived: deque[Chunk] = deque()
         self._changed = asyncio.Event()
-        self._began = anyio.current_time()
+        self._began = self._heard_at = anyio.current_time()
         self._written, self._read, self._ids = "", "", list[int]()
+        self._joiner, self._thought_joiner = Joiner(), Joiner()
+        self._chars = 0  # of everything that the server wrote, reasoning and calls included
         self._tokens = self._round = self._aside_end = 0
         self._most = params.max_tokens
         self._calls = ServerCalls(set(taken))
@@ -213,7 +217,8 @@ class OpenAIGeneration:
             for choice in part.choices or ():
                 if self._finish is not None:
                     continue
-                reason = choice.finish_reason or reason
+                if reason is None and choice.finish_reason:
+                    reason, self._heard_at = choice.finish_reason, anyio.current_time()
                 self._take(choice)
             if self._stops.stopped or self._endless():
                 self._end("length" if not self._stops.stopped else "stop")
@@ -221,6 +226,7 @@ class OpenAIGeneration:
             while len(self._arrived) >= _MAX_UNREAD:
                 self._changed.clear()
                 await self._changed.wait()
+                self._heard_at = anyio.current_time()  # meanwhile nobody listened
         if reason is None:
             raise EngineFailed(f"{self._url} ended the stream without a finish_reason")
         if reason in _BROKEN:
@@ -232,11 +238,12 @@ class OpenAIGeneration:
         if self._repeats is not None and self._repeats.looping:
             return True
         # A delta may be less than a token, or several, and a token has few characters.
-        return self._round > self._most and len(self._written) > _CHARS * self._most
+        return self._round > self._most and self._chars > _CHARS * self._most
 
     async def _within(self, work: Awaitable[Any], seconds: float) -> Any:
+        """Wait until so long after the last word: parts without one may come all the time."""
         try:
-            with anyio.fail_after(seconds):
+            with anyio.fail_after(self._heard_at + seconds - anyio.current_time()):
                 return await work
         except TimeoutError:
             what = "since its last word" if self._round else "before its first word"
@@ -244,9 +251,10 @@ class OpenAIGeneration:
 
     def _take(self, choice: Any) -> None:
         """Make a chunk of a delta, if there is anything in it."""
-        delta, told = choice.delta, len(self._thought.text)
-        content, reasoning = text_in(delta), reasoning_in(delta)
-        calls = self._calls.add(getattr(delta, "tool_calls", None))
+        delta, told = delta_of(choice), len(self._thought.text)
+        content = self._joiner.add(text_in(delta))
+        reasoning = self._thought_joiner.add(reasoning_in(delta))
+        calls = self._calls.add(delta)
         ids = tuple((choice.model_extra or {}).get("token_ids") or ())
         if not (content or reasoning or calls or ids):
             return
@@ -270,6 +278,8 @@ class OpenAIGeneration:
         count = len(ids) if ids is not None else tokens
         start, at = len(self._written), self._tokens
         self._written += text
+        self._chars += len(text) + len(reasoning) + sum(len(one.arguments) for one in calls)
+        self._heard_at = anyio.current_time()
         self._ids += ids or ()
         self._tokens += count
         if (reasoning or calls) and not text:
@@ -299,7 +309,8 @@ class OpenAIGeneration:
         """The text that was held back."""
         if self._stops.stopped:
             return ""
-        return self._stops.add(self._thought.finish()) + self._stops.finish()
+        text = self._thought.finish(self._joiner.finish())
+        return self._stops.add(text) + self._stops.finish()
 
     def _end(self, reason: FinishReason) -> None:
         """Give the last chunk: text that was held back, and the ends of calls."""

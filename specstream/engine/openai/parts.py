@@ -18,7 +18,42 @@ from specstream.tools import (
     new_call_id,
 )
 
-__all__ = ["ServerCalls", "ServerCounts", "error_in", "reasoning_in", "text_in"]
+__all__ = [
+    "Joiner",
+    "ServerCalls",
+    "ServerCounts",
+    "delta_of",
+    "error_in",
+    "reasoning_in",
+    "text_in",
+]
+
+
+class Joiner:
+    """Joins characters that a server has cut in two: surrogates, where it counts UTF-16 units."""
+
+    def __init__(self) -> None:
+        self._held = ""  # the first half of a pair
+
+    def add(self, text: str) -> str:
+        """Return the text that is complete now; a half without its other one becomes U+FFFD."""
+        text = self._held + text
+        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return _valid(text.removesuffix(self._held))
+
+    def finish(self) -> str:
+        """Return what is left of a character whose other half never came."""
+        held, self._held = self._held, ""
+        return _valid(held)
+
+
+def _valid(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def delta_of(choice: Any) -> Any:
+    """What a choice adds: its delta, or the whole message that some servers put into one event."""
+    return _get(choice, "delta") or _get(choice, "message")
 
 
 def text_in(delta: Any) -> str:
@@ -33,7 +68,9 @@ def reasoning_in(delta: Any) -> str:
 
 def error_in(part: Any) -> str:
     """What a part says if it is an error without a key ``error``, as vLLM's are; else ""."""
-    return _text(_get(part, "message")) if _get(part, "object") == "error" else ""
+    if _get(part, "object") != "error" and _get(part, "choices") is not None:
+        return ""
+    return _text(_get(part, "message")) or _text(_get(part, "detail"))
 
 
 def _get(given: Any, name: str) -> Any:
@@ -94,6 +131,13 @@ class _Call:
     theirs: str  # the server's id; "" if it gave none
     name: str = ""
     json: str = ""
+    next_name: str = ""  # that came once its arguments were complete
+    joiner: Joiner = field(default_factory=Joiner)
+
+    @property
+    def problem(self) -> CallProblem:
+        """What is wrong with its arguments so far; none at all are those of a tool without any."""
+        return arguments_problem(self.json if self.json.strip() else "{}")
 
 
 @dataclass(slots=True)
@@ -101,46 +145,52 @@ class ServerCalls:
     """Puts calls together from their pieces.
 
     A piece goes on with the call of its index, or the last one where it has no index. It begins another
-    one if its id is another, or if it has a name though the call before is complete: some servers number
-    every call 0. Each call has an id of its own, also where the server gives none or one that is
-    ``taken``: results are told apart by them.
+    one if its id is another, or if arguments come, and a name came, once those of the call are complete:
+    some servers number every call 0, others repeat the name in each piece. Each call has an id of its
+    own, also where the server gives none or one that is ``taken``: results are told apart by them.
     """
 
     taken: set[str] = field(default_factory=set)
     _calls: list[_Call] = field(default_factory=list)
     _of_index: dict[int, int] = field(default_factory=dict)
 
-    def add(self, pieces: Any) -> tuple[ToolCallDelta, ...]:
-        """Take the pieces of a delta."""
-        found = []
+    def add(self, delta: Any) -> tuple[ToolCallDelta, ...]:
+        """Take the pieces in a delta."""
+        found, pieces = [], _get(delta, "tool_calls")
         for piece in pieces if isinstance(pieces, Iterable) else ():
             function = _get(piece, "function")
-            name, arguments = _text(_get(function, "name")), _get(function, "arguments")
+            name, arguments = _valid(_text(_get(function, "name"))), _get(function, "arguments")
             if arguments is not None and not isinstance(arguments, str):
                 arguments = json.dumps(arguments)
-            at = self._place(_get(piece, "index"), _text(_get(piece, "id")), name)
+            arguments = arguments or ""
+            id = _valid(_text(_get(piece, "id")))
+            at = self._place(_get(piece, "index"), id, name, arguments)
             if at is None:
                 continue
             call = self._calls[at]
             call.name += name if name != call.name else ""  # some repeat it
-            call.json += arguments or ""
-            found.append(ToolCallDelta(at, call.id, call.name, arguments or ""))
+            arguments = call.joiner.add(arguments)
+            call.json += arguments
+            found.append(ToolCallDelta(at, call.id, call.name, arguments))
         return tuple(found)
 
-    def _place(self, index: Any, id: str, name: str) -> int | None:
+    def _place(self, index: Any, id: str, name: str, arguments: str) -> int | None:
         """Where the call of a piece lies, which may be a new one; None: there are too many."""
-        at = self._of_index.get(index) if index is not None else len(self._calls) - 1
+        at, named = self._of_index.get(index) if index is not None else len(self._calls) - 1, ""
         if at is not None and at >= 0:
             call = self._calls[at]
             same = not id or not call.theirs or id == call.theirs
-            whole = bool(name and not id and call.json) and not arguments_problem(call.json)
-            if same and not whole:
+            whole = bool(call.json.strip()) and not call.problem
+            call.next_name = name if whole and name else call.next_name
+            other = bool(name) and name != call.name
+            if same and (id or not call.next_name or not (other or arguments.strip())):
                 return at
+            named = call.next_name if same else ""
         if len(self._calls) >= MAX_CALLS:
             return None
         own = id if id and id not in self.taken else new_call_id()
         self.taken.add(own)
-        self._calls.append(_Call(own, id))
+        self._calls.append(_Call(own, id, named))
         at = len(self._calls) - 1
         if index is not None:
             self._of_index[index] = at
@@ -150,9 +200,14 @@ class ServerCalls:
         """End all calls; ``cut``: the reply was cut off, perhaps within the last one."""
         ends = []
         for at, call in enumerate(self._calls):
+            cut_off = cut and at == len(self._calls) - 1
+            rest = call.joiner.finish()
+            call.json += rest
             problem: CallProblem = "" if call.name else "no_name"
-            problem = problem or arguments_problem(call.json or "{}")
-            if problem and cut and at == len(self._calls) - 1:
+            problem = problem or call.problem
+            if not call.json.strip() and not cut_off:
+                rest += "{}"
+            elif cut_off and (problem or not call.json.strip()):
                 problem = "cut_off"
-            ends.append(ToolCallDelta(at, call.id, call.name, "", True, problem))
+            ends.append(ToolCallDelta(at, call.id, call.name, rest, True, problem))
         return tuple(ends)

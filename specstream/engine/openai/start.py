@@ -147,7 +147,7 @@ def _pause(error: Exception, usual: float | None) -> float | None:
 
     if usual is None:
         return None
-    if isinstance(error, openai.APIConnectionError):
+    if isinstance(error, openai.APIConnectionError) or _is_busy(error):
         return usual
     if not isinstance(error, openai.APIStatusError):
         return None
@@ -194,7 +194,7 @@ def typed(error: Exception, url: str) -> SpecstreamError:
         cause = error.__cause__ or error
         made = ConnectionFailed(f"{url}: the connection failed ({cause or type(cause).__name__})")
     elif isinstance(error, openai.APIError):  # an error event in the stream
-        made = _in_stream(url, words_of(error))
+        made = _in_stream(url, words_of(error), busy=_is_busy(error))
     elif isinstance(error, json.JSONDecodeError):
         made = EngineFailed(f"{url} sent an event that is no JSON")
     else:
@@ -203,8 +203,15 @@ def typed(error: Exception, url: str) -> SpecstreamError:
     return made
 
 
-def _in_stream(url: str, words: str) -> SpecstreamError:
+def _is_busy(error: Exception) -> bool:
+    """Whether an event of the stream says so, behind the status 200."""
+    return str(getattr(error, "code", "")) in ("429", "503")
+
+
+def _in_stream(url: str, words: str, *, busy: bool = False) -> SpecstreamError:
     said = f"{url} ended the reply: {words}"
+    if busy:
+        return EngineBusy(said)
     return PromptTooLong(said) if _TOO_LONG.search(words) else EngineFailed(said)
 
 

@@ -186,7 +186,12 @@ async def transcribed(asked: Listening, service: Service) -> dict[str, Any]:
     async with ears.line.place(seconds):  # which bounds the files that are decoded at once, too
         pcm = await anyio.to_thread.run_sync(_decoded, asked.audio, rate)
         seconds = len(pcm) / 2 / rate
-        stream = ears.recognizer.open(rate, language=asked.language)
+        try:
+            stream = ears.recognizer.open(rate, language=asked.language)
+        except AdapterFailed as error:
+            if asked.language is None:
+                raise
+            raise ApiError(400, str(error), param="language", code="invalid_value") from None
         try:
             stream.add(pcm)
             found = await stream.finish()

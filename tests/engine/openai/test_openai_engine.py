@@ -102,6 +102,12 @@ async def test_a_stream_in_the_least_form_is_a_reply(events: list[Any]) -> None:
             "engine gone",
             id="error event",
         ),
+        pytest.param(
+            Answer([delta("One"), {"detail": "out of memory"}]),
+            EngineFailed,
+            "out of memory",
+            id="a detail",
+        ),
         pytest.param(Answer([delta("One"), ""]), EngineFailed, "no JSON", id="empty data"),
         pytest.param(Answer([delta("One")], cut=True), ConnectionFailed, "connection", id="cut"),
         pytest.param(Answer([delta("One")], hang=True), EngineError, "silent for 0.3 s", id="hang"),
@@ -267,9 +273,11 @@ def call(index: int, id: str | None, name: str | None, arguments: str) -> dict[s
             "tool_calls",
         ),
         ([call(0, "c1", "weather", '"Paris"')], '"Paris"', "bad_json", "stop"),
+        ([call(0, "c1", "weather", "")], "{}", "", "tool_calls"),
+        ([call(0, "c1", "weather", "")], "", "cut_off", "length"),
         ([call(0, "c1", "weather", '{"at": "R')], '{"at": "R', "cut_off", "length"),
     ],
-    ids=["pieces", "no object", "cut"],
+    ids=["pieces", "no object", "no arguments", "cut before them", "cut"],
 )
 async def test_calls_are_checked_whatever_the_server_says(
     events: list[Any], arguments: str, problem: str, finish: str
@@ -328,8 +336,33 @@ def pieces(*given: dict[str, Any]) -> list[Any]:
         ),
         ([{"index": 0, "id": "a", "function": {**PIECE, "arguments": {"at": "Rome"}}}], [WHOLE]),
         ([{"index": 0, "function": None}, {"index": 0, "function": PIECE}], [WHOLE]),
+        (
+            [
+                {"index": 0, "id": "a", "function": PIECE},
+                {"index": 0, "function": {**PIECE, "arguments": ""}},
+            ],
+            [WHOLE],
+        ),
+        (
+            [
+                {"index": 0, "function": PIECE},
+                {"index": 0, "function": {**PIECE, "arguments": ""}},
+                {"index": 0, "function": {"arguments": WHOLE}},
+            ],
+            [WHOLE, WHOLE],
+        ),
     ],
-    ids=["one index", "no ids", "no index", "a name twice", "an id twice", "an object", "no head"],
+    ids=[
+        "one index",
+        "no ids",
+        "no index",
+        "a name twice",
+        "an id twice",
+        "an object",
+        "no head",
+        "a name at the end",
+        "a head alone",
+    ],
 )
 async def test_calls_are_told_apart_however_they_are_numbered(
     given: list[dict[str, Any]], arguments: list[str]
@@ -414,6 +447,94 @@ async def test_a_server_that_knows_no_limit_is_stopped() -> None:
         chunks, reply = await read(engine, "Count.", SamplingParams(max_tokens=10))
         await server.left.wait()
     assert chunks[-1].finish_reason == "length" and 80 < len(reply.text) <= 120
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"reasoning_content": "and so "},
+        {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]},
+    ],
+    ids=["reasoning", "arguments"],
+)
+async def test_what_is_no_text_counts_as_well(given: dict[str, Any]) -> None:
+    answer = Answer([delta(**given)] * 400 + [delta(finish="stop")])
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, _ = await read(engine, "Think.", SamplingParams(max_tokens=4))
+    assert chunks[-1].finish_reason == "length" and len(chunks) < 80
+
+
+@pytest.mark.parametrize("first", [[], [delta("One")]])
+async def test_empty_deltas_are_no_words(first: list[Any]) -> None:
+    gate = asyncio.Event()
+    answer = Answer([*first, *[delta("")] * 10_000])
+    server = ChatServer([answer], gate=gate)
+    async with (
+        server.running(),
+        OpenAIEngine(server.url, first_token_s=0.2, between_s=0.2) as engine,
+        engine.generate("Count.") as reply,
+    ):
+
+        async def opens() -> None:  # an event every ten milliseconds: 100 seconds of them
+            while True:
+                gate.set()
+                await asyncio.sleep(0)
+                gate.clear()
+                await asyncio.sleep(0.01)
+
+        opening = asyncio.create_task(opens())
+        try:
+            with pytest.raises(EngineError, match="silent for 0.2 s"):
+                _ = [chunk async for chunk in reply]
+        finally:
+            opening.cancel()
+
+
+@pytest.mark.parametrize(
+    ("deltas", "text"),
+    [
+        (["Hi \ud83d", "\ude00 there"], "Hi \U0001f600 there"),
+        (["Hi \ud83d", " there", "\ude00"], "Hi \ufffd there\ufffd"),
+        (["Hi", "\ud83d"], "Hi\ufffd"),
+    ],
+)
+async def test_halves_of_characters_are_joined_or_replaced(deltas: list[str], text: str) -> None:
+    events = [delta(one) for one in deltas]
+    events += [call(0, "c", "weather", '{"at": "' + deltas[0]), call(0, "c", None, '\ude00"}')]
+    answer = Answer([*events, delta(finish="stop")])
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Smile.", tools=[WEATHER])
+    assert "".join(chunk.text for chunk in chunks) == reply.text == text
+    (reply.tool_calls[0].arguments + reply.report.text).encode()
+
+
+async def test_a_whole_message_in_one_event_is_its_text() -> None:
+    events = [{"choices": [{"index": 0, "message": {"content": "One."}, "finish_reason": "stop"}]}]
+    async with ChatServer([Answer(events)]).running() as server, OpenAIEngine(server.url) as engine:
+        assert (await read(engine, "Count."))[1].text == "One."
+
+
+@pytest.mark.parametrize("status", [404, 405, None])
+async def test_a_server_without_a_list_of_models_answers_by_name(status: int | None) -> None:
+    body: Any = {"error": "no such path"} if status else [{"id": "small"}]
+    server = ChatServer([Answer(llama_events("One."))], listing=(status or 200, body))
+    async with server.running(), OpenAIEngine(server.url, "small") as engine:
+        assert (await read(engine, "Count."))[1].text == "One."
+    error = ModelNotFound if status == 404 else EngineError if status else ConfigError
+    async with server.running():
+        with pytest.raises(error):
+            await OpenAIEngine(server.url).__aenter__()
+
+
+async def test_an_event_that_says_busy_is_asked_again_as_a_status_is() -> None:
+    busy = {"error": {"message": "overloaded", "code": 429}}
+    server = ChatServer([Answer([busy]), Answer(llama_events("One."))])
+    async with server.running(), OpenAIEngine(server.url) as engine:
+        assert (await read(engine, "Count."))[1].text == "One."
+    server = ChatServer([Answer([delta("One"), busy])])
+    async with server.running(), OpenAIEngine(server.url) as engine:
+        with pytest.raises(EngineBusy, match="overloaded"):
+            await read(engine, "Count.")
 
 
 async def test_a_server_that_wants_to_be_left_alone_is_busy_at_once() -> None:

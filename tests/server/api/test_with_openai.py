@@ -17,6 +17,7 @@ import soundfile
 
 openai = pytest.importorskip("openai")
 
+from specstream.errors import AdapterFailed  # noqa: E402
 from specstream.listening.ears import Ears  # noqa: E402
 from specstream.listening.resampler import Resampler  # noqa: E402
 from specstream.server.api import audio  # noqa: E402
@@ -344,6 +345,20 @@ async def test_a_file_is_transcribed() -> None:
     assert len(recognizer.audio[0]) == 2 * 0.5 * 16_000
     assert recognizer.languages[:2] == [None, "en"] and recognizer.open_streams == 0
     assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+
+
+async def test_a_language_that_the_recogniser_does_not_know_is_the_clients_fault() -> None:
+    class English(ScriptedRecognizer):
+        def open(self, sample_rate: int, *, language: str | None = None) -> Any:
+            if language not in (None, "en"):
+                raise AdapterFailed(f"this model doesn't know the language {language!r}")
+            return super().open(sample_rate, language=language)
+
+    ears = Ears(English(["hello there"]), ScriptedTurnDetector())
+    async with served("fine.", ears=lambda: ears) as (client, _, _):
+        with pytest.raises(openai.BadRequestError, match="language 'de'") as told:
+            await client.audio.transcriptions.create(model="s", file=sound(), language="de")
+    assert told.value.param == "language"
 
 
 def test_a_long_file_is_converted_in_pieces() -> None:
