@@ -312,11 +312,15 @@ class Agent:
         async def run() -> None:
             try:
                 await work()
-            except Exception as error:
+            except asyncio.CancelledError:  # the agent is left
+                raise
+            except BaseException as error:  # else who reads the events would wait for good
                 self._error = self._error or error
                 if self._talking is not None:
                     self._talking.questions.close()
                 self._events.close()
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
 
         self._tasks.append(asyncio.create_task(run()))
 

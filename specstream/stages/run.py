@@ -256,8 +256,7 @@ class Run:
 
     async def _read(self, chunks: AsyncIterable[Any], work: Awaitable[None]) -> None:
         """Do ``work``, which reads the token stream, until the turn is cancelled."""
-        elsewhere = "the token stream was cancelled from elsewhere"
-        self._error = await _fault(self._source, work, elsewhere)
+        self._error = await _fault(self._source, work, "the token stream")
         self.broken |= self._error is not None
         if self.cancelled is not None and hasattr(chunks, "cancel"):
             chunks.cancel()  # else the engine would go on writing what nobody reads
@@ -296,8 +295,7 @@ class Run:
     ) -> None:
         watch, who = outlet.watch, f"stage {stage.name!r}"
         try:
-            elsewhere = f"{who} waited for something that was cancelled"
-            fault = await _fault(watch.scope, self._relay(stage, outlet, give), elsewhere)
+            fault = await _fault(watch.scope, self._relay(stage, outlet, give), who)
             fault = watch.failure or fault
             watch.rest()
             outlet.source.abandon()
@@ -355,12 +353,11 @@ class Run:
             await outlet.judge()
 
 
-async def _fault(
-    scope: anyio.CancelScope, work: Awaitable[None], elsewhere: str
-) -> Exception | None:
+async def _fault(scope: anyio.CancelScope, work: Awaitable[None], who: str) -> Exception | None:
     """Do ``work`` within ``scope``; return what broke it.
 
-    An `AdapterFailed` that says ``elsewhere`` if what was awaited was cancelled, and not the turn.
+    An `AdapterFailed` if what was awaited was cancelled, and not the turn, or for what is no
+    `Exception`, as a panic of an extension in Rust: it ends the turn, and not the program.
     """
     try:
         with scope:
@@ -370,5 +367,9 @@ async def _fault(
     except anyio.get_cancelled_exc_class():
         if anyio.current_effective_deadline() == -math.inf:  # the turn itself
             raise
-        return AdapterFailed(elsewhere)
+        return AdapterFailed(f"{who} waited for something that was cancelled")
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        return as_failure(who, error)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from specstream import Agent
 from specstream.agent import ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.playback.playout import Playout
-from specstream.stages.pipeline import Event
+from specstream.stages.pipeline import Event, StageFailed
 from specstream.testing import ScriptedEngine
 from specstream.types import (
     AvatarCue,
@@ -23,6 +24,7 @@ from specstream.types import (
     SamplingParams,
     ScenePrompt,
     Speech,
+    SpeechBuffer,
 )
 from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
 from tests.support.turns import TEXT, Sound, first
@@ -141,17 +143,40 @@ async def test_a_refused_reply_is_an_event_and_the_agent_goes_on() -> None:
     assert [end.reply for end in made(events, ReplyEnded)] == [1]
 
 
-async def test_something_that_breaks_ends_the_iteration_with_its_error() -> None:
+class Panic(BaseException):
+    """As an extension in Rust raises it."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, Panic, GeneratorExit])
+async def test_something_that_breaks_ends_the_iteration_with_its_error(
+    error: type[BaseException],
+) -> None:
     class Broken(ScriptedEngine):
         def generate(self, *args: Any, **options: Any) -> Any:
-            raise ZeroDivisionError
+            raise error
 
     async with Agent(engine=Broken(["x"]), voice=None) as agent:
         await agent.say("Hi")
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(error):
             await read(agent)
         with pytest.raises(RequestError):
             await agent.say("Hi")
+
+
+async def test_a_voice_that_panics_fails_alone() -> None:
+    class Panicking(WordVoice):
+        async def synthesize(self, phrase: Phrase) -> AsyncGenerator[SpeechBuffer, None]:
+            raise Panic("index out of bounds")
+            yield
+
+    async with Agent(engine=ScriptedEngine(["Yes.", "No."]), voice=Panicking()) as agent:
+        await agent.say("Hi")
+        await agent.say("Hi")
+        agent.finish()
+        events = await read(agent)
+    failures = [str(item.error) for item in made(events, StageFailed)]
+    assert failures == ["stage 'voice' broke: Panic: index out of bounds"] * 2
+    assert len(made(events, ReplyEnded)) == 2
 
 
 def test_an_engine_and_what_to_load_are_one_too_many() -> None:
