@@ -91,7 +91,14 @@ class Watched(Proposing):
     def propose(self, sequences: list[sequence.TokenSequence]) -> list[Proposal]:
         """As `Proposing.propose`."""
         texts = [tuple(one.token_ids) for one in sequences]
+        references = [list(one.reference_ids) for one in sequences]
         made = super().propose(sequences)
+        for one, text, reference in zip(sequences, texts, references, strict=True):
+            if (tuple(one.token_ids), list(one.reference_ids)) != (text, reference):
+                self.complain(
+                    RuntimeError("it changed the token_ids or reference_ids of a request")
+                )
+                one.token_ids[:], one.reference_ids[:] = text, reference
         for one, text, proposal in zip(sequences, texts, made, strict=True):
             found = ProposedText(text, proposal, one.id in self._rejected)
             self.drafted.setdefault(one.id, []).append(found)

@@ -25,6 +25,7 @@ _RULES = ("block", "ratio")
 _LENGTH = 4  # tokens of a reply whose distribution is compared
 _PROMPTS = ("bcdbcdb", "ecece", "bdebdb", "cbcbd")
 _REPLAYS = 12  # of places behind rejected tokens
+_SAMPLED = {"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}
 _GREEDY = SamplingParams(seed=5, max_tokens=40)  # a draft may be drawn all the same
 _BATCH, _FURTHER = 32, 128  # replies before the first look at memory, and until the second
 _SPARE = 4096  # bytes that it may have grown by
@@ -35,11 +36,11 @@ class Evidence:
     """What the checks have seen.
 
     Attributes:
-        n: Replies sampled under each rule.
+        n: Replies sampled for each of these tests.
         drafted: Drafted tokens, over all checks.
         accepted: Those that the target accepted.
         fault: The first thing that the proposer did wrong by itself: an exception, a malformed proposal.
-        tests: The statistical tests of ``law``, one a rule.
+        tests: The statistical tests of ``law``: two for each rule.
     """
 
     n: int
@@ -87,25 +88,25 @@ def text(letters: Letters, evidence: Evidence) -> str | None:
 
 
 def law(letters: Letters, evidence: Evidence) -> str | None:
-    """Sampled text has the target's exact distribution, under both rules of verification."""
-    params, prompt = SamplingParams(1.0, max_tokens=_LENGTH + 1), "bcdbc"
-    exact = letters.joint(prompt, params, _LENGTH)
+    """Sampled text has the target's exact distribution, warped or not, under both rules."""
+    prompt, cases = "bcdbc", [(rule, given) for rule in _RULES for given in _SAMPLED]
     found = list[GTest]()
-    for rule in _RULES:
+    for rule, given in cases:
+        params = SamplingParams(**given, max_tokens=_LENGTH + 1)
         core = letters.engine(ends=END, rule=rule)
         seen = sample(core, prompt, params, evidence.n, length=_LENGTH)
         evidence.add(core)
-        found.append(g_test(seen, exact))
+        found.append(g_test(seen, letters.joint(prompt, params, _LENGTH)))
     evidence.tests += found
-    for rule, result, rejected in zip(
-        _RULES, found, holm([one.p_value for one in found]), strict=True
-    ):
+    rejections = holm([one.p_value for one in found])
+    for (rule, given), result, rejected in zip(cases, found, rejections, strict=True):
         if rejected:
+            how = ", ".join(f"{name} {value:g}" for name, value in given.items())
             return (
-                f"sampled text has another distribution than the target's (rule {rule}, {result.n} "
-                f"replies: p = {result.p_value:.1g}, total variation {result.tv:.2f}, by chance "
-                f"{result.noise:.2f}): probs aren't what the tokens were drawn from, or a token was "
-                "left out after it was drawn"
+                f"sampled text has another distribution than the target's ({how}, rule {rule}, "
+                f"{result.n} replies: p = {result.p_value:.1g}, total variation {result.tv:.2f}, by "
+                f"chance {result.noise:.2f}): probs aren't what the tokens were drawn from, or a "
+                "token was left out after it was drawn"
             )
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +237,25 @@ class Silent(Altered):
         return replace(chunk, finish_reason="stop") if chunk.finish_reason else chunk
 
 
+class Ahead(Altered):
+    """The last token ends behind the text."""
+
+    def alter(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, ends=tuple(end + 3 for end in chunk.ends))
+
+
+class Swallowing(Altered):
+    """What its reader raises doesn't leave the block."""
+
+    @asynccontextmanager
+    async def generate(
+        self, *args: Any, **options: Any
+    ) -> AsyncGenerator[ScriptedGeneration, None]:
+        with suppress(Exception):
+            async with super().generate(*args, **options) as generation:
+                yield generation
+
+
 class Dropped(Altered):
     """It forgets a conversation with an error."""
 
@@ -252,6 +271,8 @@ class Dropped(Altered):
         (ManyEnds, {"finish_reason", "max_tokens"}),
         (Boastful, {"rounds"}),
         (Short, {"ends"}),
+        (Ahead, {"ends"}),
+        (Swallowing, {"leave_early", "raw_prompts", "unknown_option", "tools", "bad_messages"}),
         (Mistaken, {"report"}),
         (Narrow, {"options"}),
         (Lagging, {"texts"}),

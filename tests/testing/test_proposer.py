@@ -97,11 +97,34 @@ class WritesItself(Recalls):
         return made
 
 
+class Rewrites(Recalls):
+    """Works in place on what a request holds."""
+
+    def _draft(self, request: SpecRequest, most: int, key: int) -> Proposal:
+        made = super()._draft(request, most, key)
+        request.token_ids[0] = request.token_ids[-1]
+        return made
+
+
 class NotDrawn(Draws):
     """The likeliest token, with q as if it had been drawn."""
 
     def _drawn(self, request: SpecRequest, tokens: list[int]) -> Proposal:
         return replace(super()._drawn(request, tokens), tokens=torch.tensor(tokens))
+
+
+class Forgets(Draws):
+    """Draws with the request's temperature, and reports q as it was without it."""
+
+    def _drawn(self, request: SpecRequest, tokens: list[int]) -> Proposal:
+        made = super()._drawn(request, tokens)
+        if request.params.temperature == 1:
+            return made
+        assert made.probs is not None
+        cold = (made.probs ** (1 / request.params.temperature)).softmax(-1)
+        at = len(request.token_ids)
+        ids = [request.draw(cold[i : i + 1], at + i) for i in range(len(tokens))]
+        return Proposal(torch.cat(ids), made.probs)
 
 
 class OwnDice(Draws):
@@ -223,7 +246,7 @@ def test_what_keeps_the_contract_passes(make: Callable[[ProposerContext], Recall
     report = check_proposer(make, n=QUICK)
     assert report.passed == tuple(PROPOSER_CHECKS) and not report.skipped
     assert report.drafted > report.accepted > 0
-    assert report.replies == 2 * QUICK and 0.05 < report.detectable < 0.2
+    assert report.replies == 4 * QUICK and 0.05 < report.detectable < 0.2
     assert min(report.p_values) > 1e-3
 
 
@@ -248,8 +271,10 @@ def test_the_bundled_proposers_without_weights_pass(name: str, skip: set[str]) -
         (Raises, "sound", "ZeroDivisionError: accepted"),
         (Malformed, "sound", "each row of probs must be a distribution"),
         (TooLong, "sound", "at most wanted"),
-        (WritesItself, "text", "plain decoding"),
+        (WritesItself, "sound", "changed the token_ids"),
+        (Rewrites, "sound", "changed the token_ids"),
         (NotDrawn, "law", "total variation"),
+        (Forgets, "law", "temperature 0.6"),
         (LooksAndDrops, "law", "total variation"),
         (OwnDice, "noise", "request.draw"),
         (NeverRollsBack, "rollback", "not accepted"),

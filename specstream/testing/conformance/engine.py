@@ -85,8 +85,8 @@ async def ends(subject: Tested) -> None:
     """For each token with an id, `ends` has the text's length with it: never less, at last all."""
     async with opened(subject) as engine:
         apply_if(engine.capabilities.token_ids, "its chunks have no token ids")
-        before = 0
-        for chunk in (await reply(engine))[0]:
+        before, chunks = 0, (await reply(engine))[0]
+        for chunk in chunks:
             if not chunk.ends:
                 continue
             require(len(chunk.ends) == len(chunk.token_ids), f"{len(chunk.ends)} ends for {chunk}")
@@ -94,6 +94,8 @@ async def ends(subject: Tested) -> None:
             require(forward == sorted(forward), f"ends run backwards: {forward}")
             require(chunk.ends[-1] >= chunk.chars.end, f"the last end is before {chunk.chars.end}")
             before = chunk.ends[-1]
+        length = chunks[-1].chars.end
+        require(before <= length, f"the last end is {before}, and the text has {length} characters")
 
 
 async def finish_reason(subject: Tested) -> None:
@@ -200,6 +202,17 @@ async def leave_early(subject: Tested) -> None:
             await reply(engine)
             more = len(generation.text) - length
             require(not more, f"{more} characters were written after its block was left")
+        try:
+            async with engine.generate(OTHER, PARAMS) as generation:
+                await anext(generation, None)
+                raise _Left
+        except _Left:
+            return
+        require(False, "what the reader raised didn't leave the block")
+
+
+class _Left(Exception):
+    """Raised by a reader."""
 
 
 async def cancelled_wait(subject: Tested) -> None:

@@ -65,11 +65,14 @@ async def capabilities(subject: UnderTest[Any]) -> None:
 
 
 async def speaks(subject: UnderTest[Any]) -> None:
-    """A phrase with words gives audio that isn't silent."""
+    """A phrase with words gives audio that isn't silent, and twice the words give more of it."""
     async with opened(subject) as voice:
         said = await say(voice, phrase_of(PLAIN))
         require(bool(said.pcm), f"no audio for {PLAIN!r}")
         require(any(said.pcm), f"all samples are 0 for {PLAIN!r}")
+        twice = await say(voice, phrase_of(f"{PLAIN} {PLAIN}"))
+        more = f"{said.samples} samples for {PLAIN!r}, and {twice.samples} for that text twice"
+        require(2 * twice.samples > 3 * said.samples, more)
 
 
 async def buffers(subject: UnderTest[Any]) -> None:
@@ -156,12 +159,14 @@ async def cancel_before(subject: UnderTest[Any]) -> None:
             task = asyncio.create_task(say(voice, phrase_of(PLAIN)))
             for _ in range(turns):
                 await asyncio.sleep(0)
+            over = task.done()
             task.cancel()
             await asyncio.wait({task})
             broke = not task.cancelled() and isinstance(task.exception(), Exception)
             require(
                 not broke, f"cancelling raised {task if task.cancelled() else task.exception()!r}"
             )
+            require(over or task.cancelled(), "it spoke on although its task was cancelled")
             await _ready(voice, alone, "cancelled before its first buffer")
 
 

@@ -109,6 +109,10 @@ async def marks_in_order(subject: UnderTest[Any]) -> None:
             for one, after in zip(starts, starts[1:], strict=False):
                 late = after < one - off
                 require(not late, f"a {kind} at {after} comes after one at {one}: {phrase.text!r}")
+            if kind == "word" and phrase.text == PLAIN and starts:
+                places = len(set(starts))
+                about = f"{len(starts)} words begin at only {places} samples: {phrase.text!r}"
+                require(2 * places >= len(starts), about)
 
 
 async def phonemes_tile(subject: UnderTest[Any]) -> None:
@@ -122,6 +126,21 @@ async def phonemes_tile(subject: UnderTest[Any]) -> None:
                 require(start == at, f"{mark.text!r} begins at sample {start}, not at {at}")
                 at = mark.samples.end
             require(at == said.samples, f"phonemes end at sample {at}, the audio at {said.samples}")
+
+
+async def phonemes_in_words(subject: UnderTest[Any]) -> None:
+    """The phonemes of a word are spoken while the word is."""
+    async with opened(subject) as voice:
+        facts = voice.capabilities
+        apply_if(facts.phonemes and facts.words, "it doesn't mark both")
+        said = await say(voice, phrase_of(PLAIN))
+        words = {mark.chars: mark for mark in said.marks("word")}
+        for mark in said.marks("phoneme"):
+            if (word := words.get(mark.chars)) is not None and mark.text != "_":  # a pause
+                start, end = word.samples
+                middle = (mark.samples.start + mark.samples.end) / 2
+                where = f"around sample {middle:g}, the word from {start} to {end}"
+                require(start <= middle <= end, f"{mark.text!r} of {word.text!r} is {where}")
 
 
 async def offsets(subject: UnderTest[Any]) -> None:
@@ -156,6 +175,7 @@ MARK_CHECKS = (
     marks_in_audio,
     marks_in_order,
     phonemes_tile,
+    phonemes_in_words,
     offsets,
     tags,
 )
