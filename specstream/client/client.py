@@ -67,9 +67,10 @@ DEFAULT_EVENTS: tuple[OwnEvent, ...] = tuple(e for e in get_args(OwnEvent) if e 
 
 
 class RealtimeClient:
-    """One conversation with a server: one reply at a time, read by one task.
+    """One conversation with a server: one reply at a time.
 
-    Made by `connect`. Every task may call `cancel`, `update`, `truncate` and `add_result` meanwhile.
+    Made by `connect`. Every task may call `cancel`, `update`, `truncate` and `add_result` while another
+    reads a reply, or request the next one, which ends the one under way.
 
     Attributes:
         session: All settings of the session.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -45,12 +46,14 @@ class Exchange:
     Attributes:
         reply: The latest reply that was requested.
         unanswered: Ids of user items whose reply was refused or failed; the next request deletes them.
+        requesting: Held while a reply is requested.
     """
 
     def __init__(self, socket: ClientSocket, max_size: int = MAX_EVENT) -> None:
         self._socket, self._max_size = socket, max_size
         self.reply: Reply | None = None
         self.unanswered: list[str] = []
+        self.requesting = anyio.Lock(fast_acquire=True)
         self._reading = anyio.Lock(fast_acquire=True)
         self._asked = deque[_Asked]()
         self._kept = deque[ev.ServerEvent]()  # received while an answer was waited for
@@ -59,8 +62,10 @@ class Exchange:
         """End the reply under way, so that the next events answer the next request."""
         if self.reply is not None and self.reply.under_way:
             await self.reply.cancel()
-            async for _ in self.reply:
-                pass
+            reply = self.reply
+            while reply.under_way:
+                if (event := await self._next(lambda: not reply.under_way)) is not None:
+                    reply.add(event)  # for another task that reads it
 
     async def ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
         """Send an event and return the server's event of type ``answer``.
@@ -128,13 +133,23 @@ class Exchange:
             ConnectionFailed: the connection broke.
             ProtocolError: the frame is no event.
         """
-        while True:
-            async with self._reading:
-                if self._kept:
-                    return self._kept.popleft()
-                event = await self._read()
-            if not self._answers(event):
-                return event
+        while (event := await self._next()) is None:
+            pass
+        return event
+
+    async def follow(self, reply: Reply) -> None:
+        """Give ``reply`` the next event, unless another task does meanwhile; see `receive`."""
+        if (event := await self._next(lambda: reply.ready)) is not None:
+            reply.add(event)
+
+    async def _next(self, needless: Callable[[], bool] = bool) -> ev.ServerEvent | None:
+        async with self._reading:
+            if needless():  # by now
+                return None
+            if self._kept:
+                return self._kept.popleft()
+            event = await self._read()
+        return None if self._answers(event) else event
 
     async def _read(self) -> ev.ServerEvent:
         try:
@@ -161,6 +176,12 @@ class Reply:
         self._event_ids: tuple[str, ...] = ()
         self._cancelled = False
         self._ended = False
+        self._due = deque[RealtimeEvent | RequestError]()  # for whoever iterates
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next step of the iteration needs nothing from the server."""
+        return bool(self._due) or self._ended
 
     @property
     def under_way(self) -> bool:
@@ -177,27 +198,44 @@ class Reply:
         return self
 
     async def __anext__(self) -> RealtimeEvent:
-        if self._ended:
-            raise StopAsyncIteration
         try:
-            if not self._event_ids:
+            if not self._event_ids and not self._ended:
                 await self._ask()
-            while (event := self._take(await self._exchange.receive())) is None:
-                pass
+            while not self.ready:
+                await self._exchange.follow(self)
         except (ConnectionFailed, ProtocolError):
             self._ended = True
             raise
-        if isinstance(event, Done):
-            self._ended = True
-            if event.status == "failed" and event.item_id is None:
-                self._unanswered()
+        if not self._due:
+            raise StopAsyncIteration
+        event = self._due.popleft()
+        if isinstance(event, RequestError):
+            raise event
         return event
+
+    def add(self, event: ev.ServerEvent) -> None:
+        """Take an event of the server, for whoever iterates."""
+        try:
+            made = self._take(event)
+        except RequestError as error:
+            self._due.append(error)
+            return
+        if made is not None:
+            self._due.append(made)
+        if isinstance(made, Done):
+            self._ended = True
+            if made.status == "failed" and made.item_id is None:
+                self._unanswered()
 
     def _unanswered(self) -> None:
         if self._text is not None:
             self._exchange.unanswered.append(self._item_id)
 
     async def _ask(self) -> None:
+        async with self._exchange.requesting:
+            await self._request()
+
+    async def _request(self) -> None:
         exchange = self._exchange
         await exchange.settle()
         while exchange.unanswered:

@@ -6,7 +6,7 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ _RULES = ("block", "ratio")
 _LENGTH = 4  # tokens of a reply whose distribution is compared
 _PROMPTS = ("bcdbcdb", "ecece", "bdebdb", "cbcbd")
 _REPLAYS = 12  # of places behind rejected tokens
-_SAMPLED = {"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}
+_SAMPLED = SamplingParams(1.0), SamplingParams(0.6, top_p=0.9)
 _GREEDY = SamplingParams(seed=5, max_tokens=40)  # a draft may be drawn all the same
 _BATCH, _FURTHER = 32, 128  # replies before the first look at memory, and until the second
 _SPARE = 4096  # bytes that it may have grown by
@@ -92,7 +92,7 @@ def law(letters: Letters, evidence: Evidence) -> str | None:
     prompt, cases = "bcdbc", [(rule, given) for rule in _RULES for given in _SAMPLED]
     found = list[GTest]()
     for rule, given in cases:
-        params = SamplingParams(**given, max_tokens=_LENGTH + 1)
+        params = replace(given, max_tokens=_LENGTH + 1)
         core = letters.engine(ends=END, rule=rule)
         seen = sample(core, prompt, params, evidence.n, length=_LENGTH)
         evidence.add(core)
@@ -101,12 +101,12 @@ def law(letters: Letters, evidence: Evidence) -> str | None:
     rejections = holm([one.p_value for one in found])
     for (rule, given), result, rejected in zip(cases, found, rejections, strict=True):
         if rejected:
-            how = ", ".join(f"{name} {value:g}" for name, value in given.items())
             return (
-                f"sampled text has another distribution than the target's ({how}, rule {rule}, "
-                f"{result.n} replies: p = {result.p_value:.1g}, total variation {result.tv:.2f}, by "
-                f"chance {result.noise:.2f}): probs aren't what the tokens were drawn from, or a "
-                "token was left out after it was drawn"
+                f"sampled text has another distribution than the target's (temperature "
+                f"{given.temperature:g}, top_p {given.top_p:g}, rule {rule}, {result.n} replies: "
+                f"p = {result.p_value:.1g}, total variation {result.tv:.2f}, by chance "
+                f"{result.noise:.2f}): probs aren't what the tokens were drawn from, or a token was "
+                "left out after it was drawn"
             )
     return None
 

@@ -128,6 +128,23 @@ async def test_asking_again_ends_a_reply_that_was_left() -> None:
         assert stand.server.counters.responses == {"cancelled": 1, "completed": 1}
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_request_of_another_task_ends_the_reply_for_its_reader(begun: bool) -> None:
+    gate = Gate(shut=False)
+    engine = ScriptedEngine(["one two three four five six."] + ["seven."] * 2, gate=gate)
+    async with Stand(engine).python() as client, anyio.create_task_group() as tasks:
+        first, second = list[RealtimeEvent](), list[RealtimeEvent]()
+        gate.shut(after=2)
+        tasks.start_soon(_read_on, client.respond("Hi", audio=False), first)
+        if begun:
+            await wait_for(lambda: bool(first))
+        tasks.start_soon(_read_on, client.respond("And?", audio=False), second)
+        await wait_for(lambda: bool(first) and isinstance(first[-1], Done))
+        gate.open()
+        await wait_for(lambda: bool(second) and isinstance(second[-1], Done))
+    assert [end_of(events).status for events in (first, second)] == ["cancelled", "completed"]
+
+
 @pytest.mark.parametrize("by_another_task", [False, True])
 async def test_settings_change_while_a_reply_is_read_and_none_of_it_is_lost(
     by_another_task: bool,
@@ -164,7 +181,8 @@ async def test_settings_change_while_a_reply_is_read_and_none_of_it_is_lost(
 
 
 async def _read_on(reply: Reply, events: list[RealtimeEvent]) -> None:
-    events += [event async for event in reply]
+    async for event in reply:
+        events.append(event)
 
 
 async def test_a_change_ends_no_reply_that_was_left_and_what_it_keeps_has_a_bound(
