@@ -26,6 +26,7 @@ __all__ = [
     "for_future",
     "meant",
     "problem",
+    "valid_text",
     "writing",
 ]
 
@@ -71,6 +72,11 @@ def for_future(call: Callable[..., T], *args: object) -> T:
         return call(*args)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error
+
+
+def valid_text(text: str) -> str:
+    """``text`` as valid Unicode: halves of a character (surrogates) are joined, lone ones are U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def problem(error: ErrorDetails, known: Iterable[str]) -> str:

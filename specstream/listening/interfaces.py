@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from specstream.checks import valid_text
 from specstream.errors import ConfigError
 
 __all__ = [
@@ -65,7 +66,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said: the text without outer whitespace, empty if nothing was.
+    """What was said: the text without outer whitespace, empty if nothing was, as valid Unicode.
 
     ``words`` may be empty where the recogniser gives no times; ``language`` is an ISO 639-1 code, or
     None where it isn't known. ``confidence`` is the geometric mean of the tokens' probabilities, None if
@@ -85,6 +86,7 @@ class Transcript:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not isinstance(self.language, str | None):
             raise ConfigError(f"a transcript's text and language are texts, not {self!r:.80}")
+        object.__setattr__(self, "text", valid_text(self.text))
         if self.confidence is not None and not _is_share(self.confidence):
             raise ConfigError(f"confidence is a number from 0 to 1, not {self.confidence!r:.80}")
         for name, kind in (("words", HeardWord), ("alternatives", Alternative)):

@@ -228,7 +228,7 @@ class Usage(BaseModel):
         read, cached, written = 0, 0, 0
         if report is not None:
             read, cached = report.prompt_tokens, report.reused_tokens
-            written = len(report.token_ids)
+            written = report.completion_tokens
         return cls(
             total_tokens=read + written,
             input_tokens=read,

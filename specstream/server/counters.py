@@ -84,7 +84,7 @@ class Counters:
     def count_chunk(self, chunk: Chunk, since_start_s: float, gap_s: float | None) -> None:
         """Count what one round committed; ``gap_s``: time since the previous chunk, if there was one."""
         self.rounds += 1
-        self.tokens += len(chunk.token_ids)
+        self.tokens += chunk.tokens.length
         self.drafted += chunk.drafted
         self.accepted += chunk.accepted
         self.drafts += chunk.drafted > 0

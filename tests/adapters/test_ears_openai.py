@@ -128,13 +128,13 @@ async def test_words_as_servers_tell_them() -> None:
         {"word": "no times"},
         "no word",
     ]
-    answer = {"text": "What is", "words": words, "language": "English", "segments": []}
+    answer = {"text": "What \ud83d is", "words": words, "language": "English", "segments": []}
     async with answering(Reply(body=answer)).running() as server:
         stream = opened(server)
         heard = await stream.finish()
         await closed(stream)
     told = (HeardWord("What", 250, 500), HeardWord("is", 500, 500))
-    assert heard == Transcript("What is", told, "en")
+    assert heard == Transcript("What \ufffd is", told, "en")
 
 
 async def test_a_transcript_costs_one_request_and_only_with_new_audio() -> None:

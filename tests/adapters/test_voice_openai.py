@@ -106,8 +106,9 @@ async def test_our_own_server_is_such_a_server() -> None:
         (wave_header(), b""),
         (wave_header(size=0xFFFFFFFF), b""),
         (wave_header(size=len(SOUND)), b"LIST\x04\0\0\0tail"),
+        (wave_header(size=len(SOUND) + 1), b"\0"),
     ],
-    ids=["pcm", "wav without a length", "wav of a stream", "wav with a tail"],
+    ids=["pcm", "wav without a length", "wav of a stream", "wav with a tail", "wav of odd size"],
 )
 def test_samples_are_found_however_the_answer_is_cut(header: bytes, tail: bytes, cut: int) -> None:
     reader, data, kind = SampleReader(24_000, "audio/wav"), header + SOUND + tail, bytearray()
@@ -125,7 +126,10 @@ def test_samples_are_found_however_the_answer_is_cut(header: bytes, tail: bytes,
         (Reply([wave_header(channels=2) + SOUND]), "2 channels"),
         (Reply([wave_header(bits=24) + SOUND]), "24 bits"),
         (Reply([wave_header().replace(b"fmt ", b"junk") + SOUND]), "without a format"),
-        (Reply([b"ID3" + SOUND], kind="audio/mpeg"), "audio/mpeg, not PCM"),
+        (Reply([SOUND], kind="audio/pcm;rate=16000"), "set sample_rate=16000"),
+        (Reply([SOUND], kind='audio/L16; rate="24000"; channels=2'), "2 channels"),
+        (Reply([b"ID3" + SOUND], kind="Audio/MPEG"), "audio/mpeg, not PCM"),
+        (Reply([b'{"title": "No"}'], kind="application/problem+json"), "not PCM.*title"),
         (Reply([b"\xff\xfb" + SOUND], kind="audio/mp3"), "audio/mp3, not PCM"),
         (Reply([b"Ogg", b"S" + SOUND], kind="application/octet-stream"), "not PCM: b'OggS"),
         (Reply([b"<!DOCTYPE html>Log in"], kind="application/octet-stream"), "not PCM.*Log in"),

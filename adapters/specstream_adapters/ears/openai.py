@@ -9,6 +9,7 @@ import wave
 from collections.abc import Mapping
 from typing import Any
 
+from specstream.checks import valid_text
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.listening.interfaces import HeardWord, RecognizerCapabilities, Transcript
 from specstream_adapters.checks import in_range
@@ -217,7 +218,7 @@ def _transcript(answer: Any, language: str | None) -> Transcript:
     for each in answer.get("words") or ():
         try:
             start, end = float(each["start"]) * 1e3, float(each["end"]) * 1e3
-            words.append(HeardWord(str(each["word"]).strip(), start, max(start, end)))
+            words.append(HeardWord(valid_text(str(each["word"])).strip(), start, max(start, end)))
         except (TypeError, KeyError, ValueError):
             continue
     told = answer.get("language")

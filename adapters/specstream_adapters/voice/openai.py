@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -161,8 +162,9 @@ _PCM, _EXTENSIBLE = 1, 0xFFFE
 _UNKNOWN = 1 << 30  # bytes; a stream's header names as many or more, as its length isn't known
 _OTHERS = tuple(
     "audio/mp audio/ogg audio/opus audio/flac audio/x-flac audio/aac audio/webm video/ text/ "
-    "application/json application/ogg".split()
+    "application/json application/problem application/xml application/ogg".split()
 )
+_SETTING = re.compile(r";\s*(rate|channels)=\"?(\d{1,9})\b")
 _MAGIC = (b"id3", b"oggs", b"flac", b"<!doctype", b"<html")  # in small letters
 
 
@@ -179,7 +181,7 @@ class SampleReader:
     """
 
     def __init__(self, rate: int, content_type: str = "") -> None:
-        self._rate, self._type = rate, content_type
+        self._rate, self._type = rate, content_type.lower()
         self._held = b""  # a beginning that isn't understood yet, or half of a sample
         self._raw = False  # the beginning was understood: samples come
         self._left: int | None = None  # bytes of samples to come, where a WAV header tells
@@ -218,6 +220,7 @@ class SampleReader:
         if not (self._held.startswith(b"RIFF") and self._held[8:12] == b"WAVE"):
             if self._type.startswith(_OTHERS) or begins.startswith(_MAGIC):
                 raise ValueError(f"{self._type}, not PCM: {self._held[:60]!r}")
+            self._check(*_told(self._type, self._rate))
             self._raw = True
             return True
         at, known = 12, False
@@ -227,19 +230,32 @@ class SampleReader:
                 if not known:
                     raise ValueError("a WAV file without a format")
                 # Streams of unknown length have 0 or the largest number there.
-                self._left = size if 0 < size < _UNKNOWN else None
+                self._left = size // 2 * 2 if 0 < size < _UNKNOWN else None
                 self._held, self._raw = self._held[at + 8 :], True
                 return True
             if kind == b"fmt " and len(self._held) >= at + 24:
-                self._check(*struct.unpack_from("<HHIIHH", self._held, at + 8))
+                form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", self._held, at + 8)
+                if form not in (_PCM, _EXTENSIBLE) or bits != 16:
+                    raise ValueError(
+                        f"WAV of {bits} bits in the format {form}; it must be s16 mono"
+                    )
+                self._check(channels, rate)
                 known = True
             at += 8 + size + size % 2
         if at > _MOST_HEADER:
             raise ValueError("a WAV file with too long a header")
         return False
 
-    def _check(self, form: int, channels: int, rate: int, _: int, __: int, bits: int) -> None:
-        if form not in (_PCM, _EXTENSIBLE) or bits != 16 or channels != 1:
-            raise ValueError(f"WAV with {channels} channels of {bits} bits; it must be s16 mono")
+    def _check(self, channels: int, rate: int) -> None:
+        if channels != 1:
+            raise ValueError(f"{channels} channels; it must be s16 mono")
         if rate != self._rate:
             raise ValueError(f"{rate} samples a second, not {self._rate}; set sample_rate={rate}")
+
+
+def _told(content_type: str, rate: int) -> tuple[int, int]:
+    """Channels and rate in a type such as ``audio/l16;rate=16000``; else one, and ``rate``."""
+    told = {"channels": 1, "rate": rate}
+    for name, value in _SETTING.findall(content_type):
+        told[name] = int(value)
+    return told["channels"], told["rate"]

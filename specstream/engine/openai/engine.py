@@ -21,6 +21,7 @@ from specstream.errors import (
     PromptError,
 )
 from specstream.params import checked_params, template_kwargs
+from specstream.tools import MAX_CALLS
 from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, Tools, Truncation
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ class OpenAIEngine:
             self._patience,
             lambda error: typed(error, self.url),
             [call["id"] for message in asked for call in message.get("tool_calls", ())],
+            1 if offered is not None and not offered.parallel else MAX_CALLS,
         )
         try:
             yield generation

@@ -24,6 +24,7 @@ from specstream.engine.openai.parts import (
 from specstream.engine.openai.start import ReplyStart
 from specstream.errors import EngineError, EngineFailed, SpecstreamError
 from specstream.metrics import Report
+from specstream.tools import MAX_CALLS
 from specstream.types import Chunk, FinishReason, SamplingParams, Span, ToolCall, ToolCallDelta
 
 __all__ = ["FOR_COUNTS_S", "OpenAIGeneration", "Patience"]
@@ -60,6 +61,7 @@ class OpenAIGeneration:
         patience: How long the server may be silent.
         fault: Makes a typed error of what the client raises.
         taken: Ids of calls in the conversation.
+        most_calls: Further calls are passed over: some servers don't know that they may write only one.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class OpenAIGeneration:
         patience: Patience,
         fault: Callable[[Exception], SpecstreamError],
         taken: Iterable[str] = (),
+        most_calls: int = MAX_CALLS,
     ) -> None:
         self._url, self._start, self._fault, self._patience = url, start, fault, patience
         self._stops = StopMatcher(params.stop)
@@ -82,7 +85,7 @@ class OpenAIGeneration:
         self._chars = 0  # of everything that the server wrote, reasoning and calls included
         self._tokens = self._round = self._aside_end = 0
         self._most = params.max_tokens
-        self._calls = ServerCalls(set(taken))
+        self._calls = ServerCalls(set(taken), most_calls)
         self._thought = Reasoning({}, stops=params.stop)
         self._deltas: list[ToolCallDelta] = []
         self._seen: list[ToolCallDelta] = []

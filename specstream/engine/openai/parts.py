@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specstream.checks import valid_text
 from specstream.tools import (
     MAX_CALLS,
     CallProblem,
@@ -39,16 +40,12 @@ class Joiner:
         """Return the text that is complete now; a half without its other one becomes U+FFFD."""
         text = self._held + text
         self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return _valid(text.removesuffix(self._held))
+        return valid_text(text.removesuffix(self._held))
 
     def finish(self) -> str:
         """Return what is left of a character whose other half never came."""
         held, self._held = self._held, ""
-        return _valid(held)
-
-
-def _valid(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return valid_text(held)
 
 
 def delta_of(choice: Any) -> Any:
@@ -151,6 +148,7 @@ class ServerCalls:
     """
 
     taken: set[str] = field(default_factory=set)
+    most: int = MAX_CALLS
     _calls: list[_Call] = field(default_factory=list)
     _of_index: dict[int, int] = field(default_factory=dict)
 
@@ -159,11 +157,11 @@ class ServerCalls:
         found, pieces = [], _get(delta, "tool_calls")
         for piece in pieces if isinstance(pieces, Iterable) else ():
             function = _get(piece, "function")
-            name, arguments = _valid(_text(_get(function, "name"))), _get(function, "arguments")
+            name, arguments = valid_text(_text(_get(function, "name"))), _get(function, "arguments")
             if arguments is not None and not isinstance(arguments, str):
                 arguments = json.dumps(arguments)
             arguments = arguments or ""
-            id = _valid(_text(_get(piece, "id")))
+            id = valid_text(_text(_get(piece, "id")))
             at = self._place(_get(piece, "index"), id, name, arguments)
             if at is None:
                 continue
@@ -186,7 +184,7 @@ class ServerCalls:
             if same and (id or not call.next_name or not (other or arguments.strip())):
                 return at
             named = call.next_name if same else ""
-        if len(self._calls) >= MAX_CALLS:
+        if len(self._calls) >= self.most:
             return None
         own = id if id and id not in self.taken else new_call_id()
         self.taken.add(own)

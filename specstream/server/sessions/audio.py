@@ -324,8 +324,14 @@ class AudioPacer:
     @property
     def heard_s(self) -> float:
         """Seconds of the turn that a listener can have heard."""
-        if self._heard_s is not None:
-            return self._heard_s
+        return self._playing_s() if self._heard_s is None else self._heard_s
+
+    @property
+    def playing_ms(self) -> float:
+        """As `played_ms`, but goes on once all was sent; infinite when the last sample was played."""
+        return self._playing_s() * 1e3 if self._played_out() > self._clock.now() else math.inf
+
+    def _playing_s(self) -> float:
         sent = self._made - self._ready_samples - self._since
         return max(0.0, sent / SAMPLE_RATE - max(0.0, self._played_out() - self._clock.now()))
 

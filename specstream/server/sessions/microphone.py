@@ -155,7 +155,8 @@ class Microphone:
             pcm = self._decoded(audio)
             listener = self._listener().listener
             most = listener.settings.max_turn_s
-            if listener.settings.manual and listener.held_ms >= most * 1e3:
+            seconds = len(pcm) / 2 / sample_rate(self._format)
+            if listener.settings.manual and listener.held_ms / 1e3 + seconds > most:
                 message = f"The buffer holds {most:g} s of audio; commit or clear it first."
                 raise Refused("input_audio_buffer_full", message, param="audio")
         except Refused as refusal:
@@ -163,7 +164,7 @@ class Microphone:
                 return
             self._refused.add(refusal.message)
             raise
-        await self.meter.hear(len(pcm) / 2 / sample_rate(self._format))
+        await self.meter.hear(seconds)
         await listener.add(pcm)
 
     def _commit(self) -> None:

@@ -338,8 +338,8 @@ class ResponseTurn:
         assert end.status != "in_progress"
         status = end.status
         cut = status == "cancelled" or self._lost
-        if self._unheard(status):
-            self._item.unheard()
+        if status == "cancelled":
+            self.broken_off(self.played_ms)
         await self._item.close(status, self._pacer.unsent(), cut=cut)
         await self._item.output.close_calls()
         if "report" in self.request.wants and self._generation is not None:
@@ -348,12 +348,11 @@ class ResponseTurn:
         self._counted = True
         await self._put_response("response.done", end)
 
-    def _unheard(self, status: str) -> bool:
-        """Whether it was cut off before anybody can answer it. Text can be read at once."""
-        if status != "cancelled" or self._begun is not None or not self.request.audio:
-            return False
-        outcome = self._turn.outcome if self._turn is not None else None
-        return outcome is None or outcome.played_ms <= UNANSWERED_MS
+    def broken_off(self, heard_ms: float | None = None) -> None:
+        """Note that the user spoke after so much, if too little for an answer; None: what is by now."""
+        heard_ms = self._pacer.playing_ms if heard_ms is None else heard_ms
+        if self.request.audio and self._begun is None and heard_ms <= UNANSWERED_MS:
+            self._item.unheard()  # text can be read at once
 
     def _end(self) -> ResponseEnd:
         finish = self._generation.report.finish_reason if self._generation is not None else "stop"

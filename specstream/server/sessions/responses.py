@@ -68,6 +68,7 @@ class SessionResponses:
         self._replies = service.engine.session()
         self._adapters = AdapterPool(service.factories)
         self._running: dict[str, ResponseTurn] = {}
+        self._sent: ResponseTurn | None = None  # the conversation's latest that is over
         self._starting = anyio.Lock()
         self._early = EarlyResponses(service.preempt, self._begin_held, service.counters)
         self._group: TaskGroup | None = None
@@ -138,9 +139,14 @@ class SessionResponses:
             await self.report(error, event_id)
 
     async def interrupt(self) -> None:
-        """Cancel the conversation's response, if there is one, because the user speaks."""
+        """Cancel the conversation's response, if there is one, because the user speaks.
+
+        One that was sent as a whole may still be playing: if it has hardly begun, nobody answers it.
+        """
         async with self._starting:
             speaking = self.speaking()
+        if speaking is None and self._sent is not None:
+            self._sent.broken_off()
         if speaking is not None:
             speaking.cancel("turn_detected")
             await speaking.finished.wait()
@@ -277,7 +283,8 @@ class SessionResponses:
             await response.run()
         finally:
             self.quiet_since = anyio.current_time()
-            self._running.pop(response.id, None)
+            if self._running.pop(response.id, None) is not None and not response.out_of_band:
+                self._sent = response
             self._adapters.release(response.pipeline)
             if response.out_of_band:
                 with anyio.CancelScope(shield=True):

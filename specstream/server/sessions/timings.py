@@ -80,7 +80,7 @@ class Timings:
 
     def chunk(self, chunk: Chunk) -> None:
         """Note a chunk that came from the engine."""
-        if chunk.token_ids:
+        if chunk.tokens.length:
             self.first("token")
             now, before = self._now(), self._chunk_ms
             gap_s = None if before is None else (now - before) / 1e3

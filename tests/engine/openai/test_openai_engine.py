@@ -376,6 +376,13 @@ async def test_calls_are_told_apart_however_they_are_numbered(
     assert len({call.id for call in reply.tool_calls}) == len(arguments)
 
 
+async def test_of_several_calls_the_first_is_taken_where_one_is_wanted() -> None:
+    answer = Answer(pieces({"index": 0, "function": PIECE}, {"index": 1, "function": PIECE}))
+    async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:
+        chunks, reply = await read(engine, "Weather?", tools=Tools((WEATHER,), parallel=False))
+    assert len(reply.tool_calls) == 1 and chunks[-1].finish_reason == "tool_calls"
+
+
 async def test_a_call_has_an_id_that_the_conversation_does_not_know_yet() -> None:
     answer = Answer(pieces({"index": 0, "id": "call_0", "function": PIECE}))
     async with ChatServer([answer]).running() as server, OpenAIEngine(server.url) as engine:

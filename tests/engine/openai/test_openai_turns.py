@@ -94,6 +94,10 @@ async def test_the_realtime_server_answers_with_it() -> None:
             RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
         ):
             events = [event async for event in client.respond("Book a table.", audio=False)]
+        assert server.counters.tokens == 2
+    usage = next(event.usage for event in events if isinstance(event, Done))
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens) == (15, 6), "as the server counts them"
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Two at seven."
 
 

@@ -87,6 +87,41 @@ async def test_only_an_answer_that_was_not_heard_is_forgotten(heard_s: float) ->
             assert asked[0] == parts[0] and asked[2:] == [parts[1]] and WORDS.startswith(asked[1])
 
 
+@pytest.mark.parametrize(
+    ("answer", "heard_s", "forgotten"),
+    [
+        ("Paris.", 0.1, True),
+        ("Of course I can tell.", 0.3, True),
+        ("Of course I can tell.", 0.8, False),
+        ("Paris.", 0.8, False),
+    ],
+)
+@pytest.mark.parametrize("truncates", [False, True])
+async def test_an_answer_that_was_sent_whole_is_forgotten_while_it_has_hardly_begun(
+    answer: str, heard_s: float, forgotten: bool, truncates: bool
+) -> None:
+    clock, parts = HandClock(), ["Can you tell me.", "About a dragon."]
+    engine = ScriptedEngine([answer, "Once."])
+    ear = Ear(*parts, engine=engine, voice=WordVoice, clock=clock)
+    async with ear.client() as wire:
+        await speak(wire, voice(1), silence(0.6))
+        done = await wire.done()
+        assert done["status"] == "completed"
+        clock.advance(heard_s)
+        await speak(wire, voice(0.5))
+        await wire.until("input_audio_buffer.speech_started")
+        if truncates:
+            where = {"item_id": done["output"][0]["id"], "content_index": 0}
+            await wire.send("conversation.item.truncate", audio_end_ms=50, **where)
+        await speak(wire, voice(0.5), silence(0.6))
+        await wait_for(lambda: len(engine.requests) == 2)
+    asked = [message["content"] for message in engine.requests[1][0]]
+    if forgotten:
+        assert asked == [" ".join(parts)]
+    elif not truncates:  # else it is as the client says
+        assert asked == [parts[0], answer, parts[1]]
+
+
 async def test_what_is_committed_by_hand_is_a_message_of_its_own() -> None:
     ear = Ear("One.", "Two.", engine=ScriptedEngine(["Three."]), voice=None)
     async with ear.client(turn_detection=None) as wire:
