@@ -159,6 +159,9 @@ def load_target(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> Mod
             config.target,
             steady,
         )
+    if (config.context_length or 0) > declared_positions(model.config):
+        most = declared_positions(model.config)
+        _log.warning("%s: the context ends at %d tokens, as it declares", config.target, most)
     check_rows(config.target, tokenizer, target.model_vocab_size)
     check_decoding(config.target, target, tokenizer)
     scheme = _scheme(config.quantize) or loaded_scheme(model)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specstream.config import EngineConfig
 from specstream.engine.build import end_ids
-from specstream.errors import ConfigError, TrainingError, TrainingStopped
+from specstream.errors import ConfigError, ModelUnsupported, TrainingError, TrainingStopped
 from specstream.model.load import load_model, load_tokenizer
 from specstream.model.runner import ModelRunner
 from specstream.training.batches import Batches
@@ -93,7 +93,14 @@ class _Training:
         self._target.model.requires_grad_(False)
         config: Any = self._target.model.config
         self._layers, self._hidden = int(config.num_hidden_layers), int(config.hidden_size)
-        self._target.check_states([self._layers])
+        try:
+            self._target.check_states([self._layers])
+        except ModelUnsupported as error:
+            raise ModelUnsupported(
+                f"{options.target} can't be learnt from: training needs a plain target of the Llama "
+                "family (Llama, Mistral, Qwen2, Qwen3; no sliding windows); as its draft take suffix, "
+                "or a small model of its own family"
+            ) from error
         torch.manual_seed(options.seed)
         self._trainee: Trainee = trainee_of(self._target, self._tokenizer, options)
         self._depths = tuple(sorted({*self._trainee.depths, self._layers}))

@@ -104,6 +104,15 @@ def test_a_context_that_was_asked_for_shorter_is_not_talked_about(
     assert core.target.context_length == ORIGINAL and caplog.messages == []
 
 
+def test_a_context_longer_than_the_models_own_is_cut_with_a_word(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {"target": str(folder), "proposer": {"kind": "off"}, "context_length": 2 * DECLARED}
+    core = build.build_engine(parse_config(values | {"threads": 1}))
+    assert core.target.context_length == ORIGINAL
+    assert any(f"ends at {DECLARED} tokens, as it declares" in one for one in caplog.messages)
+
+
 @torch.inference_mode()
 def test_factors_that_grow_never_come_to_grow() -> None:
     """ "dynamic" ones change past the declared length; no pass goes there, junk included."""

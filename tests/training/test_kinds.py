@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from specstream import Engine
 from specstream.commands import main as cli
@@ -201,6 +202,17 @@ def test_a_large_vocabulary_is_pruned_unless_told_otherwise(
     assert pruned.vocabulary.ids.tolist() == list(range(100, 130))
     head = target.decoder.weights.head.float()
     assert torch.equal(pruned.module.state_dict()["lm_head.weight"], head[100:130])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_of_another_family_is_refused_with_what_to_do(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
+    sizes = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(tmp_path)
+    load_tokenizer(str(root / "target")).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match="can't be learnt from.* take suffix, or a small"):
+        train(asked(root, kind, "never", target=str(tmp_path)))
 
 
 def test_an_eagle_head_is_trained_on_a_cpu_only(root: Path, target: ModelRunner) -> None:

@@ -179,7 +179,7 @@ def _warped(logits: Row, params: SamplingParams) -> Row:
     if params.typical_p < 1:
         with np.errstate(divide="ignore"):
             surprise = -np.log(row)
-        entropy = sum(p * s for p, s in zip(row, surprise, strict=True) if p > 0)
+        entropy = (row[row > 0] * surprise[row > 0]).sum()
         order = np.argsort(np.abs(surprise - entropy), kind="stable")
         row = _keep(row, _until(order, row, params.typical_p))
     return row
@@ -193,12 +193,9 @@ def _softmax(values: Row) -> Row:
 
 def _until(order: NDArray[np.int64], row: Row, mass: float) -> list[int]:
     """The shortest prefix of ``order`` whose probabilities sum to at least ``mass``."""
-    kept: list[int] = []
-    for token in order:
-        if sum(row[kept]) >= mass and kept:
-            break
-        kept.append(int(token))
-    return kept
+    enough = np.cumsum(row[order]) >= mass
+    count = int(enough.argmax()) + 1 if enough.any() else len(order)
+    return [int(token) for token in order[:count]]
 
 
 def _keep(row: Row, kept: list[int]) -> Row:
