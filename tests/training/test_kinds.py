@@ -208,7 +208,13 @@ def test_a_large_vocabulary_is_pruned_unless_told_otherwise(
 def test_a_target_of_another_family_is_refused_with_what_to_do(
     root: Path, tmp_path: Path, kind: str
 ) -> None:
-    sizes = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    sizes: dict[str, Any] = {
+        "vocab_size": 300,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 64,
+    }
     GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(tmp_path)
     load_tokenizer(str(root / "target")).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match="can't be learnt from.* take suffix, or a small"):

@@ -103,6 +103,9 @@ def _format(params: SamplingParams) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema}
 
 
+_NOTHING = "(The user says nothing.)"
+
+
 def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages as they are sent.
 
@@ -123,6 +126,18 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
         else:
             sent.append(each)
     return sent
+
+
+def with_question(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with a user's turn at the end where nothing was said since the last reply.
+
+    It holds the instructions, since servers differ in what they make of a last message of another role,
+    and many chat templates refuse one.
+    """
+    if messages and messages[-1]["role"] in ("user", "tool"):
+        return list(messages)
+    told = [m["content"] for m in messages if m["role"] == "system" and m["content"].strip()]
+    return [*messages, {"role": "user", "content": told[-1] if told else _NOTHING}]
 
 
 def without_oldest_turn(messages: Sequence[Message]) -> list[Message] | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Never, Self
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from specstream.checks import check_numbers
 from specstream.engine.core.prompt import check_messages
-from specstream.engine.openai.body import ServerKind, body_of, messages_of
+from specstream.engine.openai.body import ServerKind, body_of, messages_of, with_question
 from specstream.engine.openai.generation import OpenAIGeneration, Patience
 from specstream.engine.openai.start import LIMITS, ReplyStart, typed
 from specstream.engine.protocol import EngineCapabilities
-from specstream.engine.session import BaseSession
+from specstream.engine.session import BaseSession, ReplyOptions
 from specstream.errors import (
     ConfigError,
     ConnectionFailed,
@@ -244,3 +244,13 @@ class OpenAIEngine:
 
 class OpenAISession(BaseSession[OpenAIGeneration]):
     """A conversation with a server's model; see `specstream.Session`."""
+
+    def reply(
+        self,
+        messages: Sequence[Message] | str,
+        params: SamplingParams | None = None,
+        **options: Unpack[ReplyOptions],
+    ) -> AbstractAsyncContextManager[OpenAIGeneration]:
+        """As `specstream.Session.reply`; also where the user has said nothing since the last reply."""
+        asked = messages if isinstance(messages, str) else with_question(messages)
+        return super().reply(asked, params, **options)

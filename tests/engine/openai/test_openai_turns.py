@@ -101,6 +101,29 @@ async def test_the_realtime_server_answers_with_it() -> None:
     assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Two at seven."
 
 
+@pytest.mark.parametrize("instructions", ["Ask whether the user is still there.", None])
+async def test_a_response_to_nothing_new_is_asked_for_with_the_instructions(
+    instructions: str | None,
+) -> None:
+    upstream = ChatServer([Answer(llama_events("Still", " there?"))])
+    async with upstream.running(), OpenAIEngine(upstream.url) as engine:
+        server = RealtimeServer(engine, port=0)
+        async with (
+            server.start() as port,
+            RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
+        ):
+            if instructions is not None:
+                await client.update(instructions=instructions)
+            for text in (None, "Hello.", None):
+                events = [event async for event in client.respond(text, audio=False)]
+                done = events[-1]
+                assert isinstance(done, Done) and done.status == "completed"
+    said = instructions or "(The user says nothing.)"
+    assert [body["messages"][-1] for body in upstream.requests] == [
+        {"role": "user", "content": one} for one in (said, "Hello.", said)
+    ]
+
+
 async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
     upstream = ChatServer([Answer([delta("Two"), delta(finish="content_filter")])])
     async with upstream.running(), OpenAIEngine(upstream.url) as engine:
