@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -32,7 +33,11 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace) -> None:
     """Write the converted cues to ``--out`` or stdout."""
-    text = load_adapter("avatar", "viseme").export(read_cues(Path(args.cues)), args.to, args.fps)
+    source = Path(args.cues)
+    if args.out is not None and source.exists() and Path(args.out).exists():
+        if os.path.samefile(source, args.out):
+            raise ConfigError(f"--out {args.out} is the file of cues itself: name another")
+    text = load_adapter("avatar", "viseme").export(read_cues(source), args.to, args.fps)
     if args.out is None:
         sys.stdout.write(text)
         return

@@ -95,7 +95,7 @@ def ordinal(found: re.Match[str]) -> Iterator[Edit]:
     before = _EARLIER.sub("", text[max(0, start - _LONGEST_LEAD) : start])
     follow = _NEXT.match(text, end)
     noun, number = follow[1] if follow else "", int(found["number"].replace(".", ""))
-    later = None if before.strip() else _LATER.match(text, end)
+    later = _LATER.match(text, end) if follow is None or not before.strip() else None
     if later:
         noun = later[1]
     elif (follow is None and text[end : end + 1] not in tuple("-–/")) or _opens(noun):

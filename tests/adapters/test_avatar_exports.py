@@ -196,12 +196,15 @@ def test_the_command_writes_what_the_function_gives(
     assert out.read_text() == export(cues, "rhubarb")
     for bad in (["--to", "muppet"], ["--to", "arkit", "--fps", "0"]):
         assert main(["export", str(file), *bad]) == 2
+    kept = file.read_text()
+    assert main(["export", str(file), "--to", "vrm", "--out", str(file)]) == 2
+    assert file.read_text() == kept and "name another" in capsys.readouterr().err
     file.write_text('{"kind": "viseme"}\n')
     assert main(["export", str(file), "--to", "vrm"]) == 2
     assert main(["export", str(tmp_path / "none"), "--to", "vrm"]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 4
-    assert "line 1: not an avatar cue: it has no 'name'" in errors[2]
+    assert len(errors) == 2
+    assert "line 1: not an avatar cue: it has no 'name'" in errors[0]
 
 
 ABSURD = ("1e400", "-1e400", "NaN", "1e12", "1" + "0" * 400, "-5", "true", '"long"', "null")
