@@ -34,15 +34,18 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> None:
     """Write the converted cues to ``--out`` or stdout."""
     source = Path(args.cues)
-    if args.out is not None and source.exists() and Path(args.out).exists():
-        if os.path.samefile(source, args.out):
-            raise ConfigError(f"--out {args.out} is the file of cues itself: name another")
+    _check_other(source, args.out)
     text = load_adapter("avatar", "viseme").export(read_cues(source), args.to, args.fps)
     if args.out is None:
         sys.stdout.write(text)
         return
     with writing(args.out):
         Path(args.out).write_text(text, encoding="utf-8")  # noqa: ASYNC240
+
+
+def _check_other(source: Path, out: str | None) -> None:
+    if out is not None and os.path.exists(out) and source.exists() and source.samefile(out):
+        raise ConfigError(f"--out {out} is the file of cues itself: name another")
 
 
 def read_cues(path: Path) -> list[AvatarCue]:
