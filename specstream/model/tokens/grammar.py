@@ -186,9 +186,7 @@ def check_grammar(grammar: Grammar) -> None:
 
 def _reason(told: str) -> str:
     """What is wrong, in one line: of an expression that can't be read, the first line says no more."""
-    told = " ".join(
-        told.partition("<state>")[0].split()
-    )  # what follows is for llguidance's authors
+    told = " ".join(told.partition("<state>")[0].split())  # behind it is for llguidance's authors
     if told.startswith("NoExtension"):
         return "no text that goes on from here satisfies it"
     return shorten(told, 400, placeholder=" …")

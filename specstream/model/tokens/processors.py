@@ -199,9 +199,8 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         raise SamplingError(
             f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens"
         )
-    read = prompt = len(
-        model.prompt_ids
-    )  # tokens of the context that the grammar has seen or skips
+    prompt = len(model.prompt_ids)
+    read = prompt  # tokens of the context that the grammar has seen or skips
     ends = sorted(model.end_ids | set(params.stop_token_ids))
 
     def apply(rows: Tensor, context: ProcessorContext) -> None:
