@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import anyio
@@ -95,8 +95,7 @@ class ResumingSocket:
             socket = self._socket
             try:
                 if self._seen - self._acked >= _ACK_EVERY:  # before a frame is taken: none is lost
-                    await socket.send(json.dumps({"type": "specstream.ack", "seq": self._seen}))
-                    self._acked = self._seen
+                    await self._acknowledge(socket)
                 frame = await socket.recv()
             except ConnectionClosed as closed:
                 await self._come_back(socket, closed)
@@ -107,6 +106,11 @@ class ResumingSocket:
             if seq > self._seen:
                 self._seen = seq
                 return frame
+
+    async def _acknowledge(self, socket: ClientConnection) -> None:
+        with suppress(ConnectionClosed):  # frames that came before can still be read
+            await socket.send(json.dumps({"type": "specstream.ack", "seq": self._seen}))
+            self._acked = self._seen
 
     async def _come_back(self, broken: ClientConnection, closed: ConnectionClosed) -> None:
         """Get a new connection in place of one that broke, unless somebody else has."""

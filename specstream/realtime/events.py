@@ -134,7 +134,7 @@ class TranscriptionCompleted(_TranscriptionEvent):
 
     type: str = "conversation.item.input_audio_transcription.completed"
     transcript: str
-    usage: dict[str, Any]
+    usage: dict[str, Any] = {}
 
 
 class TranscriptionFailed(_TranscriptionEvent):

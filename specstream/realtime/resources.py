@@ -216,11 +216,11 @@ class OutputTokens(BaseModel):
 class Usage(BaseModel):
     """The token counts of a response."""
 
-    total_tokens: int
-    input_tokens: int
-    output_tokens: int
-    input_token_details: InputTokens
-    output_token_details: OutputTokens
+    total_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_token_details: InputTokens = InputTokens()
+    output_token_details: OutputTokens = OutputTokens()
 
     @classmethod
     def of(cls, report: Report | None) -> Usage:
@@ -257,7 +257,7 @@ class Response(ResponseEnd):
     object: Literal["realtime.response"] = "realtime.response"
     output: list[AnyItem] = []
     conversation_id: str | None = None
-    output_modalities: list[Literal["text", "audio"]]
+    output_modalities: list[Literal["text", "audio"]] = ["audio"]
     max_output_tokens: int | Literal["inf"] = "inf"
     audio: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None

@@ -24,6 +24,8 @@ def read(*sentences: str) -> Bible:
         ("One evening he walked with Mr. Enfield.", "Mr. Enfield"),
         ("Nadia leaned on the railing.", "Nadia"),
         ("Far below, a shaggy old bear grazes.", "a shaggy old bear"),
+        ("A black bear sits in a cave.", "a black bear"),
+        ("A small white dog sleeps.", "a small white dog"),
         ("In July, a storm came, and the boats stayed.", ""),
         ("Yesterday, a letter arrived.", ""),
         ("They flew to New York.", ""),

@@ -219,3 +219,29 @@ async def test_a_server_that_stops_for_good_is_told_in_time(line: Line) -> None:
             line.cut()
             with pytest.raises(ConnectionFailed, match="answers"):
                 await read(reply)
+
+
+async def test_what_came_before_the_server_closed_is_read_to_its_end() -> None:
+    """An acknowledgement that can't be sent leaves no frame behind."""
+    gone = ConnectionClosedError(None, None)
+
+    class Closed:
+        frames = [json.dumps({"type": "x", "specstream": {"seq": n}}) for n in range(1, 41)]
+
+        async def recv(self) -> str:
+            if not self.frames:
+                raise gone
+            return self.frames.pop(0)
+
+        async def send(self, message: str) -> None:
+            raise gone
+
+    async def again(query: str) -> Any:
+        raise ConnectionFailed("nobody answers")
+
+    closed: Any = Closed()
+    socket = resume.ResumingSocket(closed, "token", again, 0.0)
+    read_to = [json.loads(await socket.recv())["specstream"]["seq"] for _ in range(40)]
+    assert read_to == list(range(1, 41))
+    with pytest.raises(ConnectionFailed, match="nobody answers"):
+        await socket.recv()

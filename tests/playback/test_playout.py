@@ -208,6 +208,15 @@ def test_what_is_no_sink_is_refused(given: Any) -> None:
         Playout(given)
 
 
+def test_a_sink_whose_clear_nothing_can_wait_for_is_refused() -> None:
+    class Late(Ear):
+        async def clear(self) -> None:  # type: ignore[override]
+            pass
+
+    with pytest.raises(ConfigError, match="must be a plain function"):
+        Playout(Late())
+
+
 async def test_a_file_is_left_as_it_is_until_there_is_speech(tmp_path: Path) -> None:
     """An agent that can't start must not empty the recording of an earlier run."""
     path = tmp_path / "old.wav"

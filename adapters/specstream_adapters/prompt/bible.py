@@ -26,14 +26,14 @@ _HOW = {word: how for how, words in _AT.items() for word in words.split()}
 _PREPOSITIONS = frozenset(_HOW) | frozenset(
     "from of for by over with like than as beneath after".split()
 )
-_FUNCTION = _PREPOSITIONS | frozenset(  # no name begins with one of these, no noun phrase holds one
+_FUNCTION = _PREPOSITIONS | frozenset(  # no noun phrase holds one of these
     "the a an and but so when while after before if this that these those there here he she it they "
     "we you i him them his her its their my our your one two three four some all each every no not "
     "nobody everyone everybody someone somebody something everything nothing what who which how why "
     "where then now today tonight yesterday tomorrow once later soon still yes well oh below until "
-    "meanwhile instead however perhaps or is was are were be had has have did do only just even "
-    "red white black blue green grey".split()
+    "meanwhile instead however perhaps or is was are were be had has have did do only just even".split()
 )
+_NO_NAMES = _FUNCTION | frozenset("red white black blue green grey".split())  # none begins with one
 _THE = "(?:an?|the|his|her|its|their|my|our)"
 _ARTICLES = frozenset(("a", "an", "the", "two", "three"))
 _WORD = re.compile(r"[\w’'-]+")
@@ -41,7 +41,7 @@ _BEGINS = re.compile(r"^\W*$|(?:[,;:—]|\b(?:and|but|when|while|as|then)) $")
 _CAPITAL = r"[A-Z](?:[\w-]|['’](?!s\b))*\w"
 _NAME = re.compile(  # "a shy baker called Anselm"; "Mara, a lighthouse keeper"
     rf"(?P<called>\b(?i:{_THE}) (?:(?:of )?(?:the|(?!{_THE}\b)[\w’'-]+) ){{1,6}}?(?:named|called) )?"
-    rf"\b(?P<name>(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. |(?!(?i:{'|'.join(sorted(_FUNCTION))})\b)){_CAPITAL}"
+    rf"\b(?P<name>(?:(?:Mr|Mrs|Ms|Dr|Prof|St)\. |(?!(?i:{'|'.join(sorted(_NO_NAMES))})\b)){_CAPITAL}"
     rf"(?: {_CAPITAL})*)(?P<who>, an? (?:[\w’'-]+ ){{0,5}}?[\w’'-]+(?=[,.;:!?—–]|$))?"
 )
 _INTRODUCED = re.compile(r"\b(an?|the|two|three|four|some) (?=((?:[\w’-]+ ?){1,4}))", re.I)
@@ -233,7 +233,7 @@ def _is_plural(word: str) -> bool:
 
 
 def _is_name(word: str, then: str, *, first: bool) -> bool:
-    if not word[0].isupper() or word.lower() in _FUNCTION or word.lower() in _TIMES or kind(word):
+    if not word[0].isupper() or word.lower() in _NO_NAMES or word.lower() in _TIMES or kind(word):
         return False
     acts = kind(then) == "doing" or then in _IS or then.endswith("ed")
     return acts or not first  # "Halfway up the hill he stops"

@@ -134,7 +134,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int, *, clients: b
     add("--port", f"default: {port or 'any free one'}", type=_port)
     add(
         "--api-key-file FILE",
-        f"clients must send a key of this file (one a line), or the one in ${KEY_VARIABLE}; required "
+        f"clients must send a key of this file (one a line; else, the one in ${KEY_VARIABLE}); required "
         "for an address that other machines can reach",
     )
     add("--api-key KEY", "the key itself, which ps shows to others on this machine")

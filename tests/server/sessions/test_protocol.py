@@ -271,6 +271,9 @@ def test_server_events_survive_the_wire() -> None:
     )
     event.specstream.tokens = Span(1, 2)
     assert ev.parse_server_event(event.model_dump_json()) == event
+    about: dict[str, Any] = {"type": "response.done", "event_id": "e"}
+    about["response"] = {"id": "r", "status": "completed", "usage": {"total_tokens": 3}}
+    assert ev.parse_server_event(json.dumps(about)).type == "response.done", "as others write it"
     assert ev.parse_server_event('{"type": "weather.report", "sun": 1}').type == "weather.report"
     for bad in ("{", "[]", "7", '{"type": 5}', '{"type": "error"}', '{"type": []}', "[" * 100_000):
         with pytest.raises(ProtocolError):
