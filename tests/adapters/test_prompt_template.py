@@ -8,6 +8,8 @@ import pytest
 
 from specstream.errors import ConfigError
 from specstream.stages.stages import PromptStage
+from specstream.testing import chunks_of
+from specstream.text.segmenter import Segmenter
 from specstream.types import Phrase, Revoke, ScenePrompt, Span, Tag
 from specstream_adapters.prompt import TemplateRewriter
 from tests.support.standins import feed
@@ -86,6 +88,16 @@ def final(shots: Sequence[ScenePrompt]) -> list[ScenePrompt]:
 
 def words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
+
+
+async def test_markdown_is_in_no_prompt() -> None:
+    text = "1. **Leo** walks to the *park*.\n2. He finds a [red ball](https://x.org/ball.png).\n"
+    segmenter, board = Segmenter(), TemplateRewriter().open()
+    cut = [phrase for chunk in chunks_of(text) for phrase in segmenter.add(chunk)]
+    shots = [shot for one in [*cut, *segmenter.close()] for shot in await board.add(one)]
+    shots += await board.close()
+    assert shots[-1].action == "Leo walks to the park. He finds a red ball."
+    assert (shots[0].span.start, shots[-1].span.end) == (0, len(text))
 
 
 def check(shots: Sequence[ScenePrompt], text: str, rewriter: TemplateRewriter) -> None:

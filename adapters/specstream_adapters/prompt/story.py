@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from specstream.stages import Readout
 from specstream.types import Phrase, Span
 from specstream_adapters.prompt.bible import Bible, Pronoun, Subject, only_mentioned, pronouns
 from specstream_adapters.prompt.visible import (
@@ -27,6 +28,9 @@ _HALF = 3  # least weight of the beginning of a sentence to be shown
 _LONGEST = 320  # characters of a sentence that go into a prompt
 _MAX_CHARS = 600  # a sentence is cut after the phrase with which it gets this long
 _MAX_MACHINE = 20_000  # the same with text for programs that is open
+_UNMARKED = Readout(code="silent", language="und")  # no numbers in words
+_OF_MACHINES = re.compile(r"```|~~~|<\|")
+_ITEM = re.compile(r"^\s*\d{1,3}[.)]\s+(?=\S)", re.MULTILINE)  # of a list
 _ENDED = re.compile(r"[.!?…。！？][\"”»]?$")
 _THEY = frozenset("they them their theirs".split())
 _Found: TypeAlias = tuple[Pronoun, list[Subject]]  # a pronoun, and for whom it can stand
@@ -56,13 +60,22 @@ class Sentence:
     ended: bool = False
 
     @cached_property
+    def _plain(self) -> str:
+        """The spoken text without Markdown, filled up with spaces."""
+        text = "".join(phrase.spoken for phrase in self.phrases)
+        if _OF_MACHINES.search(text):  # what is found by its marks
+            return text
+        whole = Phrase(text, Span(0, len(text)), Span(0, 0), 0)
+        return _ITEM.sub("", _UNMARKED.read(whole).phrase.text)[: len(text)].ljust(len(text))
+
+    @cached_property
     def _machine(self) -> list[tuple[int, int]]:
-        return machine_text("".join(phrase.spoken for phrase in self.phrases))
+        return machine_text(self._plain)
 
     @cached_property
     def text(self) -> str:
-        """The spoken text of ``span``, offsets kept: tags and machine text are spaces."""
-        text = "".join(phrase.spoken for phrase in self.phrases)
+        """The spoken text of ``span``, as long as that: tags and machine text are spaces."""
+        text = self._plain
         for start, end in self._machine:
             text = text[:start] + " " * len(text[start:end]) + text[end:]
         return text

@@ -313,7 +313,7 @@ def _form(prompt: str, max_chars: int) -> str:
     spaceless = len(_SPACELESS.findall(prompt))
     if len(prompt.split()) + spaceless < 5 or len(prompt) > max_chars:
         return f"the answer has {len(prompt)} characters"
-    if re.search(r"[\[\]{}<>|]|https?:", prompt):
+    if re.search(r"[][{}<>|*`_]|https?:|^#|^\d+\. ", prompt):
         return "the answer holds markup"
     if re.search(r"[\"“”„«»]", prompt):
         return "the answer quotes speech"

@@ -110,16 +110,12 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages as they are sent.
 
     Turns of the user that follow each other (the first was interrupted before its answer) become one,
-    since many chat templates refuse them.
-
-    Raises:
-        PromptError: the last message is the assistant's: some servers would continue that text and
-            repeat it, others begin a new turn.
+    since many chat templates refuse them. Where nothing was said since the last reply, a user's turn
+    says so: of a last message of another role some servers would continue the text and repeat it, others
+    begin a new turn, and many chat templates refuse it.
     """
-    if messages and messages[-1]["role"] == "assistant":
-        raise PromptError("the last message is the assistant's: end with the user's or a tool's")
     sent: list[dict[str, Any]] = []
-    for message in messages:
+    for message in with_question(messages):
         each: dict[str, Any] = dict(message)
         if sent and each["role"] == "user" == sent[-1]["role"]:
             sent[-1] = {**sent[-1], "content": f"{sent[-1]['content']}\n{each['content']}"}
@@ -129,15 +125,10 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def with_question(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a user's turn at the end where nothing was said since the last reply.
-
-    It holds the instructions, since servers differ in what they make of a last message of another role,
-    and many chat templates refuse one.
-    """
+    """Return the messages with a user's turn at the end where nothing was said since the last reply."""
     if messages and messages[-1]["role"] in ("user", "tool"):
         return list(messages)
-    told = [m["content"] for m in messages if m["role"] == "system" and m["content"].strip()]
-    return [*messages, {"role": "user", "content": told[-1] if told else _NOTHING}]
+    return [*messages, {"role": "user", "content": _NOTHING}]
 
 
 def without_oldest_turn(messages: Sequence[Message]) -> list[Message] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from specstream.checks import check_numbers
 from specstream.engine.core.prompt import check_messages
-from specstream.engine.openai.body import ServerKind, body_of, messages_of, with_question
+from specstream.engine.openai.body import ServerKind, body_of, with_question
 from specstream.engine.openai.generation import OpenAIGeneration, Patience
 from specstream.engine.openai.start import LIMITS, ReplyStart, typed
 from specstream.engine.protocol import EngineCapabilities
@@ -209,7 +209,6 @@ class OpenAIEngine:
             shortens=truncation is not None,
             first_s=self._patience.first_s,
         )
-        messages_of(asked)  # raises now, not in the iteration
         generation = OpenAIGeneration(
             self.url,
             start,

@@ -102,7 +102,7 @@ async def test_the_realtime_server_answers_with_it() -> None:
 
 
 @pytest.mark.parametrize("instructions", ["Ask whether the user is still there.", None])
-async def test_a_response_to_nothing_new_is_asked_for_with_the_instructions(
+async def test_a_response_to_nothing_new_is_asked_for_with_a_turn_that_says_so(
     instructions: str | None,
 ) -> None:
     upstream = ChatServer([Answer(llama_events("Still", " there?"))])
@@ -118,10 +118,12 @@ async def test_a_response_to_nothing_new_is_asked_for_with_the_instructions(
                 events = [event async for event in client.respond(text, audio=False)]
                 done = events[-1]
                 assert isinstance(done, Done) and done.status == "completed"
-    said = instructions or "(The user says nothing.)"
-    assert [body["messages"][-1] for body in upstream.requests] == [
-        {"role": "user", "content": one} for one in (said, "Hello.", said)
+    nothing = "(The user says nothing.)"
+    asked = [body["messages"] for body in upstream.requests]
+    assert [messages[-1] for messages in asked] == [
+        {"role": "user", "content": one} for one in (nothing, "Hello.", nothing)
     ]
+    assert instructions is None or {each[0]["content"] for each in asked} == {instructions}
 
 
 async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
