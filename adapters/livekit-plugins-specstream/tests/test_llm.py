@@ -334,3 +334,12 @@ async def test_old_chats_are_forgotten() -> None:
     for _ in range(66):
         await service.chat(chat_ctx=asking("?")).collect()
     assert engine.forgotten == engine.sessions[:2]
+
+
+async def test_an_engine_that_says_nothing_is_given_up_in_time_for_another() -> None:
+    never = anyio.Event()
+    hung = LLM(engine=ScriptedEngine(["Late."], gate=lambda: never))
+    good = LLM(engine=ScriptedEngine(["In time."]))
+    both = llm.FallbackAdapter([hung, good], attempt_timeout=0.05, max_retry_per_llm=0)
+    reply = await both.chat(chat_ctx=asking("Where?")).collect()
+    assert reply.text == "In time."

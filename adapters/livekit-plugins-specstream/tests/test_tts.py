@@ -1,5 +1,6 @@
 """`TTS`: words before their audio, silence, errors, voices near and far."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -178,3 +179,18 @@ async def test_a_voice_behind_a_websocket() -> None:
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         TTS(**options)
+
+
+async def test_a_voice_that_says_nothing_is_given_up_in_time() -> None:
+    class Hung(ScriptedVoice):
+        async def synthesize(self, phrase: Phrase) -> AsyncGenerator[Any, None]:
+            await asyncio.sleep(3600)
+            yield
+
+    options = APIConnectOptions(max_retry=0, timeout=0.05)
+    service = TTS(voice=Hung())
+    async with service.stream(conn_options=options) as stream:
+        stream.push_text("One two three.")
+        stream.end_input()
+        with pytest.raises(APIError):
+            _ = [event async for event in stream]

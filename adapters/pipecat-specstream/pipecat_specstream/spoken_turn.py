@@ -19,6 +19,7 @@ class SpokenTurn:
     Attributes:
         text: What was given so far.
         made_s: Seconds of audio that the voice has made.
+        worded: Whether its first word was given to the transport.
         began: When the transport began to play it, on the event loop's clock; None: not yet.
         task: Speaks the turn.
     """
@@ -27,6 +28,7 @@ class SpokenTurn:
         self.context_id = context_id
         self.text = ""
         self.made_s = 0.0
+        self.worded = False
         self.began: float | None = None
         self.task: asyncio.Task[None] | None = None
         self._send, self._receive = anyio.create_memory_object_stream[Chunk](_WAITING)

@@ -38,12 +38,13 @@ from specstream.stages import (
 
 __all__ = ["SpecstreamTTSService"]
 
-_QUIET_S = 600.0  # a context ends by itself after so long without audio; ours are ended at once
+_QUIET_S = 30.0  # a context without audio for so long is given up, and the next one is spoken
 _SILENCE_MS = 10
 _OPEN_TURNS = 16
 _DECIDED = frozenset(
-    "aggregate_sentences push_start_frame push_stop_frames push_text_frames settings "
-    "skip_aggregator_types skip_text_types text_aggregation_mode".split()
+    "aggregate_sentences push_start_frame push_stop_frames push_text_frames "
+    "reuse_context_id_within_turn settings skip_aggregator_types skip_text_types "
+    "text_aggregation_mode".split()
 )
 
 
@@ -101,6 +102,7 @@ class SpecstreamTTSService(TTSService):
         self._turns: dict[str, SpokenTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._growing: deque[str] = deque(maxlen=_OPEN_TURNS)  # contexts whose end will be told
+        self._last = ""  # the latest word that was given to the transport
         self._kept = True  # whether the words of the context that plays enter the history
 
     def can_generate_metrics(self) -> bool:
@@ -230,6 +232,9 @@ class SpecstreamTTSService(TTSService):
                 turn.made_s += len(piece) / 2 / rate
                 frame = TTSAudioRawFrame(piece, rate, 1, context_id=turn.context_id)
             else:
+                if not (turn.worded or self._last[-1:].isspace() or piece[:1].isspace()):
+                    piece = f" {piece}" if self._last else piece  # another context's come before it
+                turn.worded, self._last = True, piece
                 frame = HeardTextFrame(piece, TextType.WORD, context_id=turn.context_id)
                 frame.includes_inter_frame_spaces = True
                 frame.will_be_spoken = True

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from livekit.agents import APIConnectOptions, NotGivenOr, llm, utils
+from livekit.agents import APIConnectOptions, APITimeoutError, NotGivenOr, llm, utils
 from specstream import Chunk, Report, TextEngine, ToolCall
 from specstream.errors import EngineError, SpecstreamError
 
@@ -19,7 +19,8 @@ __all__ = ["LLMStream"]
 class LLMStream(llm.LLMStream):
     """One reply: an async iterator of `ChatChunk`; the last one has the usage.
 
-    Leaving it, or cancelling what reads it, stops the decoding within one round.
+    Leaving it, or cancelling what reads it, stops the decoding within one round. The first chunk must
+    come within ``conn_options.timeout``; else the reply is stopped, and tried again or elsewhere.
     """
 
     def __init__(
@@ -43,6 +44,13 @@ class LLMStream(llm.LLMStream):
         self._id = utils.shortuuid("specstream_")
 
     async def _run(self) -> None:
+        try:
+            async with asyncio.timeout(self._conn_options.timeout) as limit:
+                await self._reply(limit)
+        except TimeoutError:
+            raise APITimeoutError(retryable=True) from None
+
+    async def _reply(self, limit: asyncio.Timeout) -> None:
         begun = False
         try:
             messages = messages_of(self._chat_ctx)
@@ -60,6 +68,7 @@ class LLMStream(llm.LLMStream):
                 try:
                     calls = _Calls()
                     async for chunk in reply:
+                        limit.reschedule(None)
                         self._attempt.text += chunk.text
                         for delta in calls.deltas(chunk):
                             begun = True

@@ -28,6 +28,7 @@ from .heard import speech_data
 __all__ = ["RecognizeStream"]
 
 _Type = stt.SpeechEventType
+_MOST_LOST = 3  # turns in a row
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class RecognizeStream(stt.RecognizeStream):
         self._ears = ears
         self._settings = settings if language is None else replace(settings, language=language)
         self._turns: dict[int, _Turn] = {}
+        self._lost = 0
         self._id = utils.shortuuid("specstream_")
 
     async def _run(self) -> None:
@@ -131,10 +133,14 @@ class RecognizeStream(stt.RecognizeStream):
             case TurnEnded(turn, _, end_ms):
                 self._turns[turn].end_ms = end_ms
             case TurnHeard(turn, said):
+                self._lost = 0
                 if said.has_words:
                     self._said(_Type.FINAL_TRANSCRIPT, turn, said, listener)
                 self._ended(turn, said, listener)
             case TurnLost(turn, error):
+                self._lost += 1
+                if self._lost >= _MOST_LOST:  # a recogniser that is broken for good
+                    raise api_error(error, begun=False) from error
                 self._emit_error(api_error(error, begun=True), recoverable=True)
                 self._ended(turn, Transcript(""), listener)
 

@@ -1,9 +1,10 @@
 """The speech of one reply, made while it is written."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from livekit.agents import APIConnectOptions, tts, utils
+from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
 from specstream import Chunk, Event, Phrase, Span, Speech
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.stages import Pipeline, StageFailed
@@ -19,7 +20,8 @@ _SILENCE_S = 0.01  # of audio for a text without a word, since LiveKit takes non
 class SynthesizeStream(tts.SynthesizeStream):
     """Speaks what is written to it, until the first flush or the end of input.
 
-    Closing it stops the voice within one buffer.
+    Closing it stops the voice within one buffer. The first audio must come within
+    ``conn_options.timeout`` after the first phrase.
     """
 
     def __init__(
@@ -40,16 +42,25 @@ class SynthesizeStream(tts.SynthesizeStream):
         words, samples, begun = TimedWords(), 0, False
         output_emitter.start_segment(segment_id=utils.shortuuid("segment_"))
         try:
-            async with self._pipeline.run(self._written(words)) as events:
+            async with (
+                asyncio.timeout(None) as limit,
+                self._pipeline.run(self._written(words)) as events,
+            ):
                 async for event in events:
+                    if isinstance(event.item, Phrase) and limit.when() is None and not begun:
+                        now = asyncio.get_running_loop().time()
+                        limit.reschedule(now + self._conn_options.timeout)
                     speech = self._speech_of(event)
                     if speech is None:
-                        continue
+                        break
                     if told := words.spoken(speech):
                         output_emitter.push_timed_transcript(told)
                     if speech.pcm:
                         output_emitter.push(speech.pcm)
                         samples, begun = speech.samples.end, True
+                        limit.reschedule(None)
+        except TimeoutError:
+            raise APITimeoutError(retryable=True) from None
         except SpecstreamError as error:
             raise api_error(error, begun=begun) from error
         if rest := words.rest(samples, rate):
@@ -63,7 +74,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         none, at = Span(0, 0), 0
         async for text in self._input_ch:
             if not isinstance(text, str):  # a flush: LiveKit takes one segment a stream
-                break
+                continue
             words.write(text)
             yield Chunk(text, (), none, Span(at, at + len(text)))
             at += len(text)
