@@ -52,7 +52,7 @@ class SynthesizeStream(tts.SynthesizeStream):
                         limit.reschedule(now + self._conn_options.timeout)
                     speech = self._speech_of(event)
                     if speech is None:
-                        break
+                        continue
                     if told := words.spoken(speech):
                         output_emitter.push_timed_transcript(told)
                     if speech.pcm:
@@ -74,7 +74,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         none, at = Span(0, 0), 0
         async for text in self._input_ch:
             if not isinstance(text, str):  # a flush: LiveKit takes one segment a stream
-                continue
+                break
             words.write(text)
             yield Chunk(text, (), none, Span(at, at + len(text)))
             at += len(text)
