@@ -133,6 +133,7 @@ def test_nothing_imports_upwards() -> None:
                 "specstream.stages.interfaces",
                 "specstream.listening.interfaces",
                 "specstream.models",
+                "specstream.text.spoken",
                 "specstream.checks",
                 "specstream.signals",
                 "specstream.types",

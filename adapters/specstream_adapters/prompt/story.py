@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from specstream.stages import Readout
+from specstream.text.spoken import Readout
 from specstream.types import Phrase, Span
 from specstream_adapters.prompt.bible import Bible, Pronoun, Subject, only_mentioned, pronouns
 from specstream_adapters.prompt.visible import (
