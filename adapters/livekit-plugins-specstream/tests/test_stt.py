@@ -109,6 +109,13 @@ async def test_a_turn_that_is_lost_is_an_error_and_the_next_is_heard() -> None:
     assert "no more memory" in str(errors[0].error)
 
 
+async def test_a_recogniser_that_loses_every_turn_is_given_up() -> None:
+    service, _ = hearing(*[AdapterFailed("no more memory")] * 3)
+    options = APIConnectOptions(max_retry=0)
+    with pytest.raises(APIError, match="no more memory"):
+        await collect(service, *[(600, LOUD), (1500, 0)] * 3, conn_options=options)
+
+
 async def test_a_detector_that_breaks_is_an_error() -> None:
     detector = ScriptedTurnDetector()
     detector.error = AdapterFailed("the detector broke")

@@ -195,3 +195,15 @@ async def test_settings_of_the_voice_are_refused():
 async def test_options_that_are_decided_are_refused_by_name():
     with pytest.raises(ConfigError, match="skip_text_types"):
         SpecstreamTTSService(voice=ScriptedVoice(), skip_text_types=["code"])
+    with pytest.raises(ConfigError, match="reuse_context_id_within_turn"):
+        SpecstreamTTSService(voice=ScriptedVoice(), reuse_context_id_within_turn=False)
+
+
+async def test_words_of_two_speeches_are_parted_by_a_space():
+    tts, watch = SpecstreamTTSService(voice=ScriptedVoice(word_ms=50)), FrameWatch()
+    async with running([tts], watch) as worker:
+        for count, text in enumerate(("One moment.", "It is 8."), 1):
+            await worker.queue_frame(TTSSpeakFrame(text))
+            await watch.until(lambda: watch.count(tts, TTSStoppedFrame) == count)  # noqa: B023
+    said = [frame.text for frame in watch.of(TTSTextFrame)]
+    assert "".join(said) == "One moment. It is 8."

@@ -78,7 +78,8 @@ class RecognizeStream(stt.RecognizeStream):
         """Tell what is heard until the input ends.
 
         Raises:
-            SpecstreamError: the audio can't be heard, or the turn detector broke.
+            SpecstreamError: the audio can't be heard, the turn detector broke, or no transcript came of
+            three turns in a row.
         """
         broken: SpecstreamError | None = None
         listener = Listener(self._ears, sample_rate=first.sample_rate, settings=self._settings)
@@ -88,6 +89,10 @@ class RecognizeStream(stt.RecognizeStream):
                 async for event in listener:
                     if isinstance(event, ListeningFailed):
                         broken = event.error
+                        break
+                    self._lost += isinstance(event, TurnLost)
+                    if isinstance(event, TurnLost) and self._lost >= _MOST_LOST:
+                        broken = event.error  # the recogniser, for good
                         break
                     self._tell(event, listener)
             finally:
@@ -138,9 +143,6 @@ class RecognizeStream(stt.RecognizeStream):
                     self._said(_Type.FINAL_TRANSCRIPT, turn, said, listener)
                 self._ended(turn, said, listener)
             case TurnLost(turn, error):
-                self._lost += 1
-                if self._lost >= _MOST_LOST:  # a recogniser that is broken for good
-                    raise api_error(error, begun=False) from error
                 self._emit_error(api_error(error, begun=True), recoverable=True)
                 self._ended(turn, Transcript(""), listener)
 
