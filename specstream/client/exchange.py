@@ -65,7 +65,7 @@ class Exchange:
             reply = self.reply
             while reply.under_way:
                 if (event := await self._next(lambda: not reply.under_way)) is not None:
-                    reply.add(event)  # for another task that reads it
+                    reply._add(event)  # for another task that reads it
 
     async def ask(self, type: str, answer: str, /, **fields: Any) -> ev.ServerEvent:
         """Send an event and return the server's event of type ``answer``.
@@ -139,8 +139,8 @@ class Exchange:
 
     async def follow(self, reply: Reply) -> None:
         """Give ``reply`` the next event, unless another task does meanwhile; see `receive`."""
-        if (event := await self._next(lambda: reply.ready)) is not None:
-            reply.add(event)
+        if (event := await self._next(lambda: reply._ready)) is not None:
+            reply._add(event)
 
     async def _next(self, needless: Callable[[], bool] = bool) -> ev.ServerEvent | None:
         async with self._reading:
@@ -179,7 +179,7 @@ class Reply:
         self._due = deque[RealtimeEvent | RequestError]()  # for whoever iterates
 
     @property
-    def ready(self) -> bool:
+    def _ready(self) -> bool:
         """Whether the next step of the iteration needs nothing from the server."""
         return bool(self._due) or self._ended
 
@@ -201,7 +201,7 @@ class Reply:
         try:
             if not self._event_ids and not self._ended:
                 await self._ask()
-            while not self.ready:
+            while not self._ready:
                 await self._exchange.follow(self)
         except (ConnectionFailed, ProtocolError):
             self._ended = True
@@ -213,7 +213,7 @@ class Reply:
             raise event
         return event
 
-    def add(self, event: ev.ServerEvent) -> None:
+    def _add(self, event: ev.ServerEvent) -> None:
         """Take an event of the server, for whoever iterates."""
         try:
             made = self._take(event)

@@ -134,7 +134,7 @@ def test_the_reference_and_the_engine_agree_on_the_rule() -> None:
 
 @pytest.mark.timeout(30)
 def test_a_wide_nucleus_takes_no_time_that_grows_with_its_square() -> None:
-    """It took a minute a row at 46,000 tokens, now milliseconds."""
+    """By the loop that was here, 8,000 tokens took 1.9 s, four times as much as 4,000."""
     logits = np.random.default_rng(5).normal(size=48_000) * 0.1
     row = next_row(logits, SamplingParams(1.0, top_p=0.95, typical_p=0.99), [], [], frozenset())
     kept = np.flatnonzero(row)

@@ -250,6 +250,6 @@ class OpenAISession(BaseSession[OpenAIGeneration]):
         params: SamplingParams | None = None,
         **options: Unpack[ReplyOptions],
     ) -> AbstractAsyncContextManager[OpenAIGeneration]:
-        """As `specstream.Session.reply`; also where the user has said nothing since the last reply."""
+        """As `specstream.Session.reply`; also in an empty conversation, which `generate` refuses."""
         asked = messages if isinstance(messages, str) else with_question(messages)
         return super().reply(asked, params, **options)

@@ -20,7 +20,7 @@ from specstream.testing.conformance.speaking import (
     same_sound,
     say,
 )
-from specstream.types import Phrase, Span, Tag
+from specstream.types import PAUSE, Phrase, Span, Tag
 
 __all__ = ["MARK_CHECKS"]
 
@@ -136,7 +136,7 @@ async def phonemes_in_words(subject: UnderTest[Any]) -> None:
         said = await say(voice, phrase_of(PLAIN))
         words = {mark.chars: mark for mark in said.marks("word")}
         for mark in said.marks("phoneme"):
-            if (word := words.get(mark.chars)) is not None and mark.text != "_":  # a pause
+            if (word := words.get(mark.chars)) is not None and mark.text != PAUSE:
                 start, end = word.samples
                 middle = (mark.samples.start + mark.samples.end) / 2
                 where = f"around sample {middle:g}, the word from {start} to {end}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,6 +27,12 @@ SAID = [*(f"word{number} " for number in range(9)), "and the last. ", "More"]
 
 async def events_of(agent: Agent) -> list[Any]:
     return [event.item async for event in agent]
+
+
+@asynccontextmanager
+async def connected(server: RealtimeServer) -> AsyncGenerator[RealtimeClient, None]:
+    async with server.start() as port, RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client:
+        yield client
 
 
 async def test_an_agent_speaks_what_a_server_writes() -> None:
@@ -89,10 +97,7 @@ async def test_the_realtime_server_answers_with_it() -> None:
     upstream = ChatServer([Answer(llama_events("Two at", " seven."))])
     async with upstream.running(), OpenAIEngine(upstream.url) as engine:
         server = RealtimeServer(engine, port=0)
-        async with (
-            server.start() as port,
-            RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
-        ):
+        async with connected(server) as client:
             events = [event async for event in client.respond("Book a table.", audio=False)]
         assert server.counters.tokens == 2
     usage = next(event.usage for event in events if isinstance(event, Done))
@@ -108,10 +113,7 @@ async def test_a_response_to_nothing_new_is_asked_for_with_a_turn_that_says_so(
     upstream = ChatServer([Answer(llama_events("Still", " there?"))])
     async with upstream.running(), OpenAIEngine(upstream.url) as engine:
         server = RealtimeServer(engine, port=0)
-        async with (
-            server.start() as port,
-            RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
-        ):
+        async with connected(server) as client:
             if instructions is not None:
                 await client.update(instructions=instructions)
             for text in (None, "Hello.", None):
@@ -130,10 +132,7 @@ async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
     upstream = ChatServer([Answer([delta("Two"), delta(finish="content_filter")])])
     async with upstream.running(), OpenAIEngine(upstream.url) as engine:
         server = RealtimeServer(engine, port=0)
-        async with (
-            server.start() as port,
-            RealtimeClient.connect(f"ws://127.0.0.1:{port}") as client,
-        ):
+        async with connected(server) as client:
             events = [event async for event in client.respond("Book a table.", audio=False)]
     done = events[-1]
     assert isinstance(done, Done)
