@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -156,10 +156,10 @@ class AgentArm:
                 case Phrase() as phrase if self.replies == 1:
                     self.steps.setdefault("first sentence", now)
                     self.begins = self.begins or phrase.text
-                case Speech() as speech if self.replies == 1:
+                case Speech() as piece if self.replies == 1:
                     self.steps.setdefault("first speech", now)
-                    self.marks += [mark for mark in speech.marks if mark.kind == "word"]
-                    self.pcm += speech.pcm
+                    self.marks += word_marks(piece)
+                    self.pcm += piece.pcm
                 case ReplyEnded(outcome=outcome) if self.replies == 1 and not outcome.complete:
                     self.stopped = now
 
@@ -224,21 +224,32 @@ async def rest(arm: TurnArm) -> None:
         await mouth.step()
 
 
-async def spoken(voice: Any, text: str) -> tuple[bytes, list[Any]]:
-    """What `/v1/audio/speech` gives for a text, with the marks of its words."""
+async def speech(voice: Any, text: str) -> AsyncGenerator[Speech, None]:
+    """What `/v1/audio/speech` speaks for a text, as it is made."""
 
     async def chunks() -> AsyncIterator[Chunk]:
         chars = Span(0, len(text))
         yield Chunk(text, (0,), Span(0, 1), chars, ends=(len(text),), finish_reason="stop")
 
-    pcm, marks = bytearray(), list[Any]()
     pipeline = Pipeline([[VoiceStage(voice)]], head=SegmentStage(lookahead=True))
     async with pipeline.run(chunks()) as run:
         async for event in run:
             if isinstance(event.item, Speech):
-                pcm += event.item.pcm
-                marks += [mark for mark in event.item.marks if mark.kind == "word"]
+                yield event.item
+
+
+async def spoken(voice: Any, text: str) -> tuple[bytes, list[Any]]:
+    """The audio of a text, with the marks of its words."""
+    pcm, marks = bytearray(), list[Any]()
+    async for piece in speech(voice, text):
+        pcm += piece.pcm
+        marks += word_marks(piece)
     return bytes(pcm), marks
+
+
+def word_marks(piece: Speech) -> list[Any]:
+    """The marks of a piece's words."""
+    return [mark for mark in piece.marks if mark.kind == "word"]
 
 
 def words_of(text: str, marks: Sequence[Any]) -> list[ReplyWord]:

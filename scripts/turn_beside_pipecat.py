@@ -1,11 +1,12 @@
 """What `scripts/turn-beside-pipecat` runs, in an environment that has Pipecat.
 
-Four arms hear the same audio in pieces of 20 ms, each handed over when a microphone would have it, and
+Five arms hear the same audio in pieces of 20 ms, each handed over when a microphone would have it, and
 play into the same loudspeaker: `Agent` and Pipecat, each with its own defaults, and each with 500 ms of
 silence as the only sign of a turn's end. Pipecat is given the pipeline of its guides:
 `OpenAISTTService`, `OpenAILLMService` and `OpenAITTSService`, all at `specstream serve`, Silero in the
-user aggregator and, in its defaults, Smart Turn. Arms take turns, and the first of each round changes.
-Every question begins a new conversation.
+user aggregator and, in its defaults, Smart Turn; in the fifth arm, instead of `OpenAITTSService`, the
+same voice in this process as a service that times its words. Arms take turns, and the first of each
+round changes. Every question begins a new conversation.
 
 A word of a reply was *heard* if it had ended before the sound stopped, by the marks of the voice, which
 are found for Pipecat by speaking its sentences again and comparing every sample. *Unheard words kept*
@@ -282,8 +283,10 @@ async def arms_of(stack: AsyncExitStack, voice: Any) -> list[TurnArm]:
         stack.callback(tasks.create_task(arm.follow()).cancel)
         return arm
 
-    async def pipecat(name: str, strategies: UserTurnStrategies | None) -> PipecatArm:
-        arm = PipecatArm(name, base, system, strategies, voice)
+    async def pipecat(
+        name: str, strategies: UserTurnStrategies | None = None, timed: bool = False
+    ) -> PipecatArm:
+        arm = PipecatArm(name, base, system, strategies, voice, timed)
         await stack.enter_async_context(arm.running())
         return arm
 
@@ -293,7 +296,8 @@ async def arms_of(stack: AsyncExitStack, voice: Any) -> list[TurnArm]:
     stop = SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=SILENCE_S - VAD_STOP_S)
     return [
         first,
-        await pipecat("Pipecat, defaults", None),
+        await pipecat("Pipecat, defaults"),
+        await pipecat("Pipecat, defaults, voice with word times", timed=True),
         await agent("Agent, 500 ms of silence", "silero", equal),
         await pipecat("Pipecat, 500 ms of silence", UserTurnStrategies(stop=[stop])),
     ]

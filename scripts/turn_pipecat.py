@@ -16,6 +16,7 @@ from pipecat.frames.frames import (
     InterruptionFrame,
     OutputAudioRawFrame,
     StartFrame,
+    TTSAudioRawFrame,
 )
 from pipecat.pipeline.pipeline import Pipeline as PipecatPipeline
 from pipecat.pipeline.worker import PipelineWorker
@@ -28,6 +29,8 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.llm import OpenAILLMService
 from pipecat.services.openai.stt import OpenAISTTService
 from pipecat.services.openai.tts import OpenAITTSService
+from pipecat.services.settings import TTSSettings
+from pipecat.services.tts_service import TTSService
 from pipecat.transports.base_input import BaseInputTransport
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
@@ -39,7 +42,9 @@ from turn_arms import (
     Loudspeaker,
     ReplyWord,
     rest,
+    speech,
     spoken,
+    word_marks,
     words_of,
 )
 
@@ -80,8 +85,8 @@ class PieceOutput(BaseOutputTransport):
         return True
 
 
-class NotedVoice(OpenAITTSService):
-    """Pipecat's voice, which also notes the texts that it is given, and when."""
+class SpokenNotes(TTSService):
+    """Notes the texts that a voice of Pipecat is given, and when."""
 
     def begin(self) -> None:
         """Before a new conversation."""
@@ -89,7 +94,7 @@ class NotedVoice(OpenAITTSService):
         self.first_text: float | None = None
         self.first_speech: float | None = None
 
-    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame, None]:
+    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
         """See Pipecat."""
         self.said.append(text)
         self.first_text = self.first_text or anyio.current_time()
@@ -99,8 +104,48 @@ class NotedVoice(OpenAITTSService):
             yield frame
 
 
+class TimedVoice(TTSService):
+    """A voice in this process that times its words, in the way that Pipecat documents.
+
+    Like its services for Hume and Cartesia: words go to `add_word_timestamps`, in seconds of the reply,
+    and Pipecat writes them into the context when the clock has come so far.
+    """
+
+    def __init__(self, voice: Any) -> None:
+        super().__init__(
+            push_text_frames=False,
+            push_start_frame=True,
+            push_stop_frames=True,
+            settings=TTSSettings(model=None, voice="hibari", language=None),
+        )
+        self.voice = voice
+        self.spoken_s = ("", 0.0)  # of the latest context
+
+    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
+        """See Pipecat."""
+        latest, begun = self.spoken_s
+        begun = begun if latest == context_id else 0.0
+        made, timed, marks = 0, 0, list[Any]()
+        async for piece in speech(self.voice, text):
+            marks += word_marks(piece)
+            words = words_of(text, marks)[timed:]
+            times = [(word.text, begun + word.start / OUT) for word in words]
+            yield TTSAudioRawFrame(piece.pcm, OUT, 1, context_id=context_id)
+            await self.add_word_timestamps(times, context_id)
+            timed, made = timed + len(words), made + len(piece.pcm) // 2
+            self.spoken_s = context_id, begun + made / OUT
+
+
+class NotedVoice(SpokenNotes, OpenAITTSService):
+    """Pipecat's own voice at a server; it doesn't time words."""
+
+
+class NotedTimedVoice(SpokenNotes, TimedVoice):
+    """The voice with word times."""
+
+
 class PipecatArm:
-    """Pipecat's own services at a server's address."""
+    """Pipecat's own services at a server's address, if need be with a voice that times its words."""
 
     def __init__(
         self,
@@ -109,6 +154,7 @@ class PipecatArm:
         system: str,
         strategies: UserTurnStrategies | None,
         voice: Any,
+        timed: bool,
     ) -> None:
         self.name, self.voice = name, voice
         self.speaker = Loudspeaker()
@@ -120,7 +166,9 @@ class PipecatArm:
         params = TransportParams(audio_in_enabled=True, audio_out_enabled=True)
         self.microphone, self.output = PieceInput(params), PieceOutput(params, self.speaker)
         settings = OpenAILLMService.Settings(model="smollm2", system_instruction=system)
-        self.tts = NotedVoice(**served, settings=OpenAITTSService.Settings(model="smollm2"))
+        self.tts: SpokenNotes = NotedTimedVoice(voice)
+        if not timed:
+            self.tts = NotedVoice(**served, settings=OpenAITTSService.Settings(model="smollm2"))
         stt = OpenAISTTService(**served, settings=OpenAISTTService.Settings(model="smollm2"))
         parts = [
             self.microphone,

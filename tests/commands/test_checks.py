@@ -42,6 +42,7 @@ CASES = {  # name: arguments, exit code, part of what is said
     "no ears": (["serve", "--port", "0", "--preempt", "--ears", "off"], 2, "leave out --ears off"),
     "no name": (["serve", "--port", "0", "--hosts", ""], 2, "'' is no host name"),
     "minutes": (["bench", "--minutes", "1"], 2, "--minutes goes with --conversation"),
+    "own prompts": (["bench", "--serve", "2", "--prompts", "x"], 2, "leave --prompts out"),
     "two modes": (["bench", "--http", "--serve", "2"], 2, "--http and --serve are measurements"),
     "served": (["serve", "--port", "0", "--target", "./none"], 1, "no such model folder"),
     "verified": (["verify", "--target", "./none"], 1, "no such model folder"),

@@ -43,7 +43,8 @@ async def test_the_scripted_recogniser_passes_at_its_own_pace(speech: bytes) -> 
     def make() -> ScriptedRecognizer:
         return ScriptedRecognizer(["yes"], takes_s=0.2, real_time_factor=0.1)
 
-    report = await check_recognizer(make, speech=speech, skip=["silence"])  # it hears its text
+    its_text = ["silence", "silence_around"]  # that is what it hears, whatever it is given
+    report = await check_recognizer(make, speech=speech, skip=its_text)
     report.assert_passed()
     (await check_recognizer(lambda: ScriptedRecognizer([""]), only=["silence"])).assert_passed()
 
@@ -126,6 +127,20 @@ class OtherWords(Hearing):
     def transcript(self, pcm: bytes, rate: int) -> Transcript:
         heard = super().transcript(pcm, rate)
         return replace(heard, words=tuple(replace(word, text="blah") for word in heard.words))
+
+
+class DeafAtTheEnd(Hearing):
+    """It doesn't hear the last second."""
+
+    def transcript(self, pcm: bytes, rate: int) -> Transcript:
+        return super().transcript(pcm[: -2 * rate], rate)
+
+
+class FromTheFirstSound(Hearing):
+    """Its times count from the first sound, as those of a recogniser behind a voice detector."""
+
+    def transcript(self, pcm: bytes, rate: int) -> Transcript:
+        return super().transcript(pcm.lstrip(b"\0"), rate)
 
 
 class StaleStream(HearingStream):
@@ -258,6 +273,15 @@ async def test_a_broken_recogniser_is_found_by_the_check_for_its_fault(
 ) -> None:
     report = await check_recognizer(broken)
     assert report.failed == (found,), report.lines()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("broken", [DeafAtTheEnd, FromTheFirstSound])
+async def test_a_recogniser_that_silence_changes_is_found(
+    speech: bytes, broken: Callable[[], Hearing]
+) -> None:
+    report = await check_recognizer(broken, speech=speech, only=["silence_around"])
+    assert report.failed == ("silence_around",), report.lines()
 
 
 @pytest.mark.virtual_time

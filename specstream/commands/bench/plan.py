@@ -117,6 +117,8 @@ def check_mode(args: argparse.Namespace) -> None:
         raise ConfigError(f"{' and '.join(asked)} are measurements of their own: choose one")
     if args.minutes is not None and not args.conversation:
         raise ConfigError("--minutes goes with --conversation")
+    if args.prompts is not None and asked and asked[0] not in ("--http", "--load"):
+        raise ConfigError(f"{asked[0]} has questions of its own: leave --prompts out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import gc
 import inspect
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -36,6 +36,7 @@ __all__ = [
     "expected_error",
     "in_pieces",
     "left_behind",
+    "may_refuse",
     "require",
     "require_members",
 ]
@@ -75,6 +76,15 @@ def apply_if(claimed: bool, otherwise: str) -> None:
     """Skip the check, for the reason that is given, unless ``claimed``."""
     if not claimed:
         raise _DoesNotApply(otherwise)
+
+
+@contextmanager
+def may_refuse() -> Iterator[None]:
+    """Allow the block to be refused by a `SpecstreamError` that says something."""
+    try:
+        yield
+    except SpecstreamError as error:
+        require(bool(str(error)), "the error says nothing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from specstream.errors import PromptError, SpecstreamError
-from specstream.testing.conformance.checks import UnderTest, apply_if, expected_error, require
+from specstream.errors import PromptError
+from specstream.testing.conformance.checks import (
+    UnderTest,
+    apply_if,
+    expected_error,
+    may_refuse,
+    require,
+)
 from specstream.types import Chunk, RawPrompt, SamplingParams
 
 __all__ = ["ASK", "CLAIM_CHECKS", "OTHER", "PARAMS", "Tested", "opened", "reply", "tiled"]
@@ -167,10 +173,8 @@ async def bad_messages(subject: Tested) -> None:
     """No message, and a message that is none, are refused by a SpecstreamError or answered."""
     async with opened(subject) as engine:
         for asked in ([], [{"role": "nobody", "content": "?"}], [{"role": "user"}], ""):
-            try:
+            with may_refuse():
                 await reply(engine, asked)
-            except SpecstreamError as error:
-                require(bool(str(error)), "the error says nothing")
         chunks, _ = await reply(engine)
         require(bool(chunks), "after refused messages there is no reply")
 
@@ -189,11 +193,8 @@ async def unusual_text(subject: Tested) -> None:
             "\x00 \x1b[31m",
             "<|im_start|>",
         ):
-            try:
+            with may_refuse():
                 chunks, _ = await reply(engine, ask, params=SamplingParams(max_tokens=4))
-            except SpecstreamError as error:
-                require(bool(str(error)), "the error says nothing")
-            else:
                 tiled(chunks)
 
 

@@ -21,6 +21,7 @@ from specstream.testing.conformance.checks import (
     in_pieces,
     left_behind,
     loop_stays_free,
+    may_refuse,
     require,
 )
 
@@ -172,10 +173,8 @@ async def unknown_rate(subject: UnderTest[AudioMark]) -> None:
     """A sample rate that no voice has is taken, or refused by a SpecstreamError."""
     async with _opened(subject) as mark:
         for rate in (0, 12_345, 192_000):
-            try:
+            with may_refuse():
                 mark.open(rate)
-            except SpecstreamError as error:
-                require(bool(str(error)), "the error says nothing")
 
 
 async def phrases_apart(subject: UnderTest[AudioMark]) -> None:
