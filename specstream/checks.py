@@ -26,6 +26,7 @@ __all__ = [
     "for_future",
     "meant",
     "problem",
+    "sole_error",
     "valid_text",
     "writing",
 ]
@@ -84,6 +85,13 @@ def problem(error: ErrorDetails, known: Iterable[str]) -> str:
     if error["type"] == "extra_forbidden":
         return "there is no such key" + meant(str(error["loc"][-1]), known)
     return error["msg"].removeprefix("Value error, ")
+
+
+def sole_error(errors: BaseException) -> BaseException:
+    """The error in a group of one, however deep: callers catch what was raised, not a group."""
+    while isinstance(errors, BaseExceptionGroup) and len(errors.exceptions) == 1:
+        errors = errors.exceptions[0]
+    return errors
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

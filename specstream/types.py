@@ -188,7 +188,8 @@ class Phrase:
 
     Attributes:
         text: The exact slice ``reply[chars.start:chars.end]``, tags and white space included:
-            phrases laid end to end are the reply.
+            phrases laid end to end are the reply. A stage before the voice may give it another text, as
+            a translator does: of another length, it is heard as a whole, once its last word is spoken.
         chars: Where it lies in the reply's text.
         tokens: The tokens that its characters came from.
         index: Number of the phrase in the reply, from 0.

@@ -17,6 +17,7 @@ from specstream.errors import AdapterUnavailable, ConfigError
 from specstream.listening.ears import Ears
 from specstream.listening.interfaces import EchoCanceller
 from specstream.listening.preempt import Preempt
+from specstream.listening.resampler import check_microphone_rate
 from specstream.playback.playout import AudioSink, AudioWriter, Playout, WaveSink
 from specstream.stages.adapters import (
     AdapterKind,
@@ -92,7 +93,6 @@ class FirstPhrase:
         await self._voice.aclose()
 
 
-_RATES = range(4_000, 384_001)  # samples a second that a microphone may give
 _log = logging.getLogger("specstream.agent")
 
 
@@ -149,10 +149,7 @@ def check_options(engine: Any, sample_rate: Any, echo: Any, **others: Any) -> No
         raise ConfigError(
             f"engine must be a running Engine, not {engine!r:.80}; a model's name is the first argument"
         )
-    if not isinstance(sample_rate, int) or sample_rate not in _RATES:
-        raise ConfigError(
-            f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not {sample_rate!r}"
-        )
+    check_microphone_rate(sample_rate)
     if isinstance(echo, str) and echo not in ("auto", *adapter_names("echo")):
         load_adapter("echo", echo)  # raises
     for name, value in others.items():

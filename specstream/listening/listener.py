@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from specstream.checks import sole_error
 from specstream.errors import AdapterFailed, ConfigError, RequestError
 from specstream.listening.ears import Ears, Recognition
 from specstream.listening.endings import silence_factor
@@ -29,7 +30,7 @@ from specstream.listening.events import (
     TurnStarted,
 )
 from specstream.listening.interfaces import EndOfTurnDetector
-from specstream.listening.resampler import Resampler
+from specstream.listening.resampler import Resampler, check_microphone_rate
 from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
 from specstream.signals import Signal
 
@@ -58,7 +59,7 @@ class Listener:
         clean: Is given all audio, and returns what is to be heard of it, such as the user's voice alone.
 
     Raises:
-        ConfigError: the recogniser and the detector share no sample rate.
+        ConfigError: a wrong option, or the recogniser and the detector share no sample rate.
         AdapterFailed: audio of this rate can't be converted.
     """
 
@@ -72,6 +73,7 @@ class Listener:
     ) -> None:
         if not isinstance(settings, ListenerSettings | None):
             raise ConfigError(f"settings must be ListenerSettings(...), not {settings!r:.80}")
+        check_microphone_rate(sample_rate)
         self.settings = settings or ListenerSettings()
         self._ears, self._clean = ears, clean
         self._rate = ears.sample_rate
@@ -111,6 +113,11 @@ class Listener:
         self._group.cancel_scope.cancel()
         try:
             return await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as errors:
+            cause = sole_error(errors)
+            if cause is error:
+                return False
+            raise cause from cause.__cause__
         finally:
             with anyio.CancelScope(shield=True):
                 for recognition in (*self._waiting, *filter(None, [self._current])):

@@ -8,13 +8,26 @@ from math import ceil, gcd
 import numpy as np
 import numpy.typing as npt
 
-from specstream.errors import AdapterFailed
+from specstream.errors import AdapterFailed, ConfigError
 
-__all__ = ["Resampler"]
+__all__ = ["Resampler", "check_microphone_rate"]
 
 # Kaiser window over 32 zero crossings a side: the stop band (-80 dB) begins at Nyquist.
 _ZEROS, _BETA, _ROLLOFF = 32, 8.0, 0.92
 _MAX_TAPS = 1 << 17  # designing such a kernel takes milliseconds; usual rates need far fewer taps
+_RATES = range(4_000, 384_001)  # samples a second that a microphone may give
+
+
+def check_microphone_rate(sample_rate: object) -> None:
+    """Refuse what is no sample rate of a microphone.
+
+    Raises:
+        ConfigError: it is no whole number, or out of range.
+    """
+    if not isinstance(sample_rate, int) or sample_rate not in _RATES:
+        raise ConfigError(
+            f"sample_rate must be a whole number from {_RATES[0]} to {_RATES[-1]}, not {sample_rate!r}"
+        )
 
 
 @lru_cache(maxsize=4)

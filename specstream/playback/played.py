@@ -120,16 +120,22 @@ class PlayedTrack:
         """Return the length of the part of ``text`` that was heard once ``samples`` were played.
 
         It ends right behind the last word that was heard completely, with its punctuation. Characters
-        that are spoken as several words ("$5") were heard once the last of these was.
+        that are spoken as several words ("$5") were heard once the last of these was; a phrase of which
+        that holds as a whole (a translation) once its audio is complete.
         """
         words = [*self._words, *self._unmarked(text)]
         unheard = [word.chars.start for word in words if word.samples.end > samples]
+        if self._open is not None:
+            chars, _, before, _ = self._open
+            unheard += [chars.start for word in self._words[before:] if word.chars == chars]
         limit = min(unheard, default=len(text))
         heard = [word.chars.end for word in words if word.samples.end <= samples]
         heard = [end for end in heard if end <= limit or not unheard]
         if not heard:
             return 0
         end, limit = min(max(heard), len(text)), min(limit, len(text))
+        if text[end - 1 : end].isspace():  # the end of a phrase that was heard as a whole
+            return end
         while end < limit and not (text[end].isspace() or text[end] == "["):
             end += 1
         return end

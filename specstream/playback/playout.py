@@ -50,15 +50,19 @@ class _FunctionSink:
         self._function = function
 
     async def write(self, pcm: bytes, sample_rate: int) -> None:
-        written = self._function(pcm, sample_rate)
-        if inspect.isawaitable(written):
-            await written
+        await _done(self._function(pcm, sample_rate))
 
     def clear(self) -> None:
         return None
 
     async def aclose(self) -> None:
         return None
+
+
+async def _done(result: object) -> None:
+    """Wait for what a sink's function gives, if it can be waited for."""
+    if inspect.isawaitable(result):
+        await result
 
 
 def sink_of(given: AudioSink | AudioWriter | None) -> AudioSink:
@@ -210,7 +214,7 @@ class Playout:
             SpecstreamError: the sink can't be closed.
         """
         try:
-            await self.sink.aclose()
+            await _done(self.sink.aclose())
         except Exception as error:
             raise as_failure(_SINK, error) from error
 
@@ -377,7 +381,7 @@ class Playback:
             self._pieces.appendleft(piece[size:])
             piece = piece[:size]
         self._taken += len(piece) // 2
-        await self._playout.sink.write(piece, self.rate)
+        await _done(self._playout.sink.write(piece, self.rate))
         if self.played >= self.written:  # the sink has run dry, or this is the first audio
             self._since, self._from = self._clock.now(), self.written
         if self._playout.told is not None:

@@ -130,7 +130,7 @@ class Counters:
         for key, count in sorted(self.requests.items()):
             requests.add_metric(list(key), count)
         yield requests
-        yield total("tokens", "Tokens committed.", self.tokens)
+        yield total("tokens", "Tokens committed; deltas where another server writes.", self.tokens)
         yield total("rounds", "Rounds of propose and verify.", self.rounds)
         yield total("drafted_tokens", "Tokens proposed.", self.drafted)
         yield total("accepted_tokens", "Proposed tokens that the target accepted.", self.accepted)

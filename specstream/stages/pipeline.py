@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import anyio
 
+from specstream.checks import sole_error
 from specstream.errors import ConfigError
 from specstream.stages.contract import Event, Stage, StageFailed, as_failure
 from specstream.stages.deadline import VoicePace
@@ -63,6 +64,8 @@ class Pipeline:
                     f"{stage!r:.80} is no stage: wrap an adapter, as in VoiceStage(voice), "
                     "AvatarStage(avatar) or PromptStage(prompt)"
                 )
+            if not isinstance(getattr(stage, "name", None), str):
+                raise ConfigError(f"{stage!r:.80} needs a name, the source of its events")
         self._branches = [list(branch) for branch in branches]
         self._head = head
         self._account = Account(presynthesis or Presynthesis())
@@ -75,7 +78,7 @@ class Pipeline:
 
     @asynccontextmanager
     async def run(self, chunks: AsyncIterable[Any]) -> AsyncGenerator[Run, None]:
-        """Run one turn over ``chunks`` (an `Engine` generation, or any stream of `Chunk`).
+        """Run one turn over ``chunks``: an `Engine` generation, or any stream of `Chunk` or of text.
 
         Leaving the block early cancels the turn and waits until every stage has let go. A stage
         that breaks becomes a `StageFailed` event; the other branches go on.
@@ -89,10 +92,7 @@ class Pipeline:
                 run.leave()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            # Callers catch the typed error that was raised, not a group of one.
-            cause: BaseException = errors
-            while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-                cause = cause.exceptions[0]
+            cause = sole_error(errors)
             raise cause from cause.__cause__
 
 

@@ -19,7 +19,7 @@ from specstream.stages.drafts import Account, Drafted, DraftEvent, DraftLedger, 
 from specstream.stages.interfaces import listened_until
 from specstream.stages.limits import Limits, Watch
 from specstream.stages.spans import ReplySpans
-from specstream.types import Cancel, Phrase, Preview, Speech
+from specstream.types import Cancel, Chunk, Phrase, Preview, Span, Speech
 
 __all__ = ["Run", "StageOutput"]
 
@@ -95,6 +95,20 @@ class StageOutput:
 # while it has further phrases and their revokes to send.
 _DRAFTED_ROOM = 16
 _SILENT = ("avatar", "prompt")  # stages that may end while the voice still speaks
+
+
+class WrittenText:
+    """Makes chunks of no tokens of the text that another model's stream gives."""
+
+    def __init__(self) -> None:
+        self.chars = 0
+
+    def chunk(self, item: Any) -> Any:
+        """The chunk of an item that is text; any other item itself."""
+        if not isinstance(item, str):
+            return item
+        start, self.chars = self.chars, self.chars + len(item)
+        return Chunk(item, (), Span(0, 0), Span(start, self.chars))
 
 
 class Run:
@@ -244,8 +258,9 @@ class Run:
         """Pass the token stream on to the log: there are no stages."""
 
         async def emit() -> None:
+            text = WrittenText()
             async for chunk in chunks:
-                await self._enter("engine", chunk)  # nobody else sends
+                await self._enter("engine", text.chunk(chunk))  # nobody else sends
 
         try:
             await self._read(chunks, emit())
@@ -262,7 +277,9 @@ class Run:
             chunks.cancel()  # else the engine would go on writing what nobody reads
 
     async def _feed(self, chunks: AsyncIterable[Any], source: Link[Any]) -> None:
-        async for chunk in chunks:
+        text = WrittenText()
+        async for item in chunks:
+            chunk = text.chunk(item)
             self._life.note("read", "engine", chunk)
             if not isinstance(chunk, Preview):
                 await self._emit("engine", chunk)

@@ -211,7 +211,7 @@ def _place(
     for mark in marks:
         chars = reading.written(mark.chars)
         samples = Span(origin + mark.samples.start, origin + mark.samples.end)
-        while mark.kind == "word" and waiting and waiting[0].chars.end <= chars.start:
+        while mark.kind == "word" and waiting and waiting[0].chars.end <= chars.end:
             placed.append(_tag_mark(waiting.pop(0), samples.start))
         placed.append(Mark(mark.kind, mark.text, samples, chars))
     return tuple(placed)

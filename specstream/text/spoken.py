@@ -127,7 +127,8 @@ class Readout:
 
     def read(self, phrase: Phrase, place: ReadingState = LINE_START) -> Reading:
         """Return ``phrase`` as it is read out; ``place`` is the state before it."""
-        text, edits, before = phrase.spoken, list[Edit](), place.before
+        text = phrase.text if _rewritten(phrase) else phrase.spoken
+        edits, before = list[Edit](), place.before
         for line in _LINE.finditer(text):
             place = self._line(text, Span(*line.span()), place, edits)
         read = Mapped(text).edited(edits)
@@ -198,8 +199,20 @@ def _name(emoji: str) -> str:
     return " ".join(unicodedata.name(char, "").lower().removesuffix(" sign") for char in pictures)
 
 
+def _rewritten(phrase: Phrase) -> bool:
+    """Whether a stage gave the phrase another text, such as a translation.
+
+    None of its words has a place in the reply, so each stands for the whole phrase.
+    """
+    return len(phrase.text) != phrase.chars.length
+
+
 def _reading(phrase: Phrase, place: ReadingState, read: Mapped) -> Reading:
     """The phrase with other text; its offsets are those of that text, its tags move along."""
+    if _rewritten(phrase):
+        whole = (Span(0, phrase.chars.length),) * len(read.text)
+        chars = Span(phrase.chars.start, phrase.chars.start + len(read.text))
+        return Reading(replace(phrase, text=read.text, chars=chars, tags=()), place, whole)
     if not read.sources:
         return Reading(phrase, place)
     text, origin, moved = read.text, phrase.chars.start, list[Tag]()

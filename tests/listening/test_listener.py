@@ -39,6 +39,21 @@ def test_settings_of_the_wrong_kind_are_named() -> None:
         Listener(ears, sample_rate=RATE, settings={"manual": True})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [0, -1, None, "24000", 24_000.5, float("nan"), 10**6])
+def test_a_rate_that_no_microphone_has_is_named(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="sample_rate must be a whole number from 4000"):
+        Listener(Ears(ScriptedRecognizer([]), ScriptedTurnDetector()), sample_rate=wrong)
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), RequestError("ours")])
+async def test_an_error_inside_the_block_is_raised_as_it_is(error: Exception) -> None:
+    hearing = Listener(Ears(ScriptedRecognizer([]), ScriptedTurnDetector()), sample_rate=RATE)
+    with pytest.raises(type(error)) as raised:
+        async with hearing:
+            raise error
+    assert raised.value is error
+
+
 @pytest.mark.parametrize("wrong", [None, "text", [0, 0], array("h", [0, 0])])
 async def test_audio_that_is_no_bytes_is_named(wrong: Any) -> None:
     ears = Ears(ScriptedRecognizer([QUESTION]), ScriptedTurnDetector())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -85,6 +86,37 @@ async def test_the_cut_is_in_the_text_as_the_model_wrote_it(written: str, heard:
     cuts = [written[: track.cut(written, at)] for at in ends]
     assert cuts[: len(heard)] == heard
     assert track.cut(written, ends[0] - 1) == 0
+
+
+@pytest.mark.parametrize("said", ["Oui, merci beaucoup.", "Oui.", "Yes, thank y**."])
+async def test_a_phrase_of_another_text_was_heard_as_a_whole(said: str) -> None:
+    """A translation; with as many characters, each stands for its own."""
+    reply = "[nods] Yes. Yes, thank you. Good."
+    first, second, third = phrases_of(reply)
+    assert second.text == "Yes, thank you. "
+    track = PlayedTrack([tag.chars for tag in first.tags])
+    cuts, ends = [], []
+    changed = [first, replace(second, text=said + " "), third]
+    for speech in await feed(VoiceStage(ToneVoice()), changed):
+        words = [mark for mark in speech.marks if mark.kind == "word"]
+        track.add(words, speech, speech.samples, reply)
+        ends += [mark.samples.end for mark in words if speech.chars == second.chars]
+        if speech.chars == second.chars:
+            cuts.append(reply[: track.cut(reply, speech.samples.end)].rstrip())
+    heard = {"[nods] Yes.", "[nods] Yes. Yes, thank you."}
+    if len(said) == second.chars.length - 1:
+        heard |= {"[nods] Yes. Yes,", "[nods] Yes. Yes, thank"}
+    assert set(cuts) == heard
+    before, after = (reply[: track.cut(reply, end)].rstrip() for end in (max(ends) - 1, max(ends)))
+    assert (before in heard, after) == (True, "[nods] Yes. Yes, thank you.")
+
+
+@pytest.mark.parametrize("tag", ["[nods] Yes.", "Yes [nods] or no."])
+async def test_a_phrase_of_another_text_keeps_its_tags(tag: str) -> None:
+    (phrase,) = phrases_of(tag)
+    speeches = await feed(VoiceStage(ToneVoice()), [replace(phrase, text="Oui, je dis oui.")])
+    kinds = [mark.kind for speech in speeches for mark in speech.marks if mark.kind != "phoneme"]
+    assert kinds == ["tag", *["word"] * 4]
 
 
 @pytest.mark.parametrize("seed", range(8))

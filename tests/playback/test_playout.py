@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from wave import open as open_wave
 
@@ -206,6 +207,18 @@ async def test_a_sink_that_can_not_be_closed_is_a_typed_error() -> None:
 def test_what_is_no_sink_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="no audio sink"):
         Playout(given)
+
+
+async def test_a_sink_of_plain_functions_is_one() -> None:
+    ear = Ear()
+    sink: Any = SimpleNamespace(clear=ear.clear, aclose=lambda: None)
+    sink.write = lambda pcm, rate: ear.samples.append(rate) or setattr(ear, "pcm", ear.pcm + pcm)
+    playout = Playout(sink)
+    async with playout.play() as playback:
+        playback.put(speech(0, 800))
+        await anyio.sleep(2)
+        assert (playback.played, len(ear.samples)) == (800, 800)
+    await playout.aclose()
 
 
 def test_a_sink_whose_clear_nothing_can_wait_for_is_refused() -> None:

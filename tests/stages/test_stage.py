@@ -13,7 +13,8 @@ import pytest
 from specstream.errors import AdapterFailed, ConfigError, EngineFailed, SpecstreamError
 from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import Event, Pipeline, Run, Stage, StageFailed
-from specstream.types import Cancel, Flush, Revoke
+from specstream.stages.stages import SegmentStage, VoiceStage
+from specstream.types import Cancel, Chunk, Flush, Phrase, Revoke, Speech
 from tests.support.standins import Relay, ToneVoice, events_by_source, stream
 
 pytestmark = pytest.mark.virtual_time
@@ -62,6 +63,26 @@ def made(name: str, items: Any) -> list[Any]:
 
 async def gathered(run: Run) -> list[Event]:
     return [event async for event in run]
+
+
+async def test_a_stage_without_a_name_is_refused() -> None:
+    nameless = Step("")
+    del nameless.name
+    with pytest.raises(ConfigError, match="needs a name"):
+        Pipeline([[nameless]], head=Step("head"))
+
+
+async def test_a_stream_of_text_is_spoken() -> None:
+    async def text() -> AsyncGenerator[str, None]:
+        for piece in ("Hel", "lo. ", "Good day."):
+            yield piece
+
+    pipeline = Pipeline([[VoiceStage(ToneVoice())]], head=SegmentStage())
+    async with pipeline.run(text()) as run:
+        items = [event.item for event in await gathered(run)]
+    assert "".join(item.text for item in items if isinstance(item, Chunk)) == "Hello. Good day."
+    assert "".join(item.text for item in items if isinstance(item, Phrase)) == "Hello. Good day."
+    assert any(isinstance(item, Speech) for item in items)
 
 
 @pytest.mark.parametrize("wrong", [Step, ToneVoice(), 3])
