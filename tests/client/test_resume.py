@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError
 
 from specstream.client import resume
-from specstream.client.client import RealtimeClient, TextDelta
+from specstream.client.client import AudioDelta, RealtimeClient, TextDelta
 from specstream.client.dial import dial
 from specstream.errors import ConnectionFailed
 from specstream.testing import ScriptedEngine
@@ -59,6 +59,19 @@ async def test_a_reply_goes_on_over_connections_that_break(line: Line) -> None:
         assert text_of(again) == "fine."
     assert stand.server.counters.sessions_total == 1
     assert [m["content"] for m in stand.engine.requests[1][0]] == ["Hi", WORDS, "And?"]
+
+
+async def test_leaving_in_mid_reply_ends_the_session_at_once() -> None:
+    """Sending meets the closed socket before reading does, and only reading is told why it closed."""
+    stand = Stand(ScriptedEngine([WORDS]), resume_s=600)
+    async with stand.running():
+        for _ in range(8):
+            async with RealtimeClient.connect(stand.url) as client:
+                async for event in client.respond("Hi"):
+                    if isinstance(event, AudioDelta):
+                        break
+        await wait_for(lambda: stand.server.counters.sessions == 0)
+    assert stand.server.counters.sessions_total == 8
 
 
 async def test_what_was_sent_into_a_broken_connection_is_sent_again(line: Line) -> None:

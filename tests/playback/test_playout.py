@@ -211,8 +211,11 @@ def test_what_is_no_sink_is_refused(given: Any) -> None:
 
 async def test_a_sink_of_plain_functions_is_one() -> None:
     ear = Ear()
-    sink: Any = SimpleNamespace(clear=ear.clear, aclose=lambda: None)
-    sink.write = lambda pcm, rate: ear.samples.append(rate) or setattr(ear, "pcm", ear.pcm + pcm)
+
+    def write(pcm: bytes, rate: int) -> None:
+        ear.pcm += pcm
+
+    sink: Any = SimpleNamespace(write=write, clear=ear.clear, aclose=lambda: None)
     playout = Playout(sink)
     async with playout.play() as playback:
         playback.put(speech(0, 800))

@@ -176,9 +176,8 @@ class ResumableSocket:
                 frame = self._frames[self._next - self._first]
                 try:
                     await socket.send(frame)
-                except SocketClosed:
-                    self._detach(socket)
-                    continue
+                except SocketClosed:  # `receive` learns why, and whether the client will come again
+                    return
                 if self._socket is socket:
                     self._next += 1
                     self._written += len(frame)
