@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-__all__ = ["Clock", "LoopClock", "Signal"]
+__all__ = ["Clock", "LoopClock", "Signal", "finished"]
+
+T = TypeVar("T")
 
 
 class Signal:
@@ -39,6 +42,26 @@ class Signal:
             if future in self._waiting:
                 self._waiting.remove(future)
             raise
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Do ``work`` to its end, in a task of its own, even if the caller is cancelled meanwhile.
+
+    A cancel by a scope of anyio or by asyncio, whose cancels no scope holds off, is raised afterwards.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # else asyncio reports that nobody asked for it
+        raise cancelled
+    return task.result()
 
 
 def _running(latest: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:

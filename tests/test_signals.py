@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from specstream.signals import LoopClock, Signal
+from specstream.signals import LoopClock, Signal, finished
 
 
 @pytest.mark.virtual_time
@@ -72,3 +72,42 @@ def test_the_clock_goes_by_the_loop_that_runs() -> None:
         assert abs(runner.run(off())) < 1.0
     with pytest.raises(RuntimeError):
         clock.now()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("cancels", [0, 1, 3])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_work_is_done_to_its_end_and_a_cancel_comes_after_it(
+    cancels: int, fails: bool
+) -> None:
+    done = list[str]()
+
+    async def work() -> int:
+        for step in "abc":
+            await anyio.sleep(1)
+            done.append(step)
+        if fails:
+            raise KeyError("mine")
+        return 3
+
+    task = asyncio.create_task(finished(work()))
+    for _ in range(cancels):
+        await anyio.sleep(0.5)
+        task.cancel()
+    await asyncio.wait([task])
+    assert done == ["a", "b", "c"]
+    if cancels:
+        assert task.cancelled()
+    elif fails:
+        assert isinstance(task.exception(), KeyError)
+    else:
+        assert task.result() == 3
+
+
+@pytest.mark.virtual_time
+async def test_a_scope_that_is_cancelled_waits_for_the_work_too() -> None:
+    began = anyio.current_time()
+    with anyio.move_on_after(0.5) as scope:
+        await finished(anyio.sleep(2))
+        await anyio.sleep(1)
+    assert scope.cancelled_caught and anyio.current_time() == began + 2

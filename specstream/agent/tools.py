@@ -21,6 +21,7 @@ from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
 from specstream.checks import check_ranges, first_line, for_future
 from specstream.engine.session import BaseSession
 from specstream.errors import ConfigError
+from specstream.signals import finished
 from specstream.tools import Message, Tool, ToolCall, Tools, arguments_problem
 
 __all__ = ["AgentTool", "ToolCalls"]
@@ -285,8 +286,7 @@ class ToolCalls:
                 one.stopped = True
                 one.task.cancel()
         if self._tasks:
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait(set(self._tasks), timeout=_CLOSE_S)
+            await finished(asyncio.wait(set(self._tasks), timeout=_CLOSE_S))
 
 
 async def _outcome(tool: AgentTool, call: ToolCall) -> tuple[ToolStatus, str]:

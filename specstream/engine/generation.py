@@ -66,8 +66,9 @@ class Generation:
 
     The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses no chunk; a second task that waits gets `EngineError`. A consumer that doesn't read
-    parks this request only: the engine runs no further than ``max_unread_chunks`` ahead of it.
+    that waits loses no chunk; a second task that waits, and one of another event loop, get `EngineError`.
+    A consumer that doesn't read parks this request only: the engine runs no further than
+    ``max_unread_chunks`` ahead of it.
 
     Attributes:
         request: What the engine's thread works on.
@@ -125,6 +126,11 @@ class Generation:
             if self._awaited:
                 raise EngineError(
                     "another task is reading this reply; read it in one task and pass its chunks on"
+                )
+            if asyncio.get_running_loop() is not self._bridge.loop:
+                raise EngineError(
+                    "this reply belongs to the event loop of its engine; read it there and pass its "
+                    "chunks on"
                 )
             self._news.clear()
             self._awaited = True

@@ -16,6 +16,7 @@ from specstream.checks import for_future
 from specstream.config import EngineConfig
 from specstream.engine.generation import ThreadBridge
 from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
+from specstream.signals import finished
 
 if TYPE_CHECKING:
     from specstream.engine.core.step import EngineCore
@@ -93,15 +94,7 @@ class EngineHost:
             # A thread that still runs can abort the interpreter's exit.
             await asyncio.to_thread(worker.join)
 
-        ended = asyncio.ensure_future(end())
-        cancelled: asyncio.CancelledError | None = None
-        while not ended.done():  # even if this task is cancelled, the thread ends with the block
-            try:
-                await asyncio.shield(ended)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        await finished(end())
 
     def running(self) -> tuple[EngineWorker, ThreadBridge]:
         """Return the thread and the bridge to the event loop.

@@ -32,7 +32,7 @@ from specstream.listening.events import (
 from specstream.listening.interfaces import EndOfTurnDetector
 from specstream.listening.resampler import Resampler, check_microphone_rate
 from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
-from specstream.signals import Signal
+from specstream.signals import Signal, finished
 
 __all__ = ["Ears", "Listener", "ListenerSettings"]
 
@@ -119,9 +119,8 @@ class Listener:
                 return False
             raise cause from cause.__cause__
         finally:
-            with anyio.CancelScope(shield=True):
-                for recognition in (*self._waiting, *filter(None, [self._current])):
-                    await recognition.aclose()
+            for recognition in (*self._waiting, *filter(None, [self._current])):
+                await finished(recognition.aclose())
 
     @property
     def now_ms(self) -> float:

@@ -21,6 +21,7 @@ from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.errors import ConfigError, ModelBroken, ModelNotFound, ModelUnsupported
 from specstream.models.catalogue import KNOWN, HubFiles
 from specstream.models.kept import head_names, located
+from specstream.signals import finished
 
 __all__ = [
     "WEIGHTS",
@@ -134,8 +135,7 @@ async def from_index(requirement: str, folder: Path) -> None:
     finally:
         if process.returncode is None:
             process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+        await finished(process.aclose())
     if code != 0:
         raise SourceUnavailable(_pip_error(said.decode(errors="replace")) or f"pip failed ({code})")
 

@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from specstream.checks import check_numbers
 from specstream.errors import AdapterFailed, ConfigError, OutputError, SpecstreamError
-from specstream.signals import Clock, LoopClock, Signal
+from specstream.signals import Clock, LoopClock, Signal, finished
 from specstream.stages.contract import as_failure
 from specstream.types import Speech
 
@@ -203,9 +203,10 @@ class Playout:
             yield playback
         finally:
             playback.stop()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
-            self._busy = False
+            try:
+                await finished(asyncio.wait([task]))
+            finally:
+                self._busy = False
 
     async def aclose(self) -> None:
         """Close the sink; idempotent.

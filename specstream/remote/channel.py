@@ -13,7 +13,7 @@ from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket, Socket, Socket
 from specstream.errors import ConnectionFailed
 from specstream.remote.frames import MAX_MESSAGE, Frame, Violation
 from specstream.remote.protocol import Item, StageRules
-from specstream.signals import Signal
+from specstream.signals import Signal, finished
 
 __all__ = ["MAX_SIZE", "Channel", "DialedChannel"]
 
@@ -191,6 +191,5 @@ class DialedChannel(Channel):
     async def _stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait({self._watcher})
+            await finished(asyncio.wait({self._watcher}))
             self._watcher = None

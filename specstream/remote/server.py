@@ -37,6 +37,7 @@ from specstream.server.asgi import listen_app
 from specstream.server.auth import NO_KEY, Asked, Authentication, check_key
 from specstream.server.keys import Key, KeyRing
 from specstream.server.socket import AsgiSocket, deny
+from specstream.signals import finished
 from specstream.stages.adapters import stage_of
 from specstream.stages.contract import Link
 from specstream.stages.pipeline import Stage, as_failure
@@ -276,8 +277,7 @@ class AdapterServer:
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.drain(0)
+            await finished(self.drain(0))
 
     async def _accept(self, socket: WebSocket) -> None:
         if (refusal := self._refusal(socket)) is not None:

@@ -31,6 +31,7 @@ from specstream.remote.frames import (
 from specstream.remote.guards import CueOrder, PromptOrder, SpokenOrder
 from specstream.remote.order import Order
 from specstream.remote.protocol import WINDOW, StageRules
+from specstream.signals import finished
 from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import as_failure
 from specstream.types import AvatarCue, Cancel, Flush, Phrase, Revoke, ScenePrompt, Speech
@@ -131,8 +132,7 @@ class RemoteTurn:
     async def stop(self) -> None:
         """End the feeding task. Idempotent."""
         self._feeder.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait({self._feeder})
+        await finished(asyncio.wait({self._feeder}))
 
     async def _feed(self) -> None:
         try:

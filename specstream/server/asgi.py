@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import anyio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -28,6 +27,7 @@ from specstream.realtime.wire import MAX_FRAME
 from specstream.server.auth import check_key
 from specstream.server.limits import SEND_BUFFER
 from specstream.server.socket import TRANSPORT
+from specstream.signals import finished
 
 __all__ = ["PING_S", "PONG_S", "Front", "check_address", "listen_app", "location"]
 
@@ -153,8 +153,7 @@ async def listen_app(
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        with anyio.CancelScope(shield=True):
-            await _close(state)
+        await finished(_close(state))
 
 
 async def _close(state: ServerState) -> None:

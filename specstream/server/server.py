@@ -35,7 +35,7 @@ from specstream.server.sessions.request import (
     ServedEngine,
     Service,
 )
-from specstream.signals import Clock, LoopClock
+from specstream.signals import Clock, LoopClock, finished
 from specstream.types import Manner, SamplingParams
 
 __all__ = ["RealtimeServer"]
@@ -238,8 +238,7 @@ class RealtimeServer:
                     self._end()
         finally:
             if ears is not None:
-                with anyio.CancelScope(shield=True):
-                    await ears.aclose()
+                await finished(ears.aclose())
 
     def _manners(self) -> dict[str, Any]:
         """What the model's manner decides of the settings that weren't given."""

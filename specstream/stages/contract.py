@@ -17,9 +17,9 @@ import anyio
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.signals import Signal
 from specstream.stages.deadline import Deadlines
-from specstream.types import Cancel, Control, Phrase, Revoke, Speech
+from specstream.types import Cancel, Chunk, Control, Phrase, Revoke, Span, Speech
 
-__all__ = ["Event", "Inlet", "Link", "Stage", "StageFailed", "as_failure"]
+__all__ = ["Event", "Inlet", "Link", "Stage", "StageFailed", "WrittenText", "as_failure"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -244,6 +244,20 @@ class Event:
     t_ms: float
     source: str
     item: object
+
+
+class WrittenText:
+    """Makes chunks of no tokens of the text that another model's stream gives."""
+
+    def __init__(self) -> None:
+        self.chars = 0
+
+    def chunk(self, item: object) -> object:
+        """The chunk of an item that is text; any other item itself."""
+        if not isinstance(item, str):
+            return item
+        start, self.chars = self.chars, self.chars + len(item)
+        return Chunk(item, (), Span(0, 0), Span(start, self.chars))
 
 
 def as_failure(who: str, error: BaseException) -> SpecstreamError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,8 +10,8 @@ from typing import Any, Self
 
 import anyio
 
-from specstream.checks import sole_error
 from specstream.errors import ConfigError
+from specstream.signals import finished
 from specstream.stages.contract import Event, Stage, StageFailed, as_failure
 from specstream.stages.deadline import VoicePace
 from specstream.stages.drafts import Account, DraftEvent, Presynthesis, PresynthesisReport
@@ -84,16 +85,17 @@ class Pipeline:
         that breaks becomes a `StageFailed` event; the other branches go on.
         """
         run = Run(*self._settings)
+        # A task of its own: if a scope inside a group is cancelled together with it, anyio 4.16 takes
+        # back one cancel of the group's task too many, and a cancel by asyncio could be lost.
+        work = asyncio.create_task(run.work(chunks, self._head, self._branches))
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(run.drive, chunks, self._head, self._branches)
-                group.start_soon(run.patrol)
-                yield run
-                run.leave()
-                group.cancel_scope.cancel()
-        except BaseExceptionGroup as errors:
-            cause = sole_error(errors)
-            raise cause from cause.__cause__
+            yield run
+        finally:
+            run.leave()
+            work.cancel()
+            await finished(asyncio.wait([work]))
+        if not work.cancelled():
+            work.result()
 
 
 class Hold:

@@ -13,13 +13,20 @@ import anyio
 
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.signals import Signal
-from specstream.stages.contract import Event, Link, Stage, StageFailed, as_failure
+from specstream.stages.contract import (
+    Event,
+    Link,
+    Stage,
+    StageFailed,
+    WrittenText,
+    as_failure,
+)
 from specstream.stages.deadline import Deadlines, VoicePace
 from specstream.stages.drafts import Account, Drafted, DraftEvent, DraftLedger, Gate
 from specstream.stages.interfaces import listened_until
 from specstream.stages.limits import Limits, Watch
 from specstream.stages.spans import ReplySpans
-from specstream.types import Cancel, Chunk, Phrase, Preview, Span, Speech
+from specstream.types import Cancel, Phrase, Preview, Speech
 
 __all__ = ["Run", "StageOutput"]
 
@@ -95,20 +102,6 @@ class StageOutput:
 # while it has further phrases and their revokes to send.
 _DRAFTED_ROOM = 16
 _SILENT = ("avatar", "prompt")  # stages that may end while the voice still speaks
-
-
-class WrittenText:
-    """Makes chunks of no tokens of the text that another model's stream gives."""
-
-    def __init__(self) -> None:
-        self.chars = 0
-
-    def chunk(self, item: Any) -> Any:
-        """The chunk of an item that is text; any other item itself."""
-        if not isinstance(item, str):
-            return item
-        start, self.chars = self.chars, self.chars + len(item)
-        return Chunk(item, (), Span(0, 0), Span(start, self.chars))
 
 
 class Run:
@@ -212,6 +205,12 @@ class Run:
         """Cancel the turn and drop its log, so that no stage waits for a reader."""
         self.cancel("closed")
         self._log.abandon()
+        self._end_spans()  # if the turn was left before it began
+
+    def _end_spans(self) -> None:
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            spans.close(self._error)
 
     async def patrol(self) -> None:
         """Watch the stages until cancelled, and stop one that stalls."""
@@ -219,6 +218,17 @@ class Run:
             await anyio.sleep(self._limits.stall_s / 8)
             for outlet in self._outlets:
                 outlet.watch.look()
+
+    async def work(
+        self,
+        chunks: AsyncIterable[Any],
+        head: Stage[Any, Any] | None,
+        branches: Sequence[Sequence[Stage[Any, Any]]],
+    ) -> None:
+        """Run the turn until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.drive, chunks, head, branches)
+            group.start_soon(self.patrol)
 
     async def drive(
         self,
@@ -251,8 +261,7 @@ class Run:
                 source.close()
         finally:
             self._log.close()
-            if self._spans is not None:
-                self._spans.close(self._error)
+            self._end_spans()
 
     async def _pass(self, chunks: AsyncIterable[Any]) -> None:
         """Pass the token stream on to the log: there are no stages."""
@@ -266,8 +275,7 @@ class Run:
             await self._read(chunks, emit())
         finally:
             self._log.close()
-            if self._spans is not None:
-                self._spans.close(self._error)
+            self._end_spans()
 
     async def _read(self, chunks: AsyncIterable[Any], work: Awaitable[None]) -> None:
         """Do ``work``, which reads the token stream, until the turn is cancelled."""

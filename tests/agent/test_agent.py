@@ -112,6 +112,39 @@ async def test_leaving_in_the_middle_closes_everything() -> None:
         await agent.__aenter__()
 
 
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_cancel_while_it_is_left_closes_everything_and_is_not_lost(steps: int) -> None:
+    """By asyncio, whose cancels no scope holds off, ``steps`` of the loop after leaving began."""
+
+    class Closed(Sound):
+        async def aclose(self) -> None:
+            await asyncio.sleep(0)
+            done.append("sink")
+
+    done = list[str]()
+    leaving = asyncio.Event()
+    voice, sound = WordVoice(), Closed()
+
+    async def talk() -> None:
+        async with Agent(engine=ScriptedEngine([TEXT]), voice=voice, play=sound) as agent:
+            await agent.say("Hi")
+            async for event in agent:
+                if isinstance(event.item, Speech):
+                    break
+            leaving.set()
+        await asyncio.sleep(0.1)
+        done.append("went on")
+
+    task = asyncio.create_task(talk())
+    await leaving.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() and done == ["sink"]
+    assert voice.closed and voice.speaking == 0
+
+
 async def test_questions_and_events_are_bounded() -> None:
     engine = ScriptedEngine([TEXT])
     async with Agent(engine=engine, voice=None) as agent:

@@ -372,6 +372,15 @@ async def test_another_event_loop_is_told_to_ask_where_the_engine_belongs(engine
         for question in (ask(), engine.explain()):
             with pytest.raises(EngineError, match="belongs to the event loop"):
                 await asyncio.to_thread(asyncio.run, question)
+        async with engine.generate("hello") as generation:
+
+            async def read_it() -> None:
+                async for _ in generation:
+                    pass
+
+            with pytest.raises(EngineError, match="belongs to the event loop"):
+                await asyncio.to_thread(asyncio.run, read_it())
+            assert await read(generation)
 
 
 async def test_whoever_gives_up_waiting_for_the_thread_leaves_it_its_bell(engine: Engine) -> None:

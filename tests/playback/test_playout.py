@@ -253,6 +253,26 @@ async def test_a_sink_that_waits_is_waited_for_and_can_be_stopped() -> None:
     assert playback.stopped
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_cancel_while_a_turn_is_left_frees_the_play_out(steps: int) -> None:
+    playout, leaving = Playout(Ear()), asyncio.Event()
+
+    async def turn() -> None:
+        async with playout.play() as playback:
+            playback.put(speech(0, 800))
+            await anyio.sleep(0.05)
+            leaving.set()
+
+    task = asyncio.create_task(turn())
+    await leaving.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    async with playout.play():
+        pass
+
+
 async def test_a_playout_plays_one_turn_at_a_time_each_from_sample_0() -> None:
     playout = Playout()
     for _ in range(2):

@@ -100,3 +100,24 @@ async def test_a_token_stream_cancelled_from_elsewhere_has_failed() -> None:
         with pytest.raises(AdapterFailed, match="waited for something that was cancelled"):
             await events_of(run)
     assert run.broken
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_cancel_while_the_block_is_left_is_not_lost(steps: int) -> None:
+    """By asyncio, one step of the loop after another, as `asyncio.timeout` does."""
+    leaving = asyncio.Event()
+
+    async def work() -> None:
+        pipeline = Pipeline([[Relay()]], head=Relay())
+        async with ScriptedEngine([TEXT]).generate("x") as chunks, pipeline.run(chunks) as run:
+            await anext(run)
+            leaving.set()
+        await asyncio.sleep(1)
+
+    task = asyncio.create_task(work())
+    await leaving.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

@@ -21,6 +21,7 @@ from specstream.realtime.wire import SAMPLE_RATE
 from specstream.server.api.body import Body
 from specstream.server.api.errors import ApiError
 from specstream.server.sessions.request import AdapterPool, Service
+from specstream.signals import finished
 from specstream.stages.contract import StageFailed
 from specstream.types import Chunk, Span, Speech
 
@@ -79,8 +80,7 @@ async def spoken(body: SpeechBody, service: Service) -> AsyncGenerator[bytes, No
         if resampler is not None and (rest := resampler.flush()):
             yield header + rest
     finally:
-        with anyio.CancelScope(shield=True):
-            await pool.aclose()
+        await finished(pool.aclose())
 
 
 async def _as_chunks(text: str) -> AsyncIterator[Chunk]:
@@ -196,8 +196,7 @@ async def transcribed(asked: Listening, service: Service) -> dict[str, Any]:
             stream.add(pcm)
             found = await stream.finish()
         finally:
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
+            await finished(stream.aclose())
     return _told(found, seconds, asked)
 
 

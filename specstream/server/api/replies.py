@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import anyio
-
 from specstream.engine.protocol import TextEngine, TextGeneration
 from specstream.errors import PromptTooLong
 from specstream.metrics import Report
@@ -18,6 +16,7 @@ from specstream.params import SamplingParams
 from specstream.server.api.errors import ApiError
 from specstream.server.counters import Counters
 from specstream.server.sessions.request import Service
+from specstream.signals import finished
 from specstream.types import Chunk, Message, RawPrompt, TokenLogprob as Entry, Tools
 
 __all__ = [
@@ -286,8 +285,7 @@ async def merged(replies: list[ApiReply]) -> AsyncGenerator[tuple[int, Chunk], N
     finally:
         for task in reading:
             task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait(reading)
+        await finished(asyncio.wait(reading))
 
 
 def round_of(chunk: Chunk) -> dict[str, Any]:

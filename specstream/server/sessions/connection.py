@@ -25,6 +25,7 @@ from specstream.server.sessions.request import Service
 from specstream.server.sessions.responses import SessionResponses
 from specstream.server.sessions.session import RealtimeSession
 from specstream.server.socket import ServedSocket
+from specstream.signals import finished
 
 __all__ = ["RealtimeConnection"]
 
@@ -150,9 +151,10 @@ class RealtimeConnection:
                 await self._read()
                 group.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.responses.aclose()
-            self._ended.set()
+            try:
+                await finished(self.responses.aclose())
+            finally:
+                self._ended.set()
 
     async def drain(self, seconds: float) -> None:
         """Start no more responses, end those that run within ``seconds``, then close (1001).

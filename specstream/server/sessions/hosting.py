@@ -32,6 +32,7 @@ from specstream.server.sessions.connection import RealtimeConnection
 from specstream.server.sessions.request import Service
 from specstream.server.sessions.resume import ResumableSocket, new_token
 from specstream.server.socket import AsgiSocket, ServedSocket
+from specstream.signals import finished
 
 __all__ = ["SessionHost"]
 
@@ -82,11 +83,13 @@ class SessionHost:
             if keeper is not None:
                 keeper.cancel()
                 self.tasks.add(keeper)
-            with anyio.CancelScope(shield=True):
-                if self.tasks:
-                    await asyncio.wait(self.tasks)
-                if self._journal is not None:
-                    await self._journal.aclose()
+            await finished(self._over())
+
+    async def _over(self) -> None:
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+        if self._journal is not None:
+            await self._journal.aclose()
 
     def end(self) -> None:
         """End all sessions at once."""
@@ -234,7 +237,7 @@ class SessionHost:
             service.counters.sessions -= 1
             if held is not None:
                 del self.resumables[held.token]
-                await self._leave(held, goes_on=stopped or connection.stopping)
+                await finished(self._leave(held, goes_on=stopped or connection.stopping))
         if stopped or held is not None:
             code = (1001, "the server is stopping") if stopped else (1000, "")
             await _close(socket, *code)
@@ -243,13 +246,12 @@ class SessionHost:
         """A session has ended here; ``goes_on``: another process may resume it."""
         if held.record is None:
             return
-        with anyio.CancelScope(shield=True):
-            try:
-                if goes_on and not held.broken:
-                    await held.record.commit()
-                await held.record.aclose(remove=not goes_on and not held.broken)
-            except JournalFailed as error:
-                _log.warning("a session that has ended stays in the journal: %s", error)
+        try:
+            if goes_on and not held.broken:
+                await held.record.commit()
+            await held.record.aclose(remove=not goes_on and not held.broken)
+        except JournalFailed as error:
+            _log.warning("a session that has ended stays in the journal: %s", error)
 
     async def _keep(self, journal: Journal) -> None:
         """Drop from the journal what is too old, but no session that is served here."""

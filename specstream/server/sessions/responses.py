@@ -27,6 +27,7 @@ from specstream.server.sessions.microphone import Microphone
 from specstream.server.sessions.request import AdapterPool, ResponseRequest, Service
 from specstream.server.sessions.response import ResponseTurn
 from specstream.server.sessions.session import RealtimeSession
+from specstream.signals import finished
 from specstream.stages.pipeline import Hold
 
 __all__ = ["EarlyResponses", "SessionResponses"]
@@ -287,8 +288,7 @@ class SessionResponses:
                 self._sent = response
             self._adapters.release(response.pipeline)
             if response.out_of_band:
-                with anyio.CancelScope(shield=True):
-                    await response.replies.aclose()
+                await finished(response.replies.aclose())
         if self.microphone is not None:
             await self.microphone.settle()
 
