@@ -66,9 +66,9 @@ class Generation:
 
     The chunk that carries a ``finish_reason`` is the last. If the engine fails on this request, the
     iteration raises the typed error after every chunk that came before it. Cancelling an iteration
-    that waits loses no chunk; a second task that waits, and one of another event loop, get `EngineError`.
-    A consumer that doesn't read parks this request only: the engine runs no further than
-    ``max_unread_chunks`` ahead of it.
+    that waits loses no chunk; a second task that waits, and one of another event loop, gets
+    `EngineError`. A consumer that doesn't read parks this request only: the engine runs no further
+    than ``max_unread_chunks`` ahead of it.
 
     Attributes:
         request: What the engine's thread works on.

@@ -125,8 +125,13 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def with_question(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a user's turn at the end where nothing was said since the last reply."""
-    if messages and messages[-1]["role"] in ("user", "tool"):
+    """Return the messages with a user's turn at the end where nothing was said since the last reply.
+
+    Messages of the system, which may lie behind a question, say nothing. Wrong messages are left alone.
+    """
+    roles = [m.get("role") if isinstance(m, Mapping) else None for m in messages]
+    said = [role for role in roles if role not in ("system", "developer")]
+    if said and said[-1] != "assistant":
         return list(messages)
     return [*messages, {"role": "user", "content": _NOTHING}]
 

@@ -251,5 +251,5 @@ class OpenAISession(BaseSession[OpenAIGeneration]):
         **options: Unpack[ReplyOptions],
     ) -> AbstractAsyncContextManager[OpenAIGeneration]:
         """As `specstream.Session.reply`; also in an empty conversation, which `generate` refuses."""
-        asked = messages if isinstance(messages, str) else with_question(messages)
+        asked = with_question(messages) if isinstance(messages, list | tuple) else messages
         return super().reply(asked, params, **options)

@@ -241,6 +241,8 @@ class OpenAIGeneration:
         if self._repeats is not None and self._repeats.looping:
             return True
         # A delta may be less than a token, or several, and a token has few characters.
+        if self._calls.passed_over > _CHARS * self._most:
+            return True
         return self._round > self._most and self._chars > _CHARS * self._most
 
     async def _within(self, work: Awaitable[Any], seconds: float) -> Any:
@@ -257,7 +259,10 @@ class OpenAIGeneration:
         delta, told = delta_of(choice), len(self._thought.text)
         content = self._joiner.add(text_in(delta))
         reasoning = self._thought_joiner.add(reasoning_in(delta))
+        passed_over = self._calls.passed_over
         calls = self._calls.add(delta)
+        if self._calls.passed_over > passed_over:  # the server writes, though nobody wants it
+            self._heard_at = anyio.current_time()
         ids = tuple((choice.model_extra or {}).get("token_ids") or ())
         if not (content or reasoning or calls or ids):
             return

@@ -124,7 +124,7 @@ def _count(given: Any, name: str) -> int | None:
 
 @dataclass(slots=True)
 class _Call:
-    id: str
+    id: str  # "" for one that is passed over
     theirs: str  # the server's id; "" if it gave none
     name: str = ""
     json: str = ""
@@ -145,10 +145,15 @@ class ServerCalls:
     one if its id is another, or if arguments come, and a name came, once those of the call are complete:
     some servers number every call 0, others repeat the name in each piece. Each call has an id of its
     own, also where the server gives none or one that is ``taken``: results are told apart by them.
+    Pieces of calls behind the first ``most`` are passed over.
+
+    Attributes:
+        passed_over: How many pieces were.
     """
 
     taken: set[str] = field(default_factory=set)
     most: int = MAX_CALLS
+    passed_over: int = 0
     _calls: list[_Call] = field(default_factory=list)
     _of_index: dict[int, int] = field(default_factory=dict)
 
@@ -163,7 +168,8 @@ class ServerCalls:
             arguments = arguments or ""
             id = valid_text(_text(_get(piece, "id")))
             at = self._place(_get(piece, "index"), id, name, arguments)
-            if at is None:
+            if at == self.most:
+                self.passed_over += 1
                 continue
             call = self._calls[at]
             call.name += name if name != call.name else ""  # some repeat it
@@ -172,8 +178,8 @@ class ServerCalls:
             found.append(ToolCallDelta(at, call.id, call.name, arguments))
         return tuple(found)
 
-    def _place(self, index: Any, id: str, name: str, arguments: str) -> int | None:
-        """Where the call of a piece lies, which may be a new one; None: there are too many."""
+    def _place(self, index: Any, id: str, name: str, arguments: str) -> int:
+        """Where the call of a piece lies, which may be a new one; all that are too many are one."""
         at, named = self._of_index.get(index) if index is not None else len(self._calls) - 1, ""
         if at is not None and at >= 0:
             call = self._calls[at]
@@ -184,10 +190,11 @@ class ServerCalls:
             if same and (id or not call.next_name or not (other or arguments.strip())):
                 return at
             named = call.next_name if same else ""
-        if len(self._calls) >= self.most:
-            return None
-        own = id if id and id not in self.taken else new_call_id()
-        self.taken.add(own)
+        del self._calls[self.most :]
+        own = ""
+        if len(self._calls) < self.most:
+            own = id if id and id not in self.taken else new_call_id()
+            self.taken.add(own)
         self._calls.append(_Call(own, id, named))
         at = len(self._calls) - 1
         if index is not None:
@@ -197,7 +204,7 @@ class ServerCalls:
     def end(self, *, cut: bool) -> tuple[ToolCallDelta, ...]:
         """End all calls; ``cut``: the reply was cut off, perhaps within the last one."""
         ends = []
-        for at, call in enumerate(self._calls):
+        for at, call in enumerate(self._calls[: self.most]):
             cut_off = cut and at == len(self._calls) - 1
             rest = call.joiner.finish()
             call.json += rest

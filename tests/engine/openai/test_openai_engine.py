@@ -471,6 +471,29 @@ async def test_what_is_no_text_counts_as_well(given: dict[str, Any]) -> None:
     assert chunks[-1].finish_reason == "length" and len(chunks) < 80
 
 
+async def test_pieces_of_a_call_that_is_passed_over_go_nowhere_but_are_no_silence() -> None:
+    later = [call(0, None, None, "{"), *[call(0, None, None, " ")] * 60, call(0, None, None, "}")]
+    events = [call(0, "a", "now", ""), call(0, "b", "pay", ""), *later, delta(finish="tool_calls")]
+    gate = asyncio.Event()
+    server = ChatServer([Answer(events)], gate=gate)
+
+    async def opens() -> None:  # .6 seconds in all
+        while True:
+            gate.set()
+            await asyncio.sleep(0)
+            gate.clear()
+            await asyncio.sleep(0.01)
+
+    opening = asyncio.create_task(opens())
+    try:
+        async with server.running(), OpenAIEngine(server.url, between_s=0.3) as engine:
+            _, reply = await read(engine, "Go.", tools=Tools((WEATHER,), parallel=False))
+    finally:
+        opening.cancel()
+    (called,) = reply.tool_calls
+    assert (called.name, called.arguments, called.problem) == ("now", "{}", "")
+
+
 @pytest.mark.parametrize("first", [[], [delta("One")]])
 async def test_empty_deltas_are_no_words(first: list[Any]) -> None:
     gate = asyncio.Event()

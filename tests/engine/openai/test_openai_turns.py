@@ -12,11 +12,12 @@ from specstream import Agent, OpenAIEngine, Phrase, Pipeline, Speech
 from specstream.agent import Preempt, ReplyEnded, ReplyFailed
 from specstream.client import Done, RealtimeClient, TextDelta
 from specstream.commands.main import main
-from specstream.errors import EngineFailed
+from specstream.errors import EngineFailed, PromptError
 from specstream.playback import Playout
 from specstream.server import RealtimeServer
 from specstream.stages import SegmentStage, VoiceStage
 from specstream.testing import ScriptedVoice
+from specstream.types import Message, RawPrompt
 from tests.commands.doubles import piped
 from tests.support.openai_server import Answer, ChatServer, delta, llama_events, vllm_events
 
@@ -126,6 +127,22 @@ async def test_a_response_to_nothing_new_is_asked_for_with_a_turn_that_says_so(
         {"role": "user", "content": one} for one in (nothing, "Hello.", nothing)
     ]
     assert instructions is None or {each[0]["content"] for each in asked} == {instructions}
+
+
+async def test_a_question_with_the_systems_words_behind_it_is_one() -> None:
+    upstream = ChatServer([Answer(llama_events("Four."))])
+    asked: list[Message] = [
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "system", "content": "Be brief."},
+    ]
+    async with upstream.running(), OpenAIEngine(upstream.url) as engine:
+        async with engine.generate(asked) as reply:
+            _ = [chunk async for chunk in reply]
+        for wrong in ([{"content": "x"}], [5], None, RawPrompt("x")):
+            with pytest.raises(PromptError):
+                async with engine.session().reply(wrong):  # type: ignore[arg-type]
+                    pass
+    assert upstream.requests[0]["messages"] == asked
 
 
 async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
