@@ -338,7 +338,9 @@ class Turns:
                 self._gate.silent()
         if self._voiced:
             since = self.now_ms - len(block.pcm) / 2 / self._per_ms if near else self._gate.far_ms
-            if near and self._cut is not None and self.now_ms - self._cut >= _GOES_ON_MS:
+            if not near:  # the voice that goes on is another's
+                self._cut = None
+            elif self._cut is not None and self.now_ms - self._cut >= _GOES_ON_MS:
                 since, self._cut, self._speaking = self._cut, None, self._start is not None
             self._follow(near, since, steps)
             self._gate.heard(near=near, in_turn=self._start is not None)

@@ -8,8 +8,8 @@ import pytest
 
 from specstream.errors import ConfigError
 from specstream.listening.events import ListenerSettings
-from specstream.listening.interfaces import Transcript
-from specstream.listening.turns import Closed, Opened, Paused, Step, TurnAudio, Turns
+from specstream.listening.interfaces import SpeechStarted, Transcript
+from specstream.listening.turns import Closed, Heard, Opened, Paused, Step, TurnAudio, Turns
 from specstream.testing import ScriptedTurnDetector
 
 RATE = 16_000
@@ -197,3 +197,21 @@ def test_the_end_of_a_voice_is_no_turn_after_a_commit_or_clear(forgets: bool) ->
     assert [type(step) for step in marks(cut.hear(voice(300) + silence(960)))] == [
         *(Opened, Paused, Closed)
     ]
+
+
+def test_a_turn_ended_because_another_voice_goes_on_is_not_joined_with_the_next() -> None:
+    class Silent:
+        def add(self, pcm: bytes) -> tuple[()]:
+            return ()
+
+    def heard(blocks: int, level: float, *events: SpeechStarted) -> list[Step]:
+        block = bytes(RATE // 10 * 2)
+        told = [Heard(block, events if at == 0 else (), level) for at in range(blocks)]
+        return marks(cut.add(told))
+
+    cut = Turns(Silent(), RATE, BY_SILENCE)
+    assert heard(20, -30, SpeechStarted(0.0)) == [Opened(0.0, 0.0)]  # the user, and a television
+    assert marks(cut.commit(others=True)) == [Closed(0.0, 2000.0)]
+    cut.understood(-30.0)
+    assert heard(100, -30) == []
+    assert heard(10, -20) == [Opened(12_000.0, 11_700.0)]

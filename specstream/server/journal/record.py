@@ -114,6 +114,10 @@ class SessionRecord:
         known = (0, 0) if track is None else (len(track.tags), len(track.words))
         self._said[entry.id] = (len(entry.text), *known)
 
+    def item(self, item_id: str) -> None:
+        """Note a complete item of which something changed that no event tells."""
+        self._put_item(item_id)
+
     def answers(self, id: str, asked: ResponseSettings, request: ResponseRequest) -> None:
         """Note a response that begins, with what is needed to write it again."""
         assert self._session is not None

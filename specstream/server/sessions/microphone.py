@@ -309,7 +309,7 @@ class Microphone:
         if self._deferred is not None:
             (asked, event_id), self._deferred = self._deferred, None
             await self.responder.respond(asked, event_id)
-            if asked.conversation != "none":
+            if asked.conversation != "none" or self._waits:  # a turn may have ended meanwhile
                 return
         if not self._answers or self.responder.responding:
             return

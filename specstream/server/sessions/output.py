@@ -349,6 +349,8 @@ class ItemWriter:
         """Note that the item was cut off before anybody can answer it."""
         if self.entry is not None:
             self.entry.unheard = True
+            if self._outbox.record is not None:  # no event tells this
+                self._outbox.record.item(self.entry.id)
 
     async def close(self, status: EndStatus, unsent: tuple[Word, ...], *, cut: bool) -> None:
         """End the item, if it began; ``unsent`` are words that no audio carried.

@@ -21,8 +21,19 @@ from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall
-from tests.server.doubles import FreeClock, Gate, Stand, Wire, end_of, read, text_of, wait_for
-from tests.server.sessions.test_microphone import Ear, configure, speak, voice
+from tests.server.doubles import (
+    FreeClock,
+    Gate,
+    HandClock,
+    Stand,
+    Wire,
+    WordVoice,
+    end_of,
+    read,
+    text_of,
+    wait_for,
+)
+from tests.server.sessions.test_microphone import Ear, configure, silence, speak, voice
 from tests.server.sessions.test_resume import Client, ask, plain
 
 
@@ -339,6 +350,30 @@ async def test_what_was_said_and_not_understood_is_told(tmp_path: Path) -> None:
             await wire.send("input_audio_buffer.commit")
             heard = await wire.until("conversation.item.input_audio_transcription.completed")
             assert heard["transcript"] == "Hello there"
+
+
+async def test_an_answer_that_had_hardly_begun_stays_forgotten(tmp_path: Path) -> None:
+    """It was sent as a whole, so no event tells that the user spoke on."""
+    clock, engine = HandClock(), ScriptedEngine(["Of course I can tell.", "Once."])
+    talk = {"engine": engine, "voice": WordVoice, "clock": clock}
+    first = Ear("Can you tell me.", "About a dragon.", journal=SqliteJournal(tmp_path), **talk)
+    second = served(SqliteJournal(tmp_path), "Yes.")
+    async with second.running():
+        async with first.stand.running():
+            client = Client(first.stand)
+            socket = await client.begin()
+            wire = Wire(socket)
+            wire.seen = client.events
+            await speak(wire, voice(1.0), silence(0.6))
+            await wire.done()
+            clock.advance(0.3)
+            await speak(wire, voice(1.0), silence(0.6))
+            await wire.done()
+            socket.transport.abort()
+        async with resumed(client, second) as wire:
+            await wire.reply("Go on.")
+    asked = [message["content"] for message in second.engine.requests[-1][0]]
+    assert asked == ["Can you tell me. About a dragon.", "Once.", "Go on."]
 
 
 async def test_a_server_that_stops_leaves_its_sessions_to_the_next_one(tmp_path: Path) -> None:
