@@ -20,13 +20,16 @@ _FILES = "md|py|js|ts|txt|json|ya?ml|toml|csv|html?|css|pdf|png|jpe?g|mp[34]|wav
 _ADDRESS = rf"{rules.address(_WORDS['domains'])}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(?:{_FILES})\b"
 _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2})(?![\w/]|[.-]\d)"
 _SHORT = (
-    rf"(?:\b(?P<lead>(?i:on|due|dated|since|until|till|effective|starting)"
+    rf"(?:\b(?P<lead>(?i:on|due|dated|since|until|till|effective|starting|EOD|COB)"
     rf"|{rules.any_of(_WORDS['days'])}|[A-Z][a-z]+day),? )?"
     r"(?<![\w/.$])(?<!\D-)(?P<month>\d{1,2})/(?P<day>\d{1,2})(?![\w/]|\.\d)"
 )
-_NO_DATE_AFTER = re.compile(r"\s?(?:%|\"|″)|[ -](?:of|inch|in\b|time|full|scale|cup|mile|lb|oz)")
+_NO_DATE_AFTER = re.compile(
+    r"\s?(?:%|\"|″)|[ -](?:of|inch|in\b|time|full|scale|cup|mile|lb|oz|odds|ratio|mix)"
+)
 _NO_DATE_BEFORE = re.compile(
-    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|about|only|times) $"
+    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|about|only|times"
+    r"|(?:odds|ratio|mix|dilution)(?: (?:is|are|was|were|of|at))?) $"
 )
 _COUNTED = re.compile(r" [a-z]{4,}s\b")  # "3/15 apples"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
@@ -64,7 +67,7 @@ def _short_date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]
     start, text = found.start("month"), found.string
     if _NO_DATE_AFTER.match(text, found.end()) or (month, day) == (9, 11):
         return
-    likely = month > 1 and day > 12 and day != 16
+    likely = month > 1 and (day == 1 or (day > 12 and day != 16))
     if (day_first and found["lead"]) or (month > 12 and (day_first or found["lead"])):
         month, day = day, month
         likely = True
@@ -136,6 +139,12 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span("unit"), several if many else word)
 
 
+def _team(number: str) -> str:
+    """Read the number in "49ers"."""
+    said = str(rules.numerals("en").cardinal(int(number)))
+    return said.removesuffix("e") if said.endswith("e") else said
+
+
 def _span(found: re.Match[str]) -> Iterator[Edit]:
     """Read the dash of "3 - 5 days" as "to", where it isn't the minus of a sum."""
     first, second = (found[group].rstrip(".,:") for group in ("first", "second"))
@@ -162,6 +171,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "pair": rules.say(lambda numbers: numbers.replace("-", " "), 1),
     "out of": rules.say(" out of ", "sign"),
     "span": _span,
+    "team": rules.say(_team),
     "to": rules.say(" to ", "dash"),
     "count": rules.say(lambda numeral: str(rules.value_of(numeral)), "roman"),
     "date": _date,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,9 +112,20 @@ def rule(row: Row) -> Callable[[str], Iterator[Edit]]:
 
     def edits(text: str) -> Iterator[Edit]:
         for found in pattern.finditer(text):
-            yield from speak(found)
+            for edit in speak(found):
+                yield _narrowed(text, edit)
 
     return edits
+
+
+def _narrowed(text: str, edit: Edit) -> Edit:
+    """The edit without the words at its ends that stay: a phrase may end between them and the others."""
+    start, end, said = edit
+    lead = commonprefix([text[start:end], said]).rfind(" ") + 1
+    start, said = start + lead, said[lead:]
+    same = commonprefix([text[start:end][::-1], said[::-1]])
+    tail = same.rfind(" ") + 1
+    return Edit(start, end - tail, said[: len(said) - tail])
 
 
 def say(words: str | Callable[[str], str], group: int | str = 0) -> Speak:

@@ -52,11 +52,14 @@ _LETTERS = re.compile(r"[^\W\d_]*")
 _JOINED_LETTERS = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _DIGITS = re.compile(r"\d*")
 _WHOLE_NUMBER = re.compile(r"\d+|\d{1,3}\.\d{3}")
+_DATE = re.compile(r"[0-3]?\d\.[01]?\d")  # "am 1.5.", behind what makes an ordinal
 _ORDINAL_BEFORE = re.compile(r"\d\.(?:\s(?:und|oder|bis|sowie)|\s?[-–/])$")
 _AFTER_A_VERB = frozenset("Sie wir du ich er es man mich mir dich dir uns euch".split())
 """What stands behind the verb that opens a sentence ("am 5. Ruf mich an"), but not behind a noun."""
 _ROMAN = re.compile(r"[IVXL]{2,}|[VX]")
-_ON = re.compile(r"\b(?i:am|vom|zum|bis|ab) $")  # "am So."; else "So." is no Sunday
+_ON = re.compile(  # "am So.", "Sa. und So."; else "So." is no Sunday
+    r"\b(?:(?i:am|vom|zum|bis|ab)|(?:Mo|Di|Mi|Do|Fr|Sa)\.?(?: und| oder| bis|,)) $"
+)
 _SPACED = re.compile(r"(?<![^\W_])(?<![^\W_]\.)(?:[^\W\d_]\.\s){1,3}[^\W\d_]{1,3}$")
 _STREET = re.compile(r"[^\W\d_A-Z] (?:[A-Z][a-z]+ )+Dr$|\d (?:[A-Z][a-z]+ )+Dr$")
 """A name within a sentence, which a title doesn't follow: "on Rodeo Dr."."""
@@ -184,7 +187,9 @@ def _dot_ends(text: str, at: int, after: int) -> bool:
     word, follow = word_before(text, at), text[after]
     left = at - len(word)
     kind = _kind(text, at, word)
-    if _WHOLE_NUMBER.fullmatch(word) or (_ROMAN.fullmatch(word) and _ordinal(text, left)):
+    if _WHOLE_NUMBER.fullmatch(word) or (
+        (_ROMAN.fullmatch(word) or _DATE.fullmatch(word)) and _ordinal(text, left)
+    ):
         return _number_ends(text, at, word, after)
     if follow.isdigit():
         return kind is StopReading.PLAIN
@@ -251,7 +256,7 @@ def _ordinal(text: str, at: int) -> bool:
 
 def _next_word_decides(text: str, kind: StopReading, word: str, at: int, after: int) -> bool:
     if not text[after].isalpha():
-        return kind is not StopReading.GOES_ON and text[after] not in "([{&/"
+        return kind is not StopReading.GOES_ON and text[after] not in "([{&/-–—"
     following = _word(text, after)
     low, then = following.lower(), text[after + len(following)]
     if kind is StopReading.NUMBERS:
