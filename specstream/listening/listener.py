@@ -114,9 +114,9 @@ class Listener:
         try:
             return await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as errors:
-            cause = sole_error(errors)
-            if cause is error:
+            if error is not None and errors.exceptions == (error,):
                 return False
+            cause = sole_error(errors)
             raise cause from cause.__cause__
         finally:
             for recognition in (*self._waiting, *filter(None, [self._current])):

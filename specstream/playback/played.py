@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ class PlayedTrack:
     def __init__(self, tags: Sequence[Span] = ()) -> None:
         self.tags = tags
         self._words: list[_Word] = []
+        self._ends: list[int] = []  # of phrases, in the reply's text
         self._open: _Open | None = None
 
     @property
@@ -80,6 +82,9 @@ class PlayedTrack:
             while self._words and self._words[-1].samples.start >= samples.start:
                 self._words.pop()
             self._open = _Open(speech.chars, samples, len(self._words), 0.0)
+            while self._ends and self._ends[-1] > speech.chars.start:
+                self._ends.pop()
+            self._ends.append(speech.chars.end)
         self._words += [_Word(word.samples, word.chars) for word in words]
         scale = samples.length / speech.samples.length if speech.samples.length else 1.0
         covered = Span(self._open.samples.start, samples.end)
@@ -133,9 +138,10 @@ class PlayedTrack:
         heard = [end for end in heard if end <= limit or not unheard]
         if not heard:
             return 0
-        end, limit = min(max(heard), len(text)), min(limit, len(text))
-        if text[end - 1 : end].isspace():  # the end of a phrase that was heard as a whole
-            return end
+        end = min(max(heard), len(text))
+        # What is behind the phrase is another's, with or without a space.
+        phrase = bisect_left(self._ends, end)
+        limit = min(limit, len(text), *self._ends[phrase : phrase + 1])
         while end < limit and not (text[end].isspace() or text[end] == "["):
             end += 1
         return end

@@ -125,6 +125,7 @@ class DialedChannel(Channel):
     def __init__(self, socket: DialedSocket, rules: StageRules, peer: str) -> None:
         super().__init__(socket, rules, peer)
         self._dialed = socket
+        self._loop = asyncio.get_running_loop()
         self._watcher: asyncio.Task[None] | None = None
         self._quiet = anyio.Event()  # set once the peer has answered the ping after a turn
 
@@ -132,6 +133,11 @@ class DialedChannel(Channel):
     def usable(self) -> bool:
         """Whether the connection is open, as far as this side knows."""
         return self._dialed.open and not self._closing
+
+    @property
+    def here(self) -> bool:
+        """Whether the connection is of the running event loop, and not of an earlier one."""
+        return self._loop is asyncio.get_running_loop()
 
     def rest(self) -> None:
         """The turn is over: until `wake`, whatever comes ends the connection."""

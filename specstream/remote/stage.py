@@ -245,7 +245,9 @@ class RemoteStage:
     async def aclose(self) -> None:
         """Close the connections that no turn uses. Idempotent."""
         while self.idle:
-            await self.idle.pop()[0].close()
+            channel, _ = self.idle.pop()
+            if channel.here:
+                await channel.close()
 
     async def __aenter__(self) -> RemoteStage:
         return self
@@ -288,7 +290,7 @@ class RemoteStage:
     async def _take(self) -> tuple[DialedChannel, ReadyFrame]:
         while self.idle:
             channel, ready = self.idle.pop()
-            if await channel.wake(self._connect_timeout):
+            if channel.here and await channel.wake(self._connect_timeout):
                 return channel, ready
         return await self._open()
 

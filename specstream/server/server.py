@@ -230,7 +230,7 @@ class RealtimeServer:
         self.service = replace(self.service, ears=ears, names=names, **self._manners())
         try:
             async with self.sessions.open():
-                self._open = True
+                self._open, self.limit.stopping = True, False
                 try:
                     yield
                 finally:

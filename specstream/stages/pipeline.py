@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import anyio
 
+from specstream.checks import sole_error
 from specstream.errors import ConfigError
 from specstream.signals import finished
 from specstream.stages.contract import Event, Stage, StageFailed, as_failure
@@ -94,8 +95,9 @@ class Pipeline:
             run.leave()
             work.cancel()
             await finished(asyncio.wait([work]))
-        if not work.cancelled():
-            work.result()
+        if not work.cancelled() and (error := work.exception()) is not None:
+            error = sole_error(error)
+            raise error from error.__cause__
 
 
 class Hold:

@@ -127,7 +127,7 @@ class Readout:
 
     def read(self, phrase: Phrase, place: ReadingState = LINE_START) -> Reading:
         """Return ``phrase`` as it is read out; ``place`` is the state before it."""
-        text = phrase.text if _rewritten(phrase) else phrase.spoken
+        text = _without_tags(phrase) if _rewritten(phrase) else phrase.spoken
         edits, before = list[Edit](), place.before
         for line in _LINE.finditer(text):
             place = self._line(text, Span(*line.span()), place, edits)
@@ -205,6 +205,14 @@ def _rewritten(phrase: Phrase) -> bool:
     None of its words has a place in the reply, so each stands for the whole phrase.
     """
     return len(phrase.text) != phrase.chars.length
+
+
+def _without_tags(phrase: Phrase) -> str:
+    """The text of a rewritten phrase, with spaces where its tags still stand."""
+    text = phrase.text
+    for tag in phrase.tags:
+        text = text.replace(f"[{tag.name}]", " " * (len(tag.name) + 2), 1)
+    return text
 
 
 def _reading(phrase: Phrase, place: ReadingState, read: Mapped) -> Reading:

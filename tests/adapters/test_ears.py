@@ -280,13 +280,25 @@ def test_of_beams_the_best_by_token_comes_first_if_it_is_whole() -> None:
     model = Search((short, -1.0), (long, -2.0), (twice, -2.1), (cut, -2.2))
     beams = module._Beams(model, model.here)
     (best,) = beams.generate(None, [[0]], beam_size=4, max_length=8)
-    assert best.sequences_ids == [long, short] and best.scores == [-2.0, -1.0]
+    assert best.sequences_ids == [twice, long, short] and best.scores == [-2.1, -2.0, -1.0]
     assert best.no_speech_prob == 0.25 and model.here.found is best
     (one,) = beams.generate(None, [[0]], beam_size=1, max_length=8)
     assert one.sequences_ids == [short] and model.here.found is best  # the first search counts
-    model.found = ((twice, -1.0), (cut, -2.0))
+    model.found = ((cut, -1.0), (cut, -2.0))
     (best,) = beams.generate(None, [[0]], beam_size=2, max_length=8)
-    assert best.sequences_ids == [twice, cut]  # nothing else was found
+    assert best.sequences_ids == [cut, cut]  # nothing else was found
+
+
+@needs_ears
+@pytest.mark.parametrize("said", ["Please call me back.", "Can you hear me?"])
+async def test_what_is_said_twice_is_heard_twice(
+    say: Any, recognizer: WhisperRecognizer, said: str
+) -> None:
+    resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
+    stream.add(resampler.push(pcm(say(f"{said} {said}")) + silence(0.5)) + resampler.flush())
+    heard = await stream.finish()
+    await stream.aclose()
+    assert words(heard.text) == 2 * words(said)
 
 
 @needs_ears

@@ -45,7 +45,9 @@ def test_a_rate_that_no_microphone_has_is_named(wrong: Any) -> None:
         Listener(Ears(ScriptedRecognizer([]), ScriptedTurnDetector()), sample_rate=wrong)
 
 
-@pytest.mark.parametrize("error", [KeyError("mine"), RequestError("ours")])
+@pytest.mark.parametrize(
+    "error", [KeyError("mine"), RequestError("ours"), ExceptionGroup("own", [KeyError("mine")])]
+)
 async def test_an_error_inside_the_block_is_raised_as_it_is(error: Exception) -> None:
     hearing = Listener(Ears(ScriptedRecognizer([]), ScriptedTurnDetector()), sample_rate=RATE)
     with pytest.raises(type(error)) as raised:

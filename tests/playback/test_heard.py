@@ -111,12 +111,26 @@ async def test_a_phrase_of_another_text_was_heard_as_a_whole(said: str) -> None:
     assert (before in heard, after) == (True, "[nods] Yes. Yes, thank you.")
 
 
+def test_text_without_spaces_was_heard_up_to_the_end_of_its_phrase() -> None:
+    text = "今天天气很好。我们去公园散步吧。"
+    first = piece([("今天", Span(0, 100), Span(0, 2))], Span(0, 800), Span(0, 7))
+    track = track_of(first, text)
+    assert track.cut(text, 800) == 7
+    second = piece([("我们", Span(800, 900), Span(7, 9))], Span(800, 1600), Span(7, 16))
+    track.add(second.marks, second, second.samples, text)
+    assert [track.cut(text, at) for at in (800, 900)] == [7, 16]
+
+
 @pytest.mark.parametrize("tag", ["[nods] Yes.", "Yes [nods] or no."])
 async def test_a_phrase_of_another_text_keeps_its_tags(tag: str) -> None:
     (phrase,) = phrases_of(tag)
     speeches = await feed(VoiceStage(ToneVoice()), [replace(phrase, text="Oui, je dis oui.")])
     kinds = [mark.kind for speech in speeches for mark in speech.marks if mark.kind != "phoneme"]
     assert kinds == ["tag", *["word"] * 4]
+    kept = replace(phrase, text="[nods] Oui, je dis oui.")  # as a translator may leave it
+    speeches = await feed(VoiceStage(ToneVoice()), [kept])
+    words = [m.text for speech in speeches for m in speech.marks if m.kind == "word"]
+    assert words == ["Oui,", "je", "dis", "oui."]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -80,6 +80,16 @@ async def test_a_voice_elsewhere_is_given_words_as_one_here_is() -> None:
         assert await feed(stage, items) == local
 
 
+@pytest.mark.parametrize("text", ["Mit freundlichen Grüßen, wie immer. ", "Oui. "])
+async def test_a_voice_elsewhere_speaks_what_a_stage_made_of_a_phrase(text: str) -> None:
+    phrase, *_ = phrases_of("Yours, as ever. And so on.")
+    items = [replace(phrase, text=text)]
+    local = await feed(VoiceStage(ToneVoice()), items)
+    assert {mark.chars for speech in local for mark in speech.marks} == {phrase.chars}
+    async with served("voice", ToneVoice) as stage:
+        assert await feed(stage, items) == local
+
+
 async def test_one_connection_serves_turn_after_turn_and_turns_side_by_side() -> None:
     made: list[ToneVoice] = []
 

@@ -97,7 +97,7 @@ def test_numbers_are_finite(type: str, name: str, bad: float) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"text": "short"},
+        {"text": None},
         {"tags": [{"name": "wink", "chars": [3, 9]}]},
         {"tags": [{"name": "wink", "chars": [8, 14], "loud": True}]},
         {"t_ms": float("inf")},
@@ -105,7 +105,7 @@ def test_numbers_are_finite(type: str, name: str, bad: float) -> None:
     ],
     ids=str,
 )
-def test_a_phrase_must_fit_its_text(change: dict[str, Any]) -> None:
+def test_a_phrase_is_checked(change: dict[str, Any]) -> None:
     data = json.loads(encode(ChunkFrame(phrase=PHRASE)))
     data["phrase"].update(change)
     with pytest.raises(Violation):

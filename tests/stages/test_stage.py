@@ -72,6 +72,24 @@ async def test_a_stage_without_a_name_is_refused() -> None:
         Pipeline([[nameless]], head=Step("head"))
 
 
+async def test_an_error_of_the_callers_clock_is_raised_as_it_is() -> None:
+    broken = False
+
+    def clock() -> float:
+        return 1 / 0 if broken else 0.0
+
+    pipeline = Pipeline([[Step("a")]], head=Step("head"), clock=clock)
+
+    async def turn() -> None:
+        nonlocal broken
+        async with pipeline.run(stream(["x"])) as run:
+            broken = True
+            await gathered(run)
+
+    with pytest.raises(ZeroDivisionError):
+        await turn()
+
+
 async def test_a_stream_of_text_is_spoken() -> None:
     async def text() -> AsyncGenerator[str, None]:
         for piece in ("Hel", "lo. ", "Good day."):

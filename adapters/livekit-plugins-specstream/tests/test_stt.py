@@ -116,6 +116,15 @@ async def test_a_recogniser_that_loses_every_turn_is_given_up() -> None:
         await collect(service, *[(600, LOUD), (1500, 0)] * 3, conn_options=options)
 
 
+async def test_each_lost_turn_ends_and_after_three_the_next_is_heard() -> None:
+    service, _ = hearing(*[AdapterFailed("no more memory")] * 3, "Thanks.")
+    options = APIConnectOptions(max_retry=1, retry_interval=0.0)
+    events = await collect(service, *[(600, LOUD), (1500, 0)] * 4, conn_options=options)
+    told = kinds(events)
+    assert told.count("start_of_speech") == told.count("end_of_speech") == 4
+    assert told.count("final_transcript") == 1
+
+
 async def test_a_detector_that_breaks_is_an_error() -> None:
     detector = ScriptedTurnDetector()
     detector.error = AdapterFailed("the detector broke")

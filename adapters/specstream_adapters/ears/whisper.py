@@ -289,7 +289,8 @@ class _Beams:
     """A model of CTranslate2 whose search by beams prefers the likeliest token on average.
 
     By the sum, which CTranslate2 goes by, a text that leaves out a sentence wins; its own penalty of
-    lengths prefers texts that say everything twice. ``here.found`` keeps a thread's first search.
+    lengths prefers texts that say everything twice. Whether somebody did is for a pass by the whole
+    window to tell. ``here.found`` keeps a thread's first search.
     """
 
     def __init__(self, model: Any, here: threading.local) -> None:
@@ -304,7 +305,7 @@ class _Beams:
         beams = list(zip(found.sequences_ids, found.scores, strict=True))
         if count > 1:
             most = options["max_length"] - len(prompts[0])
-            whole = [beam for beam in beams if len(beam[0]) < most and not _doubled(beam[0])]
+            whole = [beam for beam in beams if len(beam[0]) < most]
             beams = sorted(whole or beams, key=lambda beam: -beam[1] / (len(beam[0]) + 1))
         ids, scores = [list(beam[0]) for beam in beams], [beam[1] for beam in beams]
         best = _Found(ids, scores, found.no_speech_prob)

@@ -40,6 +40,8 @@ class SessionRecord:
         self._items: dict[str, ItemEntry] = {}  # of responses under way
         self._said: dict[str, tuple[int, int, int]] = {}  # of each: characters, tags, words
         self._unheard: dict[str, ItemEntry] = {}  # the user's turns without a transcript
+        self._deferred: ResponseSettings | None = None
+        self._begun = 0  # responses
 
     def begin(self, session: RealtimeSession, began: float) -> None:
         """Note which session it is; ``began``: on the system's clock."""
@@ -74,6 +76,7 @@ class SessionRecord:
                 for item_id in self._unheard:
                     self._put(key("turn", item_id), "waiting")
             case ev.InputCommitted(item_id=item_id):
+                self._pending.append(Drop(_BY_HAND))
                 self._unheard[item_id] = session.conversation.get(item_id)
                 self._put(key("turn", item_id), "waiting")
             case (
@@ -127,8 +130,12 @@ class SessionRecord:
             "settings": self._session.settings.model_dump(mode="json"),
             "messages": request.messages,
             "seed": request.params.seed,
+            "number": self._begun,
         }
-        self._pending.append(Drop("deferred"))
+        self._begun += 1
+        self.settled(asked)
+        if request.conversation is not None:
+            self.owes(False)
         self._put(f"response:{id}", told)
 
     def over(self, id: str) -> None:
@@ -141,7 +148,25 @@ class SessionRecord:
 
     def deferred(self, asked: ResponseSettings) -> None:
         """Note a response that waits for a transcript."""
+        self._deferred = asked
         self._put("deferred", asked.model_dump(mode="json", exclude_unset=True))
+
+    def settled(self, asked: ResponseSettings) -> None:
+        """Note that a response has begun or was refused, which may have waited for a transcript."""
+        if asked is self._deferred:
+            self._deferred = None
+            self._pending.append(Drop("deferred"))
+
+    def owes(self, owed: bool) -> None:
+        """Note whether words were heard that no response has answered."""
+        if owed:
+            self._put("owed", True)
+        else:
+            self._pending.append(Drop("owed"))
+
+    def hears(self) -> None:
+        """Note that there is audio in the buffer that the client commits by hand."""
+        self._put(_BY_HAND, "speaking")
 
     def applied(self, frames: int) -> None:
         """Note how many of the client's frames were applied, acknowledgements not counted."""
@@ -235,4 +260,5 @@ def key(kind: str, id: str) -> str:
     return f"{kind}:{json.dumps(id)}"
 
 
+_BY_HAND = key("turn", "")  # has no item yet
 PLAIN = ("id", "role", "text", "status", "call_id", "name", "heard", "phase", "resumes", "unheard")

@@ -15,7 +15,7 @@ from specstream.server.journal.record import PLAIN
 from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenTrack
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.session import RealtimeSession
-from specstream.types import Message, Span
+from specstream.types import Message, SamplingParams, Span
 
 __all__ = ["RestoredReply", "RestoredSession", "restored"]
 
@@ -30,6 +30,7 @@ class RestoredReply:
         messages: The prompt.
         entries: Its items so far, as far as the client was told of them.
         closed: The closing events that were sent: output index and type.
+        number: Of how many that process had begun before.
         tokens: Those of the text that was sent.
         reasoned: Whether reasoning was sent.
         end: How it was about to end.
@@ -44,6 +45,7 @@ class RestoredReply:
     created: bool = False
     entries: list[ItemEntry] = field(default_factory=list)
     closed: set[tuple[int, str]] = field(default_factory=set)
+    number: int = 0
     tokens: int = 0
     reasoned: bool = False
     end: ResponseEnd | None = None
@@ -72,6 +74,22 @@ class RestoredReply:
             session.settings = now
         params = replace(request.params, seed=self.seed)
         return replace(request, messages=self.messages, params=params)
+
+    def told(self, session: RealtimeSession) -> ResponseRequest:
+        """What the events that close it tell of the request, where the server can't do it any more."""
+        asked, now = self.asked, self.settings
+        output = asked.audio.output if asked.audio is not None else None
+        return ResponseRequest(
+            messages=self.messages,
+            params=SamplingParams(),
+            audio="audio" in (asked.output_modalities or now.output_modalities),
+            wants=frozenset(now.specstream.events),
+            conversation=None if asked.conversation == "none" else session.conversation,
+            max_output_tokens=asked.max_output_tokens or now.max_output_tokens,
+            voice=(output and output.voice) or now.audio.output.voice,
+            format=(output and output.format) or now.audio.output.format,
+            metadata=asked.metadata,
+        )
 
     def take(self, said: Mapping[str, Any]) -> None:
         """Take what was told of it, in order."""
@@ -109,6 +127,7 @@ class RestoredSession:
         began: When the session began, on the system's clock.
         applied: How many of the client's frames were applied.
         deferred: A response that waited for a transcript.
+        owed: Whether words were heard that no response has answered.
         turns: Turns of the user without a transcript: the item's id, and whether it was committed.
         replies: The responses that were under way.
     """
@@ -120,6 +139,7 @@ class RestoredSession:
     began: float
     applied: int
     deferred: ResponseSettings | None
+    owed: bool
     turns: dict[str, bool]
     replies: list[RestoredReply]
 
@@ -161,12 +181,13 @@ def restored(saved: SavedSession) -> RestoredSession:
             began=about["began"],
             applied=read.get("applied", 0),
             deferred=None if deferred is None else ResponseSettings.model_validate(deferred),
+            owed=bool(read.get("owed")),
             turns={
                 json.loads(name.removeprefix("turn:")): told == "waiting"
                 for name, told in read.items()
                 if name.startswith("turn:")
             },
-            replies=[replies[id] for id in sorted(replies)],
+            replies=sorted(replies.values(), key=lambda reply: reply.number),
         )
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         raise JournalFailed(f"a session in the journal can't be understood: {error!r}") from error
@@ -179,6 +200,7 @@ def _reply(id: str, told: Mapping[str, Any]) -> RestoredReply:
         SessionSettings.model_validate(told["settings"]),
         told["messages"],
         told["seed"],
+        number=told.get("number", 0),
     )
 
 

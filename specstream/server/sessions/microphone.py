@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from specstream.errors import SpecstreamError
 from specstream.listening.ears import Ears
-from specstream.listening.events import ListenerEvent, ListenerSettings
+from specstream.listening.events import ListenerEvent, ListenerSettings, TurnHeard
 from specstream.listening.listener import Listener
 from specstream.listening.taking import Guess
 from specstream.realtime import events as ev, protocol as pr
@@ -46,6 +46,19 @@ class Responder(Protocol):
     @property
     def played_ms(self) -> float | None:
         """Milliseconds that were heard of the conversation's response; None: none is under way."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server stops, so that another process may go on with the session."""
+        ...
+
+    def owes(self, owed: bool) -> None:
+        """Take note whether words were heard that no response has answered."""
+        ...
+
+    def hears(self) -> None:
+        """Take note that there is audio in the buffer that the client commits by hand."""
         ...
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
@@ -165,6 +178,8 @@ class Microphone:
             self._refused.add(refusal.message)
             raise
         await self.meter.hear(seconds)
+        if listener.settings.manual and not listener.held_ms:
+            self.responder.hears()
         await listener.add(pcm)
 
     def _commit(self) -> None:
@@ -278,12 +293,17 @@ class Microphone:
             await self.responder.interrupt()
 
     async def _follow(self, hearing: SessionHearing, event: ListenerEvent) -> None:
+        heard = isinstance(event, TurnHeard)
+        if heard and hearing.answers and self._answers:
+            self.responder.owes(True)  # written down together with the transcript
         taken = await hearing.take(event)
         if taken.question is not None:
             # The settings that the turn began with are its listener's, which may be an older one.
             self._owed = self._owed or (hearing.answers and self._answers)
         elif taken.floor == "free":
             await self.responder.silent(taken.turn)
+        if heard:
+            self.responder.owes(self._owed)
         if taken.guess is not None and self._answers and not self._waits:
             await self.responder.guessed(taken.guess)
         await self.settle()
@@ -317,9 +337,15 @@ class Microphone:
         assert turns is not None
         if turns.interrupt_response and any(hearing.speaking for hearing in self._all):
             return
-        if self._owed:
+        if self._owed and not self.responder.stopping:
             self._owed = False
             await self.responder.respond(ResponseSettings())
+            self.responder.owes(self._owed)  # also if the response was refused
+
+    async def owe(self) -> None:
+        """Answer what was heard by an earlier process."""
+        self._owed = True
+        await self.settle()
 
     def answered(self) -> None:
         """Note that a response to all that was said so far has been started."""

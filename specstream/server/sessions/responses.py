@@ -137,7 +137,24 @@ class SessionResponses:
         try:
             await self.start(asked)
         except SpecstreamError as error:
+            if self._outbox.record is not None:
+                self._outbox.record.settled(asked)
             await self.report(error, event_id)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server stops, so that another process may go on with the session."""
+        return self.ending is not None
+
+    def owes(self, owed: bool) -> None:
+        """Take note whether words were heard that no response has answered."""
+        if self._outbox.record is not None:
+            self._outbox.record.owes(owed)
+
+    def hears(self) -> None:
+        """Take note that there is audio in the buffer that the client commits by hand."""
+        if self._outbox.record is not None:
+            self._outbox.record.hears()
 
     async def interrupt(self) -> None:
         """Cancel the conversation's response, if there is one, because the user speaks.
@@ -180,17 +197,21 @@ class SessionResponses:
             failure = Failure(type="server_error", code="server_restarted", message=_RESTARTED)
             await self._outbox.put(ev.TranscriptionFailed(item_id=item_id, error=failure))
         for reply in restored.replies:
+            begun = reply if reply.created else None
             try:
-                if reply.created:
-                    await self._begin(reply.asked, reply.request(self._session), reply)
-                    continue
-                await self.start(reply.asked)
+                await self._begin(reply.asked, reply.request(self._session), begun)
             except SpecstreamError as error:  # this server can't do what the earlier one could
                 await self.report(error)
-            if self._outbox.record is not None:
+                if begun is not None:
+                    await self._begin(reply.asked, reply.told(self._session), begun, stages=False)
+            if begun is None and self._outbox.record is not None:
                 self._outbox.record.over(reply.id)
         if restored.deferred is not None:
+            if self._outbox.record is not None:
+                self._outbox.record.deferred(restored.deferred)
             await self.respond(restored.deferred)
+        if restored.owed and self.microphone is not None:
+            await self.microphone.owe()
 
     async def start(self, asked: ResponseSettings) -> None:
         """Start a response.
@@ -223,9 +244,14 @@ class SessionResponses:
                 self._started(early, asked)
 
     async def _begin(
-        self, asked: ResponseSettings, request: ResponseRequest, begun: RestoredReply | None = None
+        self,
+        asked: ResponseSettings,
+        request: ResponseRequest,
+        begun: RestoredReply | None = None,
+        *,
+        stages: bool = True,
     ) -> None:
-        response = await self._make(request, begun)
+        response = await self._make(request, begun, stages=stages)
         self._started(response, asked)
         assert self._group is not None
         self._group.start_soon(self._run, response)
@@ -250,11 +276,14 @@ class SessionResponses:
         request: ResponseRequest,
         begun: RestoredReply | None = None,
         hold: Hold | None = None,
+        *,
+        stages: bool = True,
     ) -> ResponseTurn:
+        """Make a response; without ``stages`` it ends as far as it had ``begun``."""
         pipeline = await self._adapters.pipeline(
-            audio=request.audio,
-            avatar="avatar" in request.wants,
-            prompt="prompt" in request.wants,
+            audio=stages and request.audio,
+            avatar=stages and "avatar" in request.wants,
+            prompt=stages and "prompt" in request.wants,
         )
         if self.ending is not None:  # meanwhile: a remote adapter may take seconds to answer
             self._adapters.release(pipeline)
@@ -264,7 +293,7 @@ class SessionResponses:
         place = self._out_of_band if apart else nullcontext()
         if self._outbox.record is not None:
             request, again = self._repeatable(request)
-            if begun is not None:
+            if begun is not None and stages:
                 begun.goes_on = begun.may_go_on and (again or not begun.entries)
         shared = self._service, replies, pipeline, self._outbox, place
         return ResponseTurn(request, *shared, begun, hold)

@@ -91,10 +91,10 @@ class RecognizeStream(stt.RecognizeStream):
                         broken = event.error
                         break
                     self._lost += isinstance(event, TurnLost)
-                    if isinstance(event, TurnLost) and self._lost >= _MOST_LOST:
-                        broken = event.error  # the recogniser, for good
-                        break
                     self._tell(event, listener)
+                    if isinstance(event, TurnLost) and self._lost >= _MOST_LOST:
+                        broken, self._lost = event.error, 0  # the recogniser, for good
+                        break
             finally:
                 if broken is not None or not feeding.done():
                     feeding.cancel()
