@@ -278,9 +278,12 @@ class Search:
 def test_of_beams_the_best_by_token_comes_first_if_it_is_whole() -> None:
     short, long, twice, cut = [1], [1, 2, 3, 4], [1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7]
     model = Search((short, -1.0), (long, -2.0), (twice, -2.1), (cut, -2.2))
-    beams = module._Beams(model, model.here)
+    beams, model.here.seconds = module._Beams(model, model.here), 1.0
     (best,) = beams.generate(None, [[0]], beam_size=4, max_length=8)
     assert best.sequences_ids == [twice, long, short] and best.scores == [-2.1, -2.0, -1.0]
+    model.here.found, model.here.seconds = None, 0.9  # nobody says that twice so fast
+    (best,) = beams.generate(None, [[0]], beam_size=4, max_length=8)
+    assert best.sequences_ids == [long, short] and best.scores == [-2.0, -1.0]
     assert best.no_speech_prob == 0.25 and model.here.found is best
     (one,) = beams.generate(None, [[0]], beam_size=1, max_length=8)
     assert one.sequences_ids == [short] and model.here.found is best  # the first search counts
