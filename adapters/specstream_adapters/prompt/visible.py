@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
+import bz2
 import re
 from collections import Counter
 from functools import cache, lru_cache
@@ -91,9 +91,15 @@ _BRACE = re.compile(r'"(?:\\.|[^"\\])*+"|[{}]', re.DOTALL)
 
 @cache
 def _kinds() -> dict[str, str]:
-    packed = (files(__package__) / "visible_en.txt.xz").read_bytes()
-    rows = lzma.decompress(packed).decode().splitlines()
-    return {word: kind for kind, *words in map(str.split, rows) for word in words}
+    """The listed words, by the lines of `scripts/visible-words`."""
+    packed = (files(__package__) / "visible_en.bz2").read_bytes()
+    found: dict[str, str] = {}
+    for name, coded in map(str.split, bz2.decompress(packed).decode().splitlines()):
+        word = ""
+        for same, rest in re.findall("([0-@])([^0-@]*)", coded):
+            word = word[: ord(same) - ord("0")] + rest
+            found[word[::-1]] = name
+    return found
 
 
 @lru_cache(maxsize=4096)
