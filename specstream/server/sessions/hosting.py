@@ -237,7 +237,8 @@ class SessionHost:
             service.counters.sessions -= 1
             if held is not None:
                 del self.resumables[held.token]
-                await finished(self._leave(held, goes_on=stopped or connection.stopping))
+                stays = (stopped or connection.stopping) and not held.dismissed
+                await finished(self._leave(held, goes_on=stays))
         if stopped or held is not None:
             code = (1001, "the server is stopping") if stopped else (1000, "")
             await _close(socket, *code)

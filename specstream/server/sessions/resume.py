@@ -72,6 +72,8 @@ class ResumableSocket:
         """Frames that came from the client, without acknowledgements."""
         self.broken = False
         """Whether the session could not be written down."""
+        self.dismissed = False
+        """Whether the client said that it won't come again."""
         self.address = socket.address
         self._socket: ServedSocket | None = socket
         self._frames: deque[str] = deque()
@@ -113,7 +115,7 @@ class ResumableSocket:
                 frame = await socket.receive()
             except SocketClosed as left:
                 if left.code in _LEFT and self._socket is socket and not self._closed:
-                    self._closed = True
+                    self._closed = self.dismissed = True
                 self._detach(socket)
                 continue
             if self._socket is not socket:

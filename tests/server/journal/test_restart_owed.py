@@ -11,7 +11,7 @@ import pytest
 from specstream.errors import AdapterUnavailable
 from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
-from tests.server.doubles import Gate, Wire, WordVoice
+from tests.server.doubles import Gate, Wire, WordVoice, wait_for
 from tests.server.journal.test_restart import resumed, served
 from tests.server.sessions.test_microphone import Ear, configure, silence, speak, voice
 from tests.server.sessions.test_resume import Client, ask
@@ -164,6 +164,27 @@ async def test_a_response_that_was_refused_is_not_begun_later(tmp_path: Path) ->
             await wire.configure()
             await anyio.wait_all_tasks_blocked()
         assert not second.engine.requests
+
+
+async def test_a_client_that_leaves_a_server_that_stops_leaves_nothing_in_the_journal(
+    tmp_path: Path,
+) -> None:
+    gate = Gate(shut=False)
+    gate.shut(after=2)
+    first = served(SqliteJournal(tmp_path), "One two three.", gate=gate)
+    async with first.running():
+        client = Client(first)
+        socket = await client.begin()
+        await ask(socket, output_modalities=["text"])
+        await client.read(socket, 8)
+        assert list(tmp_path.glob("*.session"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(first.server.drain, 60.0)
+            await anyio.wait_all_tasks_blocked()
+            await socket.close(1000)
+            await wait_for(lambda: not list(tmp_path.glob("*.session")))
+            group.cancel_scope.cancel()
+        gate.open()
 
 
 async def test_audio_that_was_not_committed_is_told_to_be_gone(tmp_path: Path) -> None:
