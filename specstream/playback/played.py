@@ -16,6 +16,7 @@ from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span
 __all__ = ["AfterStop", "PlayedEstimate", "PlayedTrack", "SpokenWord"]
 
 _WORD = re.compile(r"\S+")
+_WIDE = "。！？；，、："  # no space follows them
 _SLOW_CHARS_PER_S = 10
 """Pace assumed of a voice without marks before a phrase's length is known: slower than voices speak, so
 that no word counts as heard too early."""
@@ -143,6 +144,8 @@ class PlayedTrack:
         phrase = bisect_left(self._ends, end)
         limit = min(limit, len(text), *self._ends[phrase : phrase + 1])
         while end < limit and not (text[end].isspace() or text[end] == "["):
+            if text[end - 1] in _WIDE:
+                break
             end += 1
         return end
 

@@ -31,6 +31,7 @@ _NO_DATE_BEFORE = re.compile(
     rf"\b(?i:{rules.any_of(_WORDS['scores'])}|(?:score|rate|grade) of|a|an|about|only|times"
     r"|(?:odds|ratio|mix|dilution)(?: (?:is|are|was|were|of|at))?) $"
 )
+_DUE = re.compile(r"\b(?i:by|before|deadline is|starts|begins|ends) $")  # "by 3/1", but "by 3/4"
 _COUNTED = re.compile(r" [a-z]{4,}s\b")  # "3/15 apples"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
@@ -67,11 +68,12 @@ def _short_date(found: re.Match[str], day_first: bool = False) -> Iterator[Edit]
     start, text = found.start("month"), found.string
     if _NO_DATE_AFTER.match(text, found.end()) or (month, day) == (9, 11):
         return
-    likely = month > 1 and (day == 1 or (day > 12 and day != 16))
+    likely = month > 1 and day > 12 and day != 16
     if (day_first and found["lead"]) or (month > 12 and (day_first or found["lead"])):
         month, day = day, month
         likely = True
     before = text[max(0, start - 20) : start]
+    likely = likely or (month > 1 == day and _DUE.search(before) is not None)
     counts = _COUNTED.match(text, found.end()) or _NO_DATE_BEFORE.search(before)
     if not found["lead"] and (counts or not likely):
         return

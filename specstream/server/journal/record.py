@@ -42,6 +42,8 @@ class SessionRecord:
         self._unheard: dict[str, ItemEntry] = {}  # the user's turns without a transcript
         self._deferred: ResponseSettings | None = None
         self._begun = 0  # responses
+        self._by_hand = 0  # turns without a detector whose audio isn't committed
+        self._owing = False  # the words that are noted next are to be answered
 
     def begin(self, session: RealtimeSession, began: float) -> None:
         """Note which session it is; ``began``: on the system's clock."""
@@ -72,11 +74,14 @@ class SessionRecord:
             case ev.InputSpeechStarted(item_id=item_id):
                 self._put(key("turn", item_id), "speaking")
             case ev.InputCleared():
+                self._by_hand = 0
                 self._pending.append(Drop("turn:"))
                 for item_id in self._unheard:
                     self._put(key("turn", item_id), "waiting")
             case ev.InputCommitted(item_id=item_id):
-                self._pending.append(Drop(_BY_HAND))
+                self._by_hand = max(0, self._by_hand - 1)
+                if not self._by_hand:
+                    self._pending.append(Drop(_BY_HAND))
                 self._unheard[item_id] = session.conversation.get(item_id)
                 self._put(key("turn", item_id), "waiting")
             case (
@@ -85,6 +90,7 @@ class SessionRecord:
                 self._unheard.pop(item_id, None)
                 self._pending.append(Drop(key("turn", item_id)))
                 self._put_item(item_id)
+                self._note_owed()
             case ev.ResponseEvent(type="response.done", response=response):
                 self.over(response.id)
                 for item in response.output:
@@ -121,8 +127,13 @@ class SessionRecord:
         """Note a complete item of which something changed that no event tells."""
         self._put_item(item_id)
 
-    def answers(self, id: str, asked: ResponseSettings, request: ResponseRequest) -> None:
-        """Note a response that begins, with what is needed to write it again."""
+    def answers(
+        self, id: str, asked: ResponseSettings, request: ResponseRequest, *, again: bool
+    ) -> None:
+        """Note a response that begins, with what is needed to write it again.
+
+        ``again``: an earlier process had begun it, and what is owed was heard since.
+        """
         assert self._session is not None
         self._note_heard()
         told = {
@@ -134,7 +145,7 @@ class SessionRecord:
         }
         self._begun += 1
         self.settled(asked)
-        if request.conversation is not None:
+        if request.conversation is not None and not again:
             self.owes(False)
         self._put(f"response:{id}", told)
 
@@ -157,15 +168,18 @@ class SessionRecord:
             self._deferred = None
             self._pending.append(Drop("deferred"))
 
-    def owes(self, owed: bool) -> None:
-        """Note whether words were heard that no response has answered."""
+    def owes(self, owed: bool | None) -> None:
+        """Note whether words were heard that no response has answered; None: the next will be."""
+        self._owing = owed is None
         if owed:
+            self._note_heard()
             self._put("owed", True)
-        else:
+        elif owed is not None:
             self._pending.append(Drop("owed"))
 
     def hears(self) -> None:
-        """Note that there is audio in the buffer that the client commits by hand."""
+        """Note that a turn's audio begins in the buffer that the client commits by hand."""
+        self._by_hand += 1
         self._put(_BY_HAND, "speaking")
 
     def applied(self, frames: int) -> None:
@@ -220,6 +234,12 @@ class SessionRecord:
                 del self._unheard[item_id]
                 self._put(key("item", item_id), _of_entry(entry))
                 self._pending.append(Drop(key("turn", item_id)))
+                self._note_owed()
+
+    def _note_owed(self) -> None:
+        if self._owing:
+            self._owing = False
+            self._put("owed", True)
 
     def _say(self, response_id: str, event: ev.ServerEvent, what: Mapping[str, object]) -> None:
         self._put(f"said:{response_id}:{event.specstream.seq:012}", what)

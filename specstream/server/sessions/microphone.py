@@ -53,8 +53,8 @@ class Responder(Protocol):
         """Whether the server stops, so that another process may go on with the session."""
         ...
 
-    def owes(self, owed: bool) -> None:
-        """Take note whether words were heard that no response has answered."""
+    def owes(self, owed: bool | None) -> None:
+        """Take note whether words were heard that no response has answered; None: the next will be."""
         ...
 
     def hears(self) -> None:
@@ -295,15 +295,17 @@ class Microphone:
     async def _follow(self, hearing: SessionHearing, event: ListenerEvent) -> None:
         heard = isinstance(event, TurnHeard)
         if heard and hearing.answers and self._answers:
-            self.responder.owes(True)  # written down together with the transcript
-        taken = await hearing.take(event)
-        if taken.question is not None:
-            # The settings that the turn began with are its listener's, which may be an older one.
-            self._owed = self._owed or (hearing.answers and self._answers)
-        elif taken.floor == "free":
-            await self.responder.silent(taken.turn)
-        if heard:
-            self.responder.owes(self._owed)
+            self.responder.owes(None)
+        try:
+            taken = await hearing.take(event)
+            if taken.question is not None:
+                # The settings that the turn began with are its listener's, which may be an older one.
+                self._owed = self._owed or (hearing.answers and self._answers)
+            elif taken.floor == "free":
+                await self.responder.silent(taken.turn)
+        finally:
+            if heard:
+                self.responder.owes(self._owed)
         if taken.guess is not None and self._answers and not self._waits:
             await self.responder.guessed(taken.guess)
         await self.settle()
@@ -342,10 +344,9 @@ class Microphone:
             await self.responder.respond(ResponseSettings())
             self.responder.owes(self._owed)  # also if the response was refused
 
-    async def owe(self) -> None:
-        """Answer what was heard by an earlier process."""
+    def owe(self) -> None:
+        """An earlier process has heard what isn't answered yet; `settle` does."""
         self._owed = True
-        await self.settle()
 
     def answered(self) -> None:
         """Note that a response to all that was said so far has been started."""

@@ -62,6 +62,7 @@ class SessionResponses:
         self, service: Service, session: RealtimeSession, outbox: Outbox, meter: Meter
     ) -> None:
         self.ending: Refused | None = None
+        self._restoring = False
         self.quiet_since = 0.0
         self.microphone: Microphone | None = None
         self._service, self._session, self._outbox, self._meter = service, session, outbox, meter
@@ -146,8 +147,8 @@ class SessionResponses:
         """Whether the server stops, so that another process may go on with the session."""
         return self.ending is not None
 
-    def owes(self, owed: bool) -> None:
-        """Take note whether words were heard that no response has answered."""
+    def owes(self, owed: bool | None) -> None:
+        """Take note whether words were heard that no response has answered; None: the next will be."""
         if self._outbox.record is not None:
             self._outbox.record.owes(owed)
 
@@ -196,22 +197,28 @@ class SessionResponses:
         for item_id in (item_id for item_id, committed in restored.turns.items() if committed):
             failure = Failure(type="server_error", code="server_restarted", message=_RESTARTED)
             await self._outbox.put(ev.TranscriptionFailed(item_id=item_id, error=failure))
+        self._restoring = True
         for reply in restored.replies:
             begun = reply if reply.created else None
             try:
                 await self._begin(reply.asked, reply.request(self._session), begun)
             except SpecstreamError as error:  # this server can't do what the earlier one could
+                if self.stopping:  # the next one may
+                    return
                 await self.report(error)
                 if begun is not None:
                     await self._begin(reply.asked, reply.told(self._session), begun, stages=False)
             if begun is None and self._outbox.record is not None:
                 self._outbox.record.over(reply.id)
+        self._restoring = False
+        if restored.owed and self.microphone is not None:
+            self.microphone.owe()
         if restored.deferred is not None:
             if self._outbox.record is not None:
                 self._outbox.record.deferred(restored.deferred)
             await self.respond(restored.deferred)
-        if restored.owed and self.microphone is not None:
-            await self.microphone.owe()
+        if self.microphone is not None:
+            await self.microphone.settle()
 
     async def start(self, asked: ResponseSettings) -> None:
         """Start a response.
@@ -269,7 +276,8 @@ class SessionResponses:
         if not response.out_of_band and self.microphone is not None:
             self.microphone.answered()
         if self._outbox.record is not None:
-            self._outbox.record.answers(response.id, asked, response.request)
+            record = self._outbox.record
+            record.answers(response.id, asked, response.request, again=self._restoring)
 
     async def _make(
         self,

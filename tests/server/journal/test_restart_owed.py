@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,9 @@ async def test_a_reply_that_the_next_server_can_not_make_ends_as_far_as_it_was_s
         gate.open()
 
 
-@pytest.mark.parametrize("ends", ["killed", "drained"])
+@pytest.mark.parametrize(("ends", "told"), [("killed", True), ("killed", False), ("drained", True)])
 async def test_a_turn_that_was_heard_and_not_answered_is_answered(
-    tmp_path: Path, ends: str
+    tmp_path: Path, ends: str, told: bool
 ) -> None:
     gate = Gate(shut=False)
     gate.shut(after=2)
@@ -97,12 +98,18 @@ async def test_a_turn_that_was_heard_and_not_answered_is_answered(
         async with first.stand.running():
             client = Client(first.stand)
             wire = await begun(client)
-            await configure(wire, turn_detection=turns, transcription={"model": "any"})
+            transcription = {"model": "any"} if told else None
+            await configure(wire, turn_detection=turns, transcription=transcription)
             await wire.ask("Hi")
             await wire.until("response.output_text.delta")
             await speak(wire, voice(1.0), silence(1.0))
-            await wire.until("conversation.item.input_audio_transcription.completed")
+            if told:
+                await wire.until("conversation.item.input_audio_transcription.completed")
+            (connection,) = first.stand.server.sessions.connections
+            entries = connection.session.conversation.entries
+            await wait_for(lambda: any(entry.text == "Hello" for entry in entries))
             if ends == "killed":
+                await first.stand.server.sessions.resumables[client.token].keep()
                 wire.socket.transport.abort()
             else:
                 async with anyio.create_task_group() as group:
@@ -116,6 +123,62 @@ async def test_a_turn_that_was_heard_and_not_answered_is_answered(
             assert (await wire.done())["status"] == "completed"
         assert prompt(second.engine)[-1] == "Hello" and len(second.engine.requests) == 1
         gate.open()
+
+
+async def test_what_is_owed_outlives_a_second_restart(tmp_path: Path) -> None:
+    gates = [Gate(shut=False) for _ in range(2)]
+    ears = []
+    for after, gate in enumerate(gates, 2):  # the second sends more of the same reply
+        gate.shut(after=after)
+        engine = ScriptedEngine(["One two three four five six.", "Yes."], gate=gate)
+        ears.append(Ear("Hello", journal=SqliteJournal(tmp_path), engine=engine))
+    ears.append(Ear(journal=SqliteJournal(tmp_path), engine=ScriptedEngine(["Yes."] * 2)))
+    for ear in ears:
+        ear.engine.capabilities = replace(ear.engine.capabilities, reproducible=True)
+    first, second, third = ears
+    turns = {"type": "server_vad", "interrupt_response": False}
+    async with first.stand.running(), second.stand.running(), third.stand.running():
+        client = Client(first.stand)
+        wire = await begun(client)
+        await configure(wire, turn_detection=turns, transcription={"model": "any"})
+        await wire.ask("Hi")
+        await wire.until("response.output_text.delta")
+        await speak(wire, voice(1.0), silence(1.0))
+        await wire.until("conversation.item.input_audio_transcription.completed")
+        wire.socket.transport.abort()
+        async with resumed(client, second.stand) as wire:
+            await wire.until("response.output_text.delta")
+            wire.socket.transport.abort()
+        async with resumed(client, third.stand) as wire:
+            for _ in range(2):  # of the reply that was under way, and the answer
+                await wire.done()
+        assert prompt(third.engine)[-1] == "Hello"
+        for gate in gates:
+            gate.open()
+
+
+async def test_a_turn_and_a_response_that_waited_get_one_answer(tmp_path: Path) -> None:
+    first = Ear("Hello one", "And two", journal=SqliteJournal(tmp_path))
+    first.recognizer.takes_s = 0.3
+    second = Ear(journal=SqliteJournal(tmp_path), engine=ScriptedEngine(["Yes."] * 2))
+    turns = {"type": "server_vad"}
+    async with first.stand.running(), second.stand.running():
+        client = Client(first.stand)
+        wire = await begun(client)
+        await configure(wire, turn_detection=turns, transcription={"model": "any"})
+        await speak(wire, voice(1.0), silence(0.6), voice(1.0))
+        await wire.until("conversation.item.input_audio_transcription.completed")
+        first.recognizer.takes_s = 1e6
+        await speak(wire, voice(0.2), silence(0.8))
+        await wire.until("conversation.item.done")
+        await wire.send("response.create")
+        await wire.configure()
+        wire.socket.transport.abort()
+        async with resumed(client, second.stand) as wire:
+            await wire.done()
+            await wire.configure()
+            await anyio.wait_all_tasks_blocked()
+        assert len(second.engine.requests) == 1 and prompt(second.engine) == ["Hello one"]
 
 
 async def test_a_response_that_waits_for_a_transcript_outlives_another_one(tmp_path: Path) -> None:
@@ -198,8 +261,8 @@ async def test_audio_that_was_not_committed_is_told_to_be_gone(tmp_path: Path) -
         await configure(wire, turn_detection=None)
         await speak(wire, voice(1.0))
         await wire.send("input_audio_buffer.commit")
-        await wire.until("conversation.item.done")
         await speak(wire, voice(1.0))
+        await wire.until("conversation.item.done")
         await wire.configure()
         wire.socket.transport.abort()
         async with resumed(client, second.stand) as wire:
