@@ -349,11 +349,52 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
         ({"type": "number", "maximum": 2e30}, "maximum 2e.30 has more than 53 bits"),
         ({"properties": {"id": {"const": 2**53 + 1}}}, "const 90071.* 53 bits"),
         ({"enum": ["a", [{"b": 12345678901234567890}]]}, "enum 12345.* 53 bits"),
+        ({"type": "string", "pattern": r"^[^\\]+$"}, r"pattern .* can't be kept"),
+        ({"items": {"pattern": '^[^/:*?"<>|]{1,8}$'}}, r"pattern .* can't be kept"),
+        ({"type": "object", "minProperties": 2}, "minProperties 2 can't be kept"),
+        ({"minProperties": 2, "patternProperties": {"^[ab]$": {}}}, "minProperties 2 can't"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told: str) -> None:
     with pytest.raises(SamplingError, match=told):
         module.check_grammar(Grammar("json_schema", json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": r"^[^\n/]+\\[a-z\]]+$"},
+        {"type": "object", "minProperties": 1},
+        {"type": "object", "minProperties": 1, "required": ["a"], "properties": {"a": {}}},
+        {"enum": [{"pattern": '[^"]', "exclusiveMinimum": 1}]},
+    ],
+)
+def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
+    text = json.dumps(schema)
+    assert module.kept_schema(text) == text
+    module.check_grammar(Grammar("json_schema", text))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        ({"exclusiveMinimum": 1, "maximum": 1.5}, ["1.2", "1.5"], ["1", "1.0", "1.6"]),
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, ["0.3"], ["0", "-0", "0.0"]),
+        ({"exclusiveMaximum": 0, "minimum": -0.5}, ["-0.3"], ["0", "-0"]),
+        ({"exclusiveMinimum": -1.5, "exclusiveMaximum": -1}, ["-1.2"], ["-1", "-1.5", "-1.0"]),
+        ({"exclusiveMinimum": 0}, ["1", "0.1", "20"], ["0", "-1"]),
+    ],
+)
+def test_a_bound_that_is_exclusive_is_outside(
+    bounds: dict[str, Any], inside: list[str], outside: list[str]
+) -> None:
+    vocabulary = module.vocabulary_of(TOKENIZER, SIZE, EOS)
+    schema = {"type": "number", **bounds}
+    for text in (*inside, *outside):
+        matcher = module._matcher(vocabulary, Grammar("json_schema", json.dumps(schema)))
+        tokens = vocabulary.tokenize_str(text)
+        taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert taken == (text in inside), text
 
 
 @pytest.mark.parametrize("text", ["(a{100}){100}{100}", "a{1000000}"])

@@ -8,7 +8,8 @@ it was drawn from.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -204,34 +205,97 @@ def compiled(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "lark":
         return LLMatcher.grammar_from_lark(grammar.text)
-    _check_bounds(grammar.text)
     try:
-        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=COMPACT)  # type: ignore[arg-type]
+        schema = kept_schema(grammar.text)
+        return LLMatcher.grammar_from_json_schema(schema, defaults=COMPACT)  # type: ignore[arg-type]
     except ValueError as error:
         raise SamplingError(f"the JSON schema can't be read: {first_line(error)}") from None
 
 
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _EXACT = 2**53  # llguidance keeps numbers as doubles
+_LEAST = 1e-9  # of the difference of two numbers, as a share of the larger one
+_NEGATED = re.compile(r"\\.|\[\^((?:\\.|[^\]\\])+)\]", re.DOTALL)
 
 
-def _check_bounds(schema: str) -> None:
-    """Refuse numbers that llguidance replaces by others without a word: beyond 53 bits."""
+def kept_schema(schema: str) -> str:
+    """Return a JSON schema as llguidance keeps it, without a word about what it doesn't.
+
+    Raises:
+        SamplingError: names what can't be kept: numbers beyond 53 bits, which become others; classes of
+            a pattern that exclude a quote or a backslash, which come as escapes; a least number of
+            properties where a key may come twice.
+    """
     try:
-        parts: list[tuple[str, Any]] = [("", json.loads(schema))]
+        whole = json.loads(schema)
     except (ValueError, RecursionError):
-        return  # llguidance says what is wrong
+        return schema  # llguidance says what is wrong
+    changed = False
+    for name, part in _parts(whole):
+        if isinstance(part, dict) and name not in ("const", "enum"):
+            _check_pattern(part.get("pattern"))
+            _check_least(part)
+            changed |= _open_bounds(part)
+        elif isinstance(part, int | float) and name in {*_BOUNDS, "const", "enum"}:
+            exact = isinstance(part, int) or name in _BOUNDS
+            if exact and not -_EXACT <= part <= _EXACT:
+                raise SamplingError(f"the JSON schema's {name} {part!r:.40} has more than 53 bits")
+    return json.dumps(whole) if changed else schema
+
+
+def _parts(whole: Any) -> Iterator[tuple[str, Any]]:
+    """All parts of a schema, each with the keyword that it belongs to."""
+    parts: list[tuple[str, Any]] = [("", whole)]
     while parts:
         name, part = parts.pop()
+        yield name, part
+        data = name in ("const", "enum")
         if isinstance(part, dict):
-            within = name in ("const", "enum")
-            parts += [(name if within else key, value) for key, value in part.items()]
+            parts += [(name if data else key, value) for key, value in part.items()]
         elif isinstance(part, list):
-            parts += [(name if name in ("const", "enum") else "", value) for value in part]
-        elif isinstance(part, int | float) and name in {*_BOUNDS, "const", "enum"}:
-            whole = isinstance(part, int) or name in _BOUNDS
-            if whole and not -_EXACT <= part <= _EXACT:
-                raise SamplingError(f"the JSON schema's {name} {part!r:.40} has more than 53 bits")
+            parts += [(name if data else "", value) for value in part]
+
+
+def _open_bounds(part: dict[str, Any]) -> bool:
+    """Move an exclusive whole bound of a number by as good as nothing; whether there was one.
+
+    llguidance 1.9 takes the bound itself for a number inside if the other bound is less than 1 away.
+    """
+    moved = False
+    for name, closed, sign in (
+        ("exclusiveMinimum", "minimum", 1),
+        ("exclusiveMaximum", "maximum", -1),
+    ):
+        bound = part.get(name)
+        if not isinstance(bound, int | float) or bound != int(bound) or isinstance(bound, bool):
+            continue
+        if part.get("type") != "integer" and not isinstance(part.get(closed), int | float):
+            del part[name]
+            part[closed] = bound + sign * _LEAST * max(1.0, abs(bound))
+            moved = True
+    return moved
+
+
+def _check_pattern(pattern: Any) -> None:
+    for found in _NEGATED.finditer(pattern) if isinstance(pattern, str) else ():
+        if found[1] and ('"' in found[1] or "\\\\" in found[1]):
+            raise SamplingError(
+                f"the JSON schema's pattern {pattern!r:.80} can't be kept: what {found[0]!r:.40} "
+                "excludes may come as an escape; leave quote and backslash out of it, and look at the "
+                "text yourself"
+            )
+
+
+def _check_least(part: dict[str, Any]) -> None:
+    least, required = part.get("minProperties"), part.get("required")
+    if not isinstance(least, int) or least < 2:
+        return
+    closed = part.get("additionalProperties") is False and not part.get("patternProperties")
+    if not closed and not (isinstance(required, list) and len(required) >= least):
+        raise SamplingError(
+            f"the JSON schema's minProperties {least} can't be kept where keys are free: one may come "
+            "twice; name the properties as required"
+        )
 
 
 @lru_cache(maxsize=4)

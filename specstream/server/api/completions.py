@@ -95,7 +95,8 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
                 group.start_soon(reply.whole)
         choices = []
         for index, reply in enumerate(replies):
-            text, entries = _given(body, index, reply), [*_given_entries(reply)]
+            text = _given(body, index, reply)
+            entries = _given_entries(reply, text)
             if body.max_tokens:
                 text, entries = text + reply.generation.report.text, entries + reply.entries.told
             told = _Told(body).logprobs(entries)
@@ -117,7 +118,7 @@ async def completion_events(
         async for index, chunk in chunks:
             reply, events = replies[index], list[dict[str, Any]]()
             if index not in begun and (given := _given(body, index, reply)):
-                likely = told[index].logprobs(_given_entries(reply))
+                likely = told[index].logprobs(_given_entries(reply, given))
                 events.append({**head, "choices": [_choice(index, given, likely, None)]})
             begun.add(index)
             if body.max_tokens:
@@ -139,8 +140,14 @@ def _given(body: CompletionBody, index: int, reply: ApiReply) -> str:
     return body.prompt[index // body.n].text or reply.generation.report.prompt
 
 
-def _given_entries(reply: ApiReply) -> list[Entry]:
-    return list(reply.generation.report.prompt_logprobs)
+def _given_entries(reply: ApiReply, text: str) -> list[Entry]:
+    """The prompt's tokens; the first has a name where the prompt's text begins with it, as in ChatML."""
+    entries = list(reply.generation.report.prompt_logprobs)
+    if entries and not entries[0].piece:
+        whole, rest = text.encode(), b"".join(entry.piece for entry in entries[1:])
+        if whole.endswith(rest):  # else the tokenizer has put that token before the text
+            entries[0] = replace(entries[0], piece=whole[: len(whole) - len(rest)])
+    return entries
 
 
 def _head(model: str) -> dict[str, Any]:
@@ -182,4 +189,5 @@ def _top(entry: Entry) -> dict[str, float] | None:
     """The likeliest tokens in a place, and the one that is there."""
     if isnan(entry.logprob):
         return None
-    return {text_of(one): one.logprob for one in (entry, *reversed(entry.top))}
+    # The tokens of two parts of characters have one text; the number of the one that is there counts.
+    return {text_of(one): one.logprob for one in (*reversed(entry.top), entry)}

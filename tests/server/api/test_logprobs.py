@@ -89,9 +89,12 @@ async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
     assert params == [param for _, param in refused]
 
 
-async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_read_them() -> None:
+@pytest.mark.parametrize("context", ["Once upon a time", "<|bos|>Once upon a time"])
+async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_read_them(
+    context: str,
+) -> None:
     """Those of the texts that follow a context are added up; the prompt's first token has none."""
-    context, ending = "Once upon a time", " there was a little dog"
+    ending = " there was a little dog"
     async with Engine.load() as engine, served_by(engine) as client:
         asked: dict[str, Any] = {"model": "specstream", "max_tokens": 1, "temperature": 0}
         asked |= {"logprobs": 1, "echo": True, "prompt": context + ending}
@@ -106,6 +109,7 @@ async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_rea
     told = whole.logprobs
     assert "".join(told.tokens) == whole.text and whole.text.startswith(context + ending)
     assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
+    assert (told.tokens[0] == "<|bos|>") == context.startswith("<|bos|>")
     expected = [one.logprob for one in own.report.prompt_logprobs[1:]]
     assert told.token_logprobs[1:-1] == pytest.approx(expected)
     assert told.token_logprobs[-1] == max(told.top_logprobs[-1].values())
@@ -118,6 +122,18 @@ async def test_echoed_prompts_have_log_probabilities_as_evaluation_harnesses_rea
         assert "".join(one for part in mine for one in part.logprobs.tokens) == text
         offsets = [at for part in mine for at in part.logprobs.text_offset]
         assert offsets == sorted(offsets) and offsets[0] == 0
+
+
+async def test_a_part_of_a_character_keeps_its_own_number() -> None:
+    asked: dict[str, Any] = {"model": "specstream", "max_tokens": 1, "temperature": 0}
+    asked |= {"prompt": "The fox é 🎉 ran 日本", "echo": True, "logprobs": 5}
+    async with Engine.load() as engine, served_by(engine) as client:
+        told = (await client.completions.create(**asked)).choices[0].logprobs
+    parts = 0
+    for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs):
+        parts += token == "\N{REPLACEMENT CHARACTER}"
+        assert own is None or top[token] == own
+    assert parts
 
 
 async def test_what_harnesses_slice_off_is_there_whatever_the_reply_is() -> None:
