@@ -27,6 +27,7 @@ from specstream.types import (
     SpeechBuffer,
 )
 from tests.server.doubles import OneCueFace, OneShotBoard, WordVoice
+from tests.support.standins import cancelled
 from tests.support.turns import TEXT, Sound, first
 
 pytestmark = pytest.mark.virtual_time
@@ -135,12 +136,7 @@ async def test_a_cancel_while_it_is_left_closes_everything_and_is_not_lost(steps
         await asyncio.sleep(0.1)
         done.append("went on")
 
-    task = asyncio.create_task(talk())
-    await leaving.wait()
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    task = await cancelled(talk(), leaving, steps)
     assert task.cancelled() and done == ["sink"]
     assert voice.closed and voice.speaking == 0
 

@@ -352,6 +352,8 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
         ({"type": "string", "pattern": r"^[^\\]+$"}, r"pattern .* can't be kept"),
         ({"items": {"pattern": '^[^/:*?"<>|]{1,8}$'}}, r"pattern .* can't be kept"),
         ({"type": "object", "minProperties": 2}, "minProperties 2 can't be kept"),
+        ({"properties": {"const": {"pattern": '[^"]'}}}, r"pattern .* can't be kept"),
+        ({"type": "number", "exclusiveMinimum": 1e400}, "53 bits"),
         ({"minProperties": 2, "patternProperties": {"^[ab]$": {}}}, "minProperties 2 can't"),
     ],
 )
@@ -367,6 +369,7 @@ def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told:
         {"type": "object", "minProperties": 1},
         {"type": "object", "minProperties": 1, "required": ["a"], "properties": {"a": {}}},
         {"enum": [{"pattern": '[^"]', "exclusiveMinimum": 1}]},
+        {"type": "string", "default": {"minProperties": 2, "pattern": '[^"]'}},
     ],
 )
 def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:

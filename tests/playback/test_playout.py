@@ -16,6 +16,7 @@ import pytest
 from specstream.errors import AdapterFailed, ConfigError, OutputError
 from specstream.playback.playout import Playback, Playout, WaveSink
 from specstream.types import Span, Speech
+from tests.support.standins import cancelled
 
 RATE = 8000
 pytestmark = pytest.mark.virtual_time
@@ -263,12 +264,7 @@ async def test_a_cancel_while_a_turn_is_left_frees_the_play_out(steps: int) -> N
             await anyio.sleep(0.05)
             leaving.set()
 
-    task = asyncio.create_task(turn())
-    await leaving.wait()
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    await cancelled(turn(), leaving, steps)
     async with playout.play():
         pass
 

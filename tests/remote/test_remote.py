@@ -11,10 +11,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from specstream.remote.frames import Kind
 from specstream.remote.protocol import WINDOW
 from specstream.remote.server import adapter_server
+from specstream.remote.stage import RemoteStage
 from specstream.stages.contract import Link
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.stages.stages import AvatarStage, PromptStage, VoiceStage
@@ -175,3 +177,15 @@ async def test_a_stage_that_does_not_read_stops_its_source() -> None:
                         await feed(other, PHRASES)
                 assert len(taken) <= WINDOW + 12
                 group.cancel_scope.cancel()
+
+
+def test_a_stage_may_be_used_by_one_event_loop_after_another() -> None:
+    """The connection that the one before has left open is of a loop that has ended."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(adapter_server("voice", ToneVoice)) as port,
+    ):
+        stage = RemoteStage(f"ws://127.0.0.1:{port}", "voice")
+        found = [asyncio.run(feed(stage, PHRASES)) for _ in range(3)]
+        asyncio.run(stage.aclose())
+    assert found[0] and found == [found[0]] * 3

@@ -13,6 +13,7 @@ from specstream.stages.contract import Inlet
 from specstream.stages.pipeline import Event, Pipeline, Run, StageFailed
 from specstream.testing import ScriptedEngine
 from specstream.types import Cancel
+from tests.support.standins import cancelled
 
 TEXT = "one two three four five six seven eight"
 
@@ -114,10 +115,5 @@ async def test_a_cancel_while_the_block_is_left_is_not_lost(steps: int) -> None:
             leaving.set()
         await asyncio.sleep(1)
 
-    task = asyncio.create_task(work())
-    await leaving.wait()
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    task = await cancelled(work(), leaving, steps)
     assert task.cancelled()

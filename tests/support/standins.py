@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import struct
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -18,6 +19,19 @@ from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech,
 
 RATE = 8000
 BUFFER = 400  # samples
+
+
+async def cancelled(
+    work: Coroutine[Any, Any, None], begun: asyncio.Event, steps: int
+) -> asyncio.Task[None]:
+    """A task that was cancelled by asyncio so many steps of the loop after ``begun``, and has ended."""
+    task = asyncio.create_task(work)
+    await begun.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    return task
 
 
 class Script:

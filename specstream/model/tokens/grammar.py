@@ -213,13 +213,15 @@ def compiled(grammar: Grammar) -> str:
 
 
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_DATA = {"const", "enum", "default", "examples"}  # their values are no schemas
+_NAMED = {"properties", "patternProperties", "$defs", "definitions"}  # their keys are no keywords
 _EXACT = 2**53  # llguidance keeps numbers as doubles
 _LEAST = 1e-9  # of the difference of two numbers, as a share of the larger one
 _NEGATED = re.compile(r"\\.|\[\^((?:\\.|[^\]\\])+)\]", re.DOTALL)
 
 
 def kept_schema(schema: str) -> str:
-    """Return a JSON schema as llguidance keeps it, without a word about what it doesn't.
+    """Return a JSON schema of which llguidance keeps everything.
 
     Raises:
         SamplingError: names what can't be kept: numbers beyond 53 bits, which become others; classes of
@@ -232,7 +234,7 @@ def kept_schema(schema: str) -> str:
         return schema  # llguidance says what is wrong
     changed = False
     for name, part in _parts(whole):
-        if isinstance(part, dict) and name not in ("const", "enum"):
+        if isinstance(part, dict) and name not in _DATA:
             _check_pattern(part.get("pattern"))
             _check_least(part)
             changed |= _open_bounds(part)
@@ -249,11 +251,12 @@ def _parts(whole: Any) -> Iterator[tuple[str, Any]]:
     while parts:
         name, part = parts.pop()
         yield name, part
-        data = name in ("const", "enum")
+        inner = name if name in _DATA else ""
         if isinstance(part, dict):
-            parts += [(name if data else key, value) for key, value in part.items()]
+            free = inner or name in _NAMED
+            parts += [(inner if free else key, value) for key, value in part.items()]
         elif isinstance(part, list):
-            parts += [(name if data else "", value) for value in part]
+            parts += [(inner, value) for value in part]
 
 
 def _open_bounds(part: dict[str, Any]) -> bool:
@@ -267,7 +270,9 @@ def _open_bounds(part: dict[str, Any]) -> bool:
         ("exclusiveMaximum", "maximum", -1),
     ):
         bound = part.get(name)
-        if not isinstance(bound, int | float) or bound != int(bound) or isinstance(bound, bool):
+        if not isinstance(bound, int | float) or isinstance(bound, bool):
+            continue
+        if not -_EXACT <= bound <= _EXACT or bound != int(bound):
             continue
         if part.get("type") != "integer" and not isinstance(part.get(closed), int | float):
             del part[name]

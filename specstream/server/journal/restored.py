@@ -34,6 +34,7 @@ class RestoredReply:
         tokens: Those of the text that was sent.
         reasoned: Whether reasoning was sent.
         end: How it was about to end.
+        lost: Whether this server can't write it on.
         goes_on: Whether it is written on; else it ends as it is.
     """
 
@@ -49,6 +50,7 @@ class RestoredReply:
     tokens: int = 0
     reasoned: bool = False
     end: ResponseEnd | None = None
+    lost: bool = False
     goes_on: bool = False
 
     @property
@@ -59,7 +61,8 @@ class RestoredReply:
     @property
     def may_go_on(self) -> bool:
         """Whether text, spoken or not, is all that it has written, and it was still being written."""
-        return self.end is None and not self.reasoned and self.entries in ([], [self.message])
+        writing = self.end is None and not self.lost
+        return writing and not self.reasoned and self.entries in ([], [self.message])
 
     def request(self, session: RealtimeSession) -> ResponseRequest:
         """What was asked for, with the settings of that time.

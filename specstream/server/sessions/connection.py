@@ -127,8 +127,7 @@ class RealtimeConnection:
     @property
     def stopping(self) -> bool:
         """Whether it ends because the server does."""
-        ending = self.responses.ending
-        return ending is not None and ending.code == "server_stopping"
+        return self.responses.stopping
 
     async def serve(self) -> None:
         """Serve until the client goes. Then, or when cancelled, every response is stopped at once."""
@@ -139,7 +138,8 @@ class RealtimeConnection:
                 self.responses.open(group)
                 if ears is not None:
                     shared = self.session, self._outbox.put, self.responses, group, self._meter
-                    self._microphone = self.responses.microphone = Microphone(ears, *shared)
+                    microphone = Microphone(ears, *shared, self._record)
+                    self._microphone = self.responses.microphone = microphone
                 group.start_soon(self._write)
                 group.start_soon(self._apply)
                 group.start_soon(self._expire)

@@ -19,6 +19,7 @@ from specstream.realtime import events as ev, protocol as pr
 from specstream.realtime.input_settings import AudioInput
 from specstream.realtime.settings import ResponseSettings
 from specstream.realtime.wire import Refused
+from specstream.server.journal.record import SessionRecord
 from specstream.server.limits import Meter
 from specstream.server.sessions.audio import Format, decoded, sample_rate
 from specstream.server.sessions.hearing import SessionHearing
@@ -51,14 +52,6 @@ class Responder(Protocol):
     @property
     def stopping(self) -> bool:
         """Whether the server stops, so that another process may go on with the session."""
-        ...
-
-    def owes(self, owed: bool | None) -> None:
-        """Take note whether words were heard that no response has answered; None: the next will be."""
-        ...
-
-    def hears(self) -> None:
-        """Take note that there is audio in the buffer that the client commits by hand."""
         ...
 
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
@@ -123,6 +116,7 @@ class Microphone:
         responder: Starts and stops responses.
         group: Where the listeners' tasks run.
         meter: What the client pays with: recognising costs the server more than sending costs a client.
+        record: Where what is heard and owed is written down.
     """
 
     ears: Ears
@@ -131,6 +125,7 @@ class Microphone:
     responder: Responder
     group: TaskGroup
     meter: Meter
+    record: SessionRecord | None
     _settings: tuple[AudioInput, bool] = field(init=False)
     _hearing: SessionHearing | None = None
     _all: list[SessionHearing] = field(default_factory=list)
@@ -178,8 +173,8 @@ class Microphone:
             self._refused.add(refusal.message)
             raise
         await self.meter.hear(seconds)
-        if listener.settings.manual and not listener.held_ms:
-            self.responder.hears()
+        if self.record is not None and listener.settings.manual and not listener.held_ms:
+            self.record.hears()
         await listener.add(pcm)
 
     def _commit(self) -> None:
@@ -295,7 +290,7 @@ class Microphone:
     async def _follow(self, hearing: SessionHearing, event: ListenerEvent) -> None:
         heard = isinstance(event, TurnHeard)
         if heard and hearing.answers and self._answers:
-            self.responder.owes(None)
+            self._note_owed(None)
         try:
             taken = await hearing.take(event)
             if taken.question is not None:
@@ -305,7 +300,7 @@ class Microphone:
                 await self.responder.silent(taken.turn)
         finally:
             if heard:
-                self.responder.owes(self._owed)
+                self._note_owed(self._owed)
         if taken.guess is not None and self._answers and not self._waits:
             await self.responder.guessed(taken.guess)
         await self.settle()
@@ -342,7 +337,11 @@ class Microphone:
         if self._owed and not self.responder.stopping:
             self._owed = False
             await self.responder.respond(ResponseSettings())
-            self.responder.owes(self._owed)  # also if the response was refused
+            self._note_owed(self._owed)  # also if the response was refused
+
+    def _note_owed(self, owed: bool | None) -> None:
+        if self.record is not None:
+            self.record.owes(owed)
 
     def owe(self) -> None:
         """An earlier process has heard what isn't answered yet; `settle` does."""

@@ -145,17 +145,7 @@ class SessionResponses:
     @property
     def stopping(self) -> bool:
         """Whether the server stops, so that another process may go on with the session."""
-        return self.ending is not None
-
-    def owes(self, owed: bool | None) -> None:
-        """Take note whether words were heard that no response has answered; None: the next will be."""
-        if self._outbox.record is not None:
-            self._outbox.record.owes(owed)
-
-    def hears(self) -> None:
-        """Take note that there is audio in the buffer that the client commits by hand."""
-        if self._outbox.record is not None:
-            self._outbox.record.hears()
+        return self.ending is not None and self.ending.code == "server_stopping"
 
     async def interrupt(self) -> None:
         """Cancel the conversation's response, if there is one, because the user speaks.
@@ -207,7 +197,8 @@ class SessionResponses:
                     return
                 await self.report(error)
                 if begun is not None:
-                    await self._begin(reply.asked, reply.told(self._session), begun, stages=False)
+                    begun.lost = True
+                    await self._begin(reply.asked, begun.told(self._session), begun)
             if begun is None and self._outbox.record is not None:
                 self._outbox.record.over(reply.id)
         self._restoring = False
@@ -251,14 +242,9 @@ class SessionResponses:
                 self._started(early, asked)
 
     async def _begin(
-        self,
-        asked: ResponseSettings,
-        request: ResponseRequest,
-        begun: RestoredReply | None = None,
-        *,
-        stages: bool = True,
+        self, asked: ResponseSettings, request: ResponseRequest, begun: RestoredReply | None = None
     ) -> None:
-        response = await self._make(request, begun, stages=stages)
+        response = await self._make(request, begun)
         self._started(response, asked)
         assert self._group is not None
         self._group.start_soon(self._run, response)
@@ -284,14 +270,16 @@ class SessionResponses:
         request: ResponseRequest,
         begun: RestoredReply | None = None,
         hold: Hold | None = None,
-        *,
-        stages: bool = True,
     ) -> ResponseTurn:
-        """Make a response; without ``stages`` it ends as far as it had ``begun``."""
+        if self._outbox.record is not None:
+            request, again = self._repeatable(request)
+            if begun is not None:
+                begun.goes_on = begun.may_go_on and (again or not begun.entries)
+        speaks = begun is None or begun.goes_on  # else it only ends
         pipeline = await self._adapters.pipeline(
-            audio=stages and request.audio,
-            avatar=stages and "avatar" in request.wants,
-            prompt=stages and "prompt" in request.wants,
+            audio=speaks and request.audio,
+            avatar=speaks and "avatar" in request.wants,
+            prompt=speaks and "prompt" in request.wants,
         )
         if self.ending is not None:  # meanwhile: a remote adapter may take seconds to answer
             self._adapters.release(pipeline)
@@ -299,10 +287,6 @@ class SessionResponses:
         apart = request.conversation is None
         replies = self._service.engine.session() if apart else self._replies
         place = self._out_of_band if apart else nullcontext()
-        if self._outbox.record is not None:
-            request, again = self._repeatable(request)
-            if begun is not None and stages:
-                begun.goes_on = begun.may_go_on and (again or not begun.entries)
         shared = self._service, replies, pipeline, self._outbox, place
         return ResponseTurn(request, *shared, begun, hold)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -471,13 +472,11 @@ async def test_what_is_no_text_counts_as_well(given: dict[str, Any]) -> None:
     assert chunks[-1].finish_reason == "length" and len(chunks) < 80
 
 
-async def test_pieces_of_a_call_that_is_passed_over_go_nowhere_but_are_no_silence() -> None:
-    later = [call(0, None, None, "{"), *[call(0, None, None, " ")] * 60, call(0, None, None, "}")]
-    events = [call(0, "a", "now", ""), call(0, "b", "pay", ""), *later, delta(finish="tool_calls")]
-    gate = asyncio.Event()
-    server = ChatServer([Answer(events)], gate=gate)
+@asynccontextmanager
+async def slowly(gate: asyncio.Event) -> AsyncGenerator[None, None]:
+    """Open a server's gate for an event every ten milliseconds."""
 
-    async def opens() -> None:  # .6 seconds in all
+    async def opens() -> None:
         while True:
             gate.set()
             await asyncio.sleep(0)
@@ -486,10 +485,23 @@ async def test_pieces_of_a_call_that_is_passed_over_go_nowhere_but_are_no_silenc
 
     opening = asyncio.create_task(opens())
     try:
-        async with server.running(), OpenAIEngine(server.url, between_s=0.3) as engine:
-            _, reply = await read(engine, "Go.", tools=Tools((WEATHER,), parallel=False))
+        yield
     finally:
         opening.cancel()
+
+
+async def test_pieces_of_a_call_that_is_passed_over_go_nowhere_but_are_no_silence() -> None:
+    later = [call(0, None, None, "{"), *[call(0, None, None, " ")] * 60, call(0, None, None, "}")]
+    events = [call(0, "a", "now", ""), call(0, "b", "pay", ""), *later, delta(finish="tool_calls")]
+    gate = asyncio.Event()
+    server = ChatServer([Answer(events)], gate=gate)
+
+    async with (  # .6 seconds in all
+        slowly(gate),
+        server.running(),
+        OpenAIEngine(server.url, between_s=0.3) as engine,
+    ):
+        _, reply = await read(engine, "Go.", tools=Tools((WEATHER,), parallel=False))
     (called,) = reply.tool_calls
     assert (called.name, called.arguments, called.problem) == ("now", "{}", "")
 
@@ -499,25 +511,14 @@ async def test_empty_deltas_are_no_words(first: list[Any]) -> None:
     gate = asyncio.Event()
     answer = Answer([*first, *[delta("")] * 10_000])
     server = ChatServer([answer], gate=gate)
-    async with (
+    async with (  # 100 seconds in all
+        slowly(gate),
         server.running(),
         OpenAIEngine(server.url, first_token_s=0.2, between_s=0.2) as engine,
         engine.generate("Count.") as reply,
     ):
-
-        async def opens() -> None:  # an event every ten milliseconds: 100 seconds of them
-            while True:
-                gate.set()
-                await asyncio.sleep(0)
-                gate.clear()
-                await asyncio.sleep(0.01)
-
-        opening = asyncio.create_task(opens())
-        try:
-            with pytest.raises(EngineError, match="silent for 0.2 s"):
-                _ = [chunk async for chunk in reply]
-        finally:
-            opening.cancel()
+        with pytest.raises(EngineError, match="silent for 0.2 s"):
+            _ = [chunk async for chunk in reply]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,15 @@ async def test_what_runs_is_finished_and_nothing_new_begins() -> None:
         assert stand.server.counters.sessions == 0
 
 
+async def test_a_server_that_has_stopped_can_start_again() -> None:
+    stand = Stand(ScriptedEngine(["fine."]))
+    for _ in range(2):
+        async with stand.running():
+            async with stand.client() as wire:
+                assert (await wire.reply("Hi", output_modalities=["text"]))["status"] == "completed"
+            await stand.server.drain(0)
+
+
 @pytest.mark.parametrize("modality", ["text", "audio"])
 async def test_what_takes_too_long_ends_with_a_reason(modality: str) -> None:
     gate, clock = Gate(shut=modality == "text"), HandClock()
