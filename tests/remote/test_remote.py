@@ -182,7 +182,7 @@ async def test_a_stage_that_does_not_read_stops_its_source() -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_stage_may_be_used_by_one_event_loop_after_another() -> None:
-    """The connection that the one before has left open is of a loop that has ended: it can't be closed."""
+    """The connection that the one before has left can't be closed without its loop."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(adapter_server("voice", ToneVoice)) as port,
