@@ -179,6 +179,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "date": _date,
     "decade": rules.say(lambda years: rules.numerals("en").decade(int(years[:-1]))),
     "digits": _digits,
+    "fahrenheit": rules.say(" degrees Fahrenheit", "sign"),
     "fraction": rules.fraction(" and "),
     "letters": _each,
     "measure": _measure,

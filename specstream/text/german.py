@@ -139,7 +139,7 @@ def _ending(before: str, noun: str) -> str:
         counted = noun.lower() in WORDS["ordinal_nouns"] and noun not in MONTHS
         return "er" if counted or lead in ("in", "an") else ""
     agrees = _AGREES.search(noun) if lead.isalpha() else None
-    return agrees[0] if agrees else ""
+    return agrees[0] if agrees else "er" if lead == "als" and noun.islower() else ""
 
 
 def ruler(found: re.Match[str]) -> Iterator[Edit]:

@@ -26,7 +26,9 @@ _log = logging.getLogger("specstream.stages")
 Step: TypeAlias = Callable[[str], Iterator[Edit]]
 _Word: TypeAlias = re.Match[str]
 _WORD = re.compile(r"\S+")
-_CANDIDATE = re.compile(r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b|[a-z]-[A-Z]")
+_CANDIDATE = re.compile(
+    r"[\d½¼¾²³⁰-₉⅐-⅞]|[^\w\s,;:!?'\"()-]|[IVX]{2}|\b[A-Z]\b|[a-z]-[A-Z]|\b[A-Z][a-z]{2,4},?\s*$"
+)
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
     r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
