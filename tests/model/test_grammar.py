@@ -346,6 +346,9 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
         ({"type": "string", "pattern": "a(?=b)"}, "look-around"),
         ({"type": "integer", "minimum": 10**20, "maximum": 10**20 + 5}, "imum 1000.* 53 bits"),
         ({"type": "integer", "minimum": 2**53 + 1}, "minimum 90071.* 53 bits"),
+        ({"type": "number", "maximum": 2**60}, "maximum 1152.* has more than 53 bits"),
+        ({"type": "integer", "maximum": 2**63}, "maximum 922.* has more than 53 bits"),
+        ({"const": -(2**63)}, "const -922.* has more than 53 bits"),  # it ends the process
         ({"type": "number", "maximum": 2e30}, "maximum 2e.30 has more than 53 bits"),
         ({"properties": {"id": {"const": 2**53 + 1}}}, "const 90071.* 53 bits"),
         ({"enum": ["a", [{"b": 12345678901234567890}]]}, "enum 12345.* 53 bits"),
@@ -370,6 +373,10 @@ def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told:
         {"type": "object", "minProperties": 1, "required": ["a"], "properties": {"a": {}}},
         {"enum": [{"pattern": '[^"]', "exclusiveMinimum": 1}]},
         {"type": "string", "default": {"minProperties": 2, "pattern": '[^"]'}},
+        {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        {"enum": [2**60, 2**63 - 1, -(2**62)]},
+        {"type": ["integer", "null"], "exclusiveMinimum": 1700000000000},
+        {"type": "number", "exclusiveMinimum": 1700000000000, "exclusiveMaximum": 1700000002000},
     ],
 )
 def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
@@ -386,6 +393,14 @@ def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
         ({"exclusiveMaximum": 0, "minimum": -0.5}, ["-0.3"], ["0", "-0"]),
         ({"exclusiveMinimum": -1.5, "exclusiveMaximum": -1}, ["-1.2"], ["-1", "-1.5", "-1.0"]),
         ({"exclusiveMinimum": 0}, ["1", "0.1", "20"], ["0", "-1"]),
+        ({"minimum": 0, "exclusiveMaximum": 1}, ["0", "0.9", "0.99", "0.999"], ["1", "1.0"]),
+        ({"minimum": 0, "exclusiveMaximum": 100}, ["99", "99.99"], ["100", "100.0"]),
+        ({"exclusiveMinimum": -90, "exclusiveMaximum": 90}, ["89.99", "-89.99"], ["90", "-90"]),
+        (
+            {"exclusiveMinimum": 10**10, "maximum": 10**10 + 0.5},
+            ["10000000000.25"],
+            ["10000000000"],
+        ),
     ],
 )
 def test_a_bound_that_is_exclusive_is_outside(

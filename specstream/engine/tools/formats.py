@@ -11,7 +11,7 @@ from typing import Any
 from specstream.engine.core.prompt import template_variables
 from specstream.engine.core.reasoning import ReasoningTag
 from specstream.errors import PromptError, SamplingError
-from specstream.model.tokens.grammar import COMPACT, check_grammar
+from specstream.model.tokens.grammar import COMPACT, check_grammar, kept_schema
 from specstream.params import Grammar, SamplingParams
 from specstream.tools import (
     MAX_CALLS,
@@ -287,7 +287,7 @@ def _text_rule(grammar: Grammar, asked: str) -> str:
     """The rule of a reply that is no call."""
     if grammar.kind != "json_schema":
         raise SamplingError(f"{asked}: a {grammar.kind} grammar can't be joined with that of calls")
-    schema = json.loads(grammar.text)
+    schema = json.loads(kept_schema(grammar.text))
     if isinstance(schema, dict):
         schema = {"x-guidance": COMPACT, **schema}
     return f"%json {json.dumps(schema)}"
@@ -316,7 +316,7 @@ def _lark(tools: Tools, form: CallFormat, other: Grammar | None, asked: str) -> 
     choice = "" if other is None else " | text"
     lines = [f"start: {around}{choice}", f"calls: call {more}", f"call: {' | '.join(names)}"]
     for name, tool in zip(names, callable, strict=True):
-        schema = {**closed(tool.parameters), "type": "object", "x-guidance": COMPACT}
+        schema = {**_parameters(tool), "type": "object", "x-guidance": COMPACT}
         if form.bare and other is not None:
             lines.append(f"{name}: %json {json.dumps(_call_schema(tool, key, schema))}")
             continue
@@ -325,6 +325,14 @@ def _lark(tools: Tools, form: CallFormat, other: Grammar | None, asked: str) -> 
     if other is not None:
         lines.append(f"text: {_text_rule(other, asked)}")
     return "\n".join(lines)
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads(kept_schema(json.dumps(closed(tool.parameters))))
+    except SamplingError as error:
+        raise SamplingError(f"the parameters of tool {tool.name}: {error}") from None
+    return kept
 
 
 def _call(form: CallFormat, tool: Tool, key: str, arguments: str) -> str:

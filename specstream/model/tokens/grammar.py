@@ -8,6 +8,7 @@ it was drawn from.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -216,7 +217,7 @@ _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 _DATA = {"const", "enum", "default", "examples"}  # their values are no schemas
 _NAMED = {"properties", "patternProperties", "$defs", "definitions"}  # their keys are no keywords
 _EXACT = 2**53  # llguidance keeps numbers as doubles
-_LEAST = 1e-9  # of the difference of two numbers, as a share of the larger one
+_LEAST = 1e-9  # by which a bound moves, as a share of what lies between the bounds
 _NEGATED = re.compile(r"\\.|\[\^((?:\\.|[^\]\\])+)\]", re.DOTALL)
 
 
@@ -237,11 +238,12 @@ def kept_schema(schema: str) -> str:
         if isinstance(part, dict) and name not in _DATA:
             _check_pattern(part.get("pattern"))
             _check_least(part)
+            for key in _BOUNDS & part.keys():
+                if not _is_kept(part[key], whole=part.get("type") == "integer"):
+                    raise _inexact(key, part[key])
             changed |= _open_bounds(part)
-        elif isinstance(part, int | float) and name in {*_BOUNDS, "const", "enum"}:
-            exact = isinstance(part, int) or name in _BOUNDS
-            if exact and not -_EXACT <= part <= _EXACT:
-                raise SamplingError(f"the JSON schema's {name} {part!r:.40} has more than 53 bits")
+        elif isinstance(part, int) and name in {"const", "enum"} and not _is_kept(part, whole=True):
+            raise _inexact(name, part)
     return json.dumps(whole) if changed else schema
 
 
@@ -259,26 +261,46 @@ def _parts(whole: Any) -> Iterator[tuple[str, Any]]:
             parts += [(inner, value) for value in part]
 
 
-def _open_bounds(part: dict[str, Any]) -> bool:
-    """Move an exclusive whole bound of a number by as good as nothing; whether there was one.
+def _is_kept(number: Any, *, whole: bool) -> bool:
+    """Whether llguidance keeps a number; ``whole``: among whole ones, which it ends at 63 bits."""
+    if not isinstance(number, int | float) or -_EXACT <= number <= _EXACT:
+        return True
+    kept = isinstance(number, int) and (number == 2**63 - 1 or int(float(number)) == number)
+    return whole and kept and -(2**63) < number < 2**63
 
-    llguidance 1.9 takes the bound itself for a number inside if the other bound is less than 1 away.
+
+def _inexact(name: str, number: float) -> SamplingError:
+    return SamplingError(f"the JSON schema's {name} {number!r:.40} has more than 53 bits")
+
+
+def _open_bounds(part: dict[str, Any]) -> bool:
+    """Move an exclusive whole bound by as good as nothing where llguidance takes the bound itself.
+
+    llguidance 1.9 does so for the bound nearer to 0, if the other one is less than 1 away.
     """
-    moved = False
-    for name, closed, sign in (
-        ("exclusiveMinimum", "minimum", 1),
-        ("exclusiveMaximum", "maximum", -1),
-    ):
-        bound = part.get(name)
-        if not isinstance(bound, int | float) or isinstance(bound, bool):
-            continue
-        if not -_EXACT <= bound <= _EXACT or bound != int(bound):
-            continue
-        if part.get("type") != "integer" and not isinstance(part.get(closed), int | float):
-            del part[name]
-            part[closed] = bound + sign * _LEAST * max(1.0, abs(bound))
-            moved = True
-    return moved
+    low, high = (
+        max(
+            (bound for name in names if _is_number(bound := part.get(name))), default=None, key=sign
+        )
+        for names, sign in (
+            (("minimum", "exclusiveMinimum"), lambda bound: bound),
+            (("maximum", "exclusiveMaximum"), lambda bound: -bound),
+        )
+    )
+    if low is None or high is None or not 0 < high - low < 1:
+        return False
+    name, closed, bound, sign = ("exclusiveMinimum", "minimum", low, 1.0)
+    if high <= 0:
+        name, closed, bound, sign = ("exclusiveMaximum", "maximum", high, -1.0)
+    if part.get(name) != bound or bound != int(bound):
+        return False
+    del part[name]
+    part[closed] = bound + sign * max(_LEAST * (high - low), math.ulp(bound))
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_pattern(pattern: Any) -> None:

@@ -12,7 +12,9 @@ from tokenizers import AddedToken
 from specstream.drafting.proposers.off import OffProposer
 from specstream.engine.core.prompt import check_messages
 from specstream.engine.core.request import Request
+from specstream.engine.tools.formats import CallFormat, with_choice
 from specstream.errors import PromptError, SamplingError
+from specstream.model.tokens.grammar import compiled
 from specstream.text.window import TokenMap
 from specstream.tools import Tool, ToolCall, Tools
 from specstream.types import Grammar, Message, SamplingParams, Span
@@ -338,6 +340,38 @@ def test_the_schema_that_cannot_be_used_is_named(where: str) -> None:
     begin = "the parameters of tool bad: " if where == "tool" else ""
     assert str(error).startswith(f"{begin}the json_schema grammar can't be used: ")
     assert "unclosed capture group" in str(error) and "call_0" not in str(error)
+
+
+@pytest.mark.parametrize("where", ["tool", "reply"])
+@pytest.mark.parametrize(("number", "taken"), [("5", False), ("5.25", True)])
+def test_a_schema_beside_tools_is_kept_as_it_is_alone(where: str, number: str, taken: bool) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    bounds = {"type": "number", "exclusiveMinimum": 5, "maximum": 5.5}
+    schema = {"type": "object", "properties": {"a": bounds}, "required": ["a"]}
+    text = f'{{"a": {number}}}'
+    tools, params = (
+        Tools((Tool("g"),)),
+        SamplingParams(grammar=Grammar("json_schema", json.dumps(schema))),
+    )
+    if where == "tool":
+        tools, params = Tools((Tool("g", "", schema),), "required"), SamplingParams()
+        text = f'<tool_call>\n{{"name": "g", "arguments": {text}}}\n</tool_call>'
+    form = CallFormat({"<tool_call>": "</tool_call>"})
+    grammar = with_choice(params, tools, form, None).grammar
+    assert grammar is not None
+    vocabulary = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(vocabulary, compiled(grammar))
+    tokens = vocabulary.tokenize_str(text)
+    assert (matcher.try_consume_tokens(tokens) == len(tokens)) == taken
+
+
+def test_a_number_of_a_tool_that_cannot_be_kept_is_refused() -> None:
+    pytest.importorskip("llguidance")
+    big = {"type": "object", "properties": {"a": {"const": 2**60 + 1}}}
+    tools = Tools((Tool("fine"), Tool("big", "", big)), "required")
+    _, inbox = Bench(formats.HERMES).ask("x", tools=tools)
+    (error,) = inbox.errors
+    assert str(error).startswith("the parameters of tool big: ") and "53 bits" in str(error)
 
 
 def test_required_without_llguidance_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
