@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
@@ -100,7 +101,7 @@ class SegmentStage:
 
     Args:
         make: Makes the segmenter of a turn.
-        deadline_s: Seconds that text waits at most.
+        deadline_s: Seconds that text waits at most; infinity: until a boundary.
         clock: Returns monotonic seconds.
         drafts: Cut what the engine has drafted, too, for stages that can begin on it (see
             `specstream.stages.drafts`). What is released stays the same.
@@ -126,7 +127,7 @@ class SegmentStage:
         drafts: bool = False,
         lookahead: bool = False,
     ) -> None:
-        check_numbers(0.0, deadline_s=deadline_s)
+        check_numbers(0.0, math.inf, deadline_s=deadline_s)
         self._make = make
         self._deadline_s = deadline_s
         self._clock = clock

@@ -141,6 +141,12 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(*found.span("unit"), several if many else word)
 
 
+def _inch(found: re.Match[str]) -> Iterator[Edit]:
+    """Read ``13" pan`` as "13 inch pan", where the sign doesn't close a quotation."""
+    if found["sign"] != '"' or found.string.count('"', 0, found.start()) % 2 == 0:
+        yield Edit(*found.span("sign"), " inch")
+
+
 def _team(number: str) -> str:
     """Read the number in "49ers"."""
     said = str(rules.numerals("en").cardinal(int(number)))
@@ -167,6 +173,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "aircraft": _aircraft,
     "by": rules.say(" by ", "sign"),
     "count of": rules.say(lambda number: str(rules.numerals("en").cardinal(int(number))), "number"),
+    "inch": _inch,
     "isbn": _isbn,
     "less": rules.say("less than ", "sign"),
     "more": rules.say("more than ", "sign"),

@@ -59,7 +59,8 @@ _GOES_ON = re.compile(r"\s[a-zäöü]|,")
 _AT_END = re.compile(r"\s*$")
 
 _LABEL = re.compile(  # "Kapitel 1 Einleitung", and any noun within a sentence
-    r"(?:[^\s.!?:] [A-ZÄÖÜ][a-zäöüß]+|\bNr\.|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Stufe|Gruppe|Zimmer"
+    r"(?:[^\s.!?:] (?!Sie |Ihnen )[A-ZÄÖÜ][a-zäöüß]+|\bNr\."
+    r"|\b(?:Kapitel|Teil|Tag|Platz|Nummer|Stufe|Gruppe|Zimmer"
     r"|Schritt|Band|Seite|Klasse|Phase|Akt|Szene|Frage|Aufgabe|Artikel|Absatz|Heft)) $"
 )
 _AFTER_DATIVE = re.compile(r"\b(?i:mit|nach|bei|von|zu|aus|seit|vor|in|ab|binnen) $")

@@ -32,7 +32,8 @@ _CANDIDATE = re.compile(
 """A text without any of these has no written forms; a full stop may be that of an abbreviation."""
 _MATH = re.compile(
     r"\$\$.+?\$\$|\\\(.+?\\\)|\\\[.+?\\\]"
-    r"|(?<![\w$])\$(?![\s$]|\d[\d.]*, )(?:(?!(?<![\\\w])[^\W\d_]{3})[^$\n])+?(?<!\s)\$(?!\d)",
+    r"|(?<![\w$])\$(?![\s$]|(?<=, \$)\d|\d[\d.]*, (?![-−+\d., ]+\$))"
+    r"(?:(?!(?<![\\\w])[^\W\d_]{3})[^$\n])+?(?<!\s)\$(?!\d)",
     re.DOTALL,
 )
 """LaTeX, which the library reads; prices in a sentence have words between them."""

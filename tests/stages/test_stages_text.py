@@ -1,3 +1,4 @@
+import math
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
@@ -101,6 +102,15 @@ async def test_what_is_not_speakable_waits_for_more_text_and_then_for_time() -> 
     assert await timeline(words) == [
         (5.7, ("Antidisestablishment is a ", "deadline")),
         (9.0, ("wor", "end")),
+    ]
+
+
+@pytest.mark.virtual_time
+async def test_text_without_a_deadline_waits_for_a_boundary() -> None:
+    words = [(0.0, chunk("It is ", 0)), (8.0, chunk("late. Go", 6))]
+    assert await timeline(words, deadline_s=math.inf, end=20.0) == [
+        (8.0, ("It is late. ", "sentence")),
+        (20.0, ("Go", "end")),
     ]
 
 

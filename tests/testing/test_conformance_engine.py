@@ -298,3 +298,8 @@ async def test_a_broken_engine_is_found_by_the_check_for_its_fault(
 @pytest.mark.slow
 async def test_an_honest_one_of_the_same_make_passes() -> None:
     (await check_engine(Altered)).assert_passed()
+
+
+async def test_a_short_reply_that_ended_by_itself_was_not_cut() -> None:
+    texts = ["No, I do not know that. Ask me again.", "No", "No", "Well, I do not know that."]
+    (await check_engine(lambda: ScriptedEngine(texts), only=["max_tokens"])).assert_passed()
