@@ -29,9 +29,8 @@ __all__ = ["AgentTool", "ToolCalls"]
 _AT_ONCE = 8  # calls that run; more are answered by an error
 _MOST_CHARS = 8000  # of a result
 _ASKED = 16  # calls that wait for the user's consent
-_NAME = "specstream-tool"  # of their threads
 _CLOSE_S = 1.0  # seconds that cancelled calls may take to end
-_THREADS = 32  # of plain functions, those that hang included; more are answered by an error
+_MOST_HANGING = 32  # plain functions of the process; then others are answered by an error
 _PENDING = "still running; the result comes later"
 _CANCELLED = "cancelled: the user spoke before there was a result"
 _CONSENT = (
@@ -315,24 +314,33 @@ async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     bound = inspect.signature(run).bind(**arguments)  # before a thread is taken
     if inspect.iscoroutinefunction(run):
         return await run(*bound.args, **bound.kwargs)
-    context = contextvars.copy_context()
+    if len(_hanging) >= _MOST_HANGING:
+        raise RuntimeError(f"{_MOST_HANGING} functions of tools hang")
+    context, thread = contextvars.copy_context(), _Daemon()
     work = partial(context.run, for_future, partial(run, *bound.args, **bound.kwargs))
-    made = await asyncio.get_running_loop().run_in_executor(_DAEMONS, work)
+    try:
+        made = await asyncio.get_running_loop().run_in_executor(thread, work)
+    except asyncio.CancelledError:
+        if not thread.future.done():
+            _hanging.add(thread.future)
+            thread.future.add_done_callback(_hanging.discard)
+        raise
     return await made if inspect.isawaitable(made) else made
 
 
-class _Daemons(ThreadPoolExecutor):
-    """A thread for each function. One that hangs ends with the process, and keeps nothing waiting."""
+_hanging: set[Future[Any]] = set()  # functions for which nobody waits any more
+
+
+class _Daemon(ThreadPoolExecutor):
+    """A thread for one function. If that hangs, the thread ends with the process and keeps nothing waiting."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.future = Future[Any]()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Start ``fn``.
-
-        Raises:
-            RuntimeError: too many hang already.
-        """
-        if sum(thread.name == _NAME for thread in threading.enumerate()) >= _THREADS:
-            raise RuntimeError(f"{_THREADS} functions of tools are at work or hang")
-        future = Future[Any]()
+        """Start ``fn``."""
+        future = self.future
         future.set_running_or_notify_cancel()  # nobody can cancel it from now on
 
         def call() -> None:
@@ -343,11 +351,8 @@ class _Daemons(ThreadPoolExecutor):
             else:
                 future.set_result(found)
 
-        threading.Thread(target=call, name=_NAME, daemon=True).start()
+        threading.Thread(target=call, name="specstream-tool", daemon=True).start()
         return future
-
-
-_DAEMONS = _Daemons(1)
 
 
 def _whole(text: str) -> str:

@@ -530,8 +530,9 @@ async def test_a_thread_that_hangs_keeps_no_process() -> None:
 
 @pytest.mark.virtual_time(charge_threads=True)
 async def test_functions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Threads of other tests don't count.
-    monkeypatch.setattr("specstream.agent.tools._NAME", "specstream-tool-here")
+    monkeypatch.setattr(
+        "specstream.agent.tools._hanging", set()
+    )  # those of other tests don't count
     hang, ended = threading.Event(), list[ToolEnded]()
     engine = scripted(*[calling("", *[call("stuck", f"c{n}") for n in range(8)]), "So."] * 5)
     async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05), voice=None) as agent:
@@ -547,6 +548,25 @@ async def test_functions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     found = [item.status for item in ended]
     assert found.count("timed_out") == 32 and found.count("failed") == 8
     assert any("hang" in item.result for item in ended[32:])
+
+
+async def test_functions_that_work_are_not_taken_for_hanging_ones() -> None:
+    """Forty at once, in agents of their own, as many as wait for each other."""
+    together, statuses = threading.Barrier(40), list[str]()
+
+    async def talk() -> None:
+        engine = scripted(calling("", call("meet")), "So.")
+        async with agent_of(engine, tool(lambda: together.wait(60), "meet"), voice=None) as agent:
+            await agent.say("Go.")
+            async for event in agent:
+                if isinstance(event.item, ToolEnded):
+                    statuses.append(event.item.status)
+                    return
+
+    async with anyio.create_task_group() as group:
+        for _ in range(40):
+            group.start_soon(talk)
+    assert statuses == ["completed"] * 40
 
 
 async def test_functions_are_described_and_what_cannot_be_is_refused() -> None:

@@ -142,7 +142,8 @@ class OpenAIEngine:
     async def _listed(self, client: AsyncOpenAI) -> list[Any]:
         """The models that the server lists; none if it has no such list, or one of another shape."""
         try:
-            return list((await client.models.list()).data)
+            listed = (await client.models.list()).data
+            return [model for model in listed if isinstance(getattr(model, "id", None), str)]
         except Exception as error:
             refused = getattr(error, "status_code", None)
             if refused is None and isinstance(typed(error, self.url), ConnectionFailed):

@@ -25,7 +25,7 @@ __all__ = ["ApiError", "broken"]
 
 _INVALID = "invalid_request_error"
 _SHUT = "server_error"
-_OF_PROMPT = re.compile(r"(the )?(last )?(messages?|prompt)\b")
+_OF_PROMPT = re.compile(r"(the )?(last )?(messages?|prompt)\b|the model has no token\b")
 _PARAMS = {field.name for field in fields(SamplingParams)}
 """Messages about one begin with its name."""
 

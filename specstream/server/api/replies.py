@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from specstream.engine.protocol import TextEngine, TextGeneration
-from specstream.errors import PromptTooLong
+from specstream.errors import PromptError
 from specstream.metrics import Report
 from specstream.params import SamplingParams
 from specstream.server.api.errors import ApiError
@@ -129,20 +129,26 @@ class ApiReply:
     @classmethod
     @asynccontextmanager
     async def begin(cls, service: Service, ask: ReplyRequest) -> AsyncGenerator[ApiReply, None]:
-        """Start a reply; leaving the block stops it."""
+        """Start a reply; leaving the block stops it.
+
+        Raises:
+            ApiError: the prompt can't be used.
+        """
         text_engine = cast(TextEngine, service.engine)
-        async with text_engine.generate(
-            ask.messages,
-            ask.params,
-            reference=ask.reference,
-            speculate=ask.speculate,
-            chat_template_kwargs=ask.variables,
-            tools=ask.tools,
-        ) as generation:
-            try:
-                yield cls(generation, service.counters, ask)
-            finally:
-                service.caller.account.spend(generation.report.completion_tokens)
+        options: dict[str, Any] = {
+            "reference": ask.reference,
+            "speculate": ask.speculate,
+            "chat_template_kwargs": ask.variables,
+            "tools": ask.tools,
+        }
+        try:
+            async with text_engine.generate(ask.messages, ask.params, **options) as generation:
+                try:
+                    yield cls(generation, service.counters, ask)
+                finally:
+                    service.caller.account.spend(generation.report.completion_tokens)
+        except PromptError as error:
+            raise ApiError.of(error, ask.prompt) from None
 
     @classmethod
     @asynccontextmanager
@@ -158,7 +164,7 @@ class ApiReply:
         """Yield the chunks, counted; to be closed by whoever leaves early.
 
         Raises:
-            ApiError: the prompt is too long for the model.
+            ApiError: the prompt can't be used.
         """
         clock = asyncio.get_running_loop().time
         began, last = clock(), None
@@ -169,7 +175,7 @@ class ApiReply:
                 last = now
                 self._count(chunk)
                 yield chunk
-        except PromptTooLong as error:
+        except PromptError as error:
             raise ApiError.of(error, self.ask.prompt) from None
 
     def _count(self, chunk: Chunk) -> None:

@@ -171,8 +171,9 @@ class SessionRecord:
     def owes(self, owed: bool | None) -> None:
         """Note whether words were heard that no response has answered; None: the next will be."""
         self._owing = owed is None
-        if owed:
+        if owed is not None:
             self._note_heard()
+        if owed:
             self._put("owed", True)
         elif owed is not None:
             self._pending.append(Drop("owed"))

@@ -173,7 +173,7 @@ class Microphone:
             self._refused.add(refusal.message)
             raise
         await self.meter.hear(seconds)
-        if self.record is not None and listener.settings.manual and not listener.held_ms:
+        if pcm and self.record is not None and listener.settings.manual and not listener.held_ms:
             self.record.hears()
         await listener.add(pcm)
 

@@ -68,7 +68,8 @@ async def test_a_prompt_of_tokens_may_be_told_before_its_reply() -> None:
         async with await create(**asked, prompt=[ids], echo=True, stream=True) as stream:
             parts = await collect(stream)
         refused = [
-            ({"prompt": [10**9]}, None),
+            ({"prompt": [10**9]}, "prompt"),
+            ({"prompt": ""}, "prompt"),
             ({"prompt": [1, "x"]}, "prompt"),
             ({"prompt": []}, "prompt"),
             ({"prompt": ids * 4000}, "prompt"),
