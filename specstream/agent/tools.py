@@ -332,7 +332,7 @@ _hanging: set[Future[Any]] = set()  # functions for which nobody waits any more
 
 
 class _Daemon(ThreadPoolExecutor):
-    """A thread for one function. If that hangs, the thread ends with the process and keeps nothing waiting."""
+    """A thread for one function, which ends with the process, and so may hang."""
 
     def __init__(self) -> None:
         super().__init__(1)

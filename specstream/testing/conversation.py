@@ -14,7 +14,7 @@ import anyio
 import specstream.realtime.events as ev
 from specstream.agent import Agent, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.client.client import Exchange, RealtimeClient
-from specstream.errors import ConfigError, EngineError, RequestError
+from specstream.errors import ConfigError, EngineError, ProtocolError, RequestError
 from specstream.listening.ears import Ears
 from specstream.listening.events import (
     ListenerSettings,
@@ -153,7 +153,7 @@ class _AgentTalk(Talk):
             case Chunk(token_ids=ids, text=text):
                 if ids:
                     self.step("first_token")
-                self.turns[self.answering].measured.reply += text
+                self.wrote(text)
             case Phrase():
                 self.step("first_phrase")
             case Speech(pcm=pcm) if pcm:
@@ -177,6 +177,16 @@ class _AgentTalk(Talk):
     async def send(self, pcm: bytes, due: float) -> None:
         await anyio.sleep_until(self._uplink.arrival(due))
         await self._agent.hear(pcm)
+
+
+def _samples(data: str) -> bytes:
+    try:
+        pcm = base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise ProtocolError(f"the server's audio is no base64: {error}") from None
+    if len(pcm) % 2:
+        raise ProtocolError(f"the server's audio ends within a sample: it has {len(pcm)} bytes")
+    return pcm
 
 
 _HARMLESS = {"response_cancel_not_active", "conversation_already_has_active_response"}
@@ -207,6 +217,7 @@ async def run_live(
         ConnectionFailed: nobody answers, or the connection broke.
         RequestError: the server refused something, such as audio input without ears.
         EngineError: a response failed, never ended, or had nothing audible.
+        ProtocolError: its audio isn't whole samples in base64.
     """
     turns: list[TurnLatency] = []
     each, total = len(scenario.turns), len(scenario.turns) * scenario.repeat
@@ -266,11 +277,11 @@ class _ServerTalk(Talk):
                 self.reply_begins()
             case ev.TextDeltaEvent(delta=text):
                 self.step("first_token")
-                self.turns[self.answering].measured.reply += text
+                self.wrote(text)
             case ev.AudioDeltaEvent(delta=data, item_id=item):
                 self._item = item
                 if not self._cut:
-                    self.ear.take(base64.b64decode(data), SAMPLE_RATE, now)
+                    self.ear.take(_samples(data), SAMPLE_RATE, now)
             case ev.ResponseEvent(type="response.done", response=response):
                 details = response.status_details
                 if response.status == "failed":

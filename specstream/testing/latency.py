@@ -60,6 +60,7 @@ class TurnLatency:
     def split(self, began: float, seen: dict[str, float], audible: float) -> None:
         """Fill in the stages and parts; ``began``, ``seen`` and ``audible`` are seconds of one clock."""
         self.wait_ms = (audible - began) * 1e3
+        self.parts.clear()
         before = began
         for step in STEPS:
             at = audible if step == "first_audio" else seen.get(step)
@@ -128,6 +129,8 @@ class LatencyReport:
     def slow(self, percent: float, stage: str = "first_audio") -> TurnLatency | None:
         """A turn whose latency is that percentile of a stage."""
         at = self.percentile(stage, percent)
+        if at is None:
+            return None
         return next((turn for turn in self.turns if turn.stages.get(stage) == at), None)
 
     def to_dict(self) -> dict[str, Any]:

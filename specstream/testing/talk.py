@@ -51,6 +51,8 @@ class Ear:
 
     def take(self, pcm: bytes, sample_rate: int, at: float) -> None:
         """Record audio that arrives at ``at``."""
+        if not pcm:
+            return
         self._rate = sample_rate
         if self.arrived is None:
             self.arrived = at
@@ -119,13 +121,14 @@ class Said:
 class Talk(ABC):
     """A scripted conversation. Subclasses connect it to an agent and report what the agent does.
 
-    They call `heard`, `reply_begins`, `step` and `reply_over` as the agent's events come. ``progress``
-    is called after the first reply to each turn, with the number of turns that were answered.
+    They call `heard`, `reply_begins`, `step`, `wrote` and `reply_over` as the agent's events come. What
+    the agent says before the first turn belongs to no turn; the user lets it finish. ``progress`` is
+    called after the first reply to each turn, with the number of turns that were answered.
 
     Attributes:
         turns: The turns, measured as far as the conversation has got.
         ear: The simulated listener.
-        speaking: The number of the turn that was said last, or is being said.
+        speaking: The number of the turn that was said last, or is being said; -1 before the first.
         answering: The number of the turn whose reply is under way.
     """
 
@@ -136,7 +139,8 @@ class Talk(ABC):
         self._progress = progress
         self.turns = [Said(TurnLatency(turn.user, turn.typed)) for turn in scenario.turns]
         self.ear = ear
-        self.speaking = self.answering = 0
+        self.speaking = self.answering = -1
+        self._greeting: anyio.Event | None = None  # set at its end
         self._error: SpecstreamError | None = None
 
     @abstractmethod
@@ -162,6 +166,7 @@ class Talk(ABC):
             SpecstreamError: what ended it early.
         """
         async with self._reading():
+            await anyio.wait_all_tasks_blocked()  # an agent that speaks first has begun
             for number, script in enumerate(self.scenario.turns):
                 await self._say(number, script)
             await self._over(self.turns[-1])
@@ -192,7 +197,13 @@ class Talk(ABC):
 
     def step(self, name: str) -> None:
         """Record that a step of the reply under way was seen now; the first time counts."""
-        self.turns[self.answering].seen.setdefault(name, anyio.current_time())
+        if self.answering >= 0:
+            self.turns[self.answering].seen.setdefault(name, anyio.current_time())
+
+    def wrote(self, text: str) -> None:
+        """Add to the text of the reply under way."""
+        if self.answering >= 0:
+            self.turns[self.answering].measured.reply += text
 
     def heard(self, step: str) -> None:
         """Record that the agent noticed ``turn_end`` or ``transcript`` of the turn that was said last.
@@ -200,6 +211,8 @@ class Talk(ABC):
         The latest ``turn_end`` counts, because a pause may be taken for it; so does the latest
         ``transcript`` until the answer begins.
         """
+        if self.speaking < 0:
+            return
         seen = self.turns[self.speaking].seen
         if step == "turn_end" or "asked" not in seen:
             seen[step] = anyio.current_time()
@@ -209,33 +222,50 @@ class Talk(ABC):
 
         An earlier answer to the same turn (a pause was taken for the turn's end) is forgotten.
         """
+        if self.speaking > self.answering:
+            self._measure_interruption(self.turns[self.speaking])
         self.answering = self.speaking
+        self.ear.begin()
+        if self.answering < 0:
+            self._greeting = anyio.Event()
+            return
         turn = self.turns[self.answering]
         turn.seen = {
             step: at for step, at in turn.seen.items() if step in ("turn_end", "transcript")
         }
         turn.measured.reply = ""
         self.step("asked")
-        self.ear.begin()
+
+    def _measure_interruption(self, turn: Said) -> None:
+        """Now that the reply before it has ended at the ear, by the interruption or by itself."""
+        if turn.measured.interrupts is not None and turn.onset < self.ear.end:
+            turn.measured.interrupts = True
+            turn.measured.stages["interruption_silence"] = (self.ear.end - turn.onset) * 1e3
 
     def reply_over(self, *, complete: bool) -> None:
-        """Record that the reply is over; ``complete``: it was heard to its end.
+        """Record that the reply is over; ``complete``: it was written or heard to its end.
+
+        One that was audible before the user's last sound, or ended while that was to come, answers a
+        part of the turn; the answer to the whole is what counts.
 
         Raises:
             EngineError: nothing of it was audible.
         """
+        if self.answering < 0:
+            if self._greeting is not None:
+                self._greeting.set()
+            return
         turn, ear = self.turns[self.answering], self.ear
-        if ear.audible is not None and ear.arrived is not None:
-            turn.seen["arrived"] = ear.arrived
-            turn.measured.split(turn.began, turn.seen, ear.audible)
-            turn.measured.stages["gap"] = ear.gap_ms
-        elif complete:
-            raise EngineError(f"nothing was heard in answer to {turn.measured.user!r}")
-        after = self.turns[self.answering + 1 : self.answering + 2]
-        if not complete and after and not math.isnan(after[0].onset):
-            silence = max(0.0, ear.end - after[0].onset) * 1e3
-            after[0].measured.interrupts = True
-            after[0].measured.stages["interruption_silence"] = silence
+        if ear.audible is None or ear.arrived is None:
+            if not complete and turn.seen.get("turn_end", math.inf) < turn.began:
+                return
+            why = "" if complete else ": the reply was cancelled"
+            raise EngineError(f"nothing was heard in answer to {turn.measured.user!r}{why}")
+        if ear.audible < turn.began:
+            return
+        turn.seen["arrived"] = ear.arrived
+        turn.measured.split(turn.began, turn.seen, ear.audible)
+        turn.measured.stages["gap"] = ear.gap_ms
         if not turn.over.is_set():  # an interruption ends a reply that was written to its end
             turn.over.set()
             self._progress(self.answering + 1)
@@ -251,8 +281,11 @@ class Talk(ABC):
         if script.interrupts_after_ms is not None:
             turn.measured.interrupts = False
             await self._until_audible(number - 1, script.interrupts_after_ms / 1e3)
-        elif number:
-            await self._over(self.turns[number - 1])
+        elif number or self._greeting is not None:
+            if number:
+                await self._over(self.turns[number - 1])
+            elif self._greeting is not None:
+                await self._greeting.wait()
             await anyio.sleep_until(self.ear.end + script.pause_ms / 1e3)
         self.speaking = number
         if sound is not None:

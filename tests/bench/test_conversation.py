@@ -76,6 +76,7 @@ async def test_an_interruption_is_silent_within_the_sinks_lead() -> None:
     waits = await interrupted(playing, ["Hi", "Hi"], after_s=0.1)
     assert len(waits) == 2
     assert all(20 <= wait <= 121 for wait in waits), "80 ms of lead and one piece of 40 ms"
+    assert not await interrupted(playing, ["Hi"], after_s=9.0), "that reply had ended"
 
 
 @virtual

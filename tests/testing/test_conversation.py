@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from specstream.commands import latency
-from specstream.errors import EngineError, RequestError
+from specstream.errors import EngineError, ProtocolError, RequestError
 from specstream.listening.ears import Ears
 from specstream.signals import LoopClock
 from specstream.testing import (
     LatencyReport,
+    Scenario,
     ScriptedModel,
     ScriptedRecognizer,
     ScriptedTurnDetector,
@@ -53,6 +56,8 @@ async def held(
     folder: Path,
     text: str = SCENARIO,
     told: list[tuple[int, int]] | None = None,
+    says: Callable[[str], Awaitable[bytes]] = speak,
+    first_token_ms: float = 200,
     **options: Any,
 ) -> LatencyReport:
     (folder / "talk.toml").write_text(text)
@@ -63,11 +68,11 @@ async def held(
     recognizer = ScriptedRecognizer(["Tell me", "Stop it"])
     options.setdefault("ears", lambda: Ears(recognizer, ScriptedTurnDetector()))
     options.setdefault("voice", lambda: ScriptedVoice(first_audio_ms=80, leading_silence_ms=50))
-    model = ScriptedModel(REPLIES, first_token_ms=200, round_ms=30, drafted=0)
+    model = ScriptedModel(REPLIES, first_token_ms=first_token_ms, round_ms=30, drafted=0)
     stand = Stand(model, clock=LoopClock(), **options)
     async with stand.running():
         scenario, tell = read_scenario(folder / "talk.toml"), lambda *counts: told.append(counts)
-        return await run_live(scenario, stand.url, speak=speak, progress=tell)
+        return await run_live(scenario, stand.url, speak=says, progress=tell)
 
 
 async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None:
@@ -90,6 +95,54 @@ async def test_a_servers_waits_are_measured_step_by_step(tmp_path: Path) -> None
     assert all(abs(turn.residual_ms) < 1 for turn in report.turns)
     assert second.interrupts is True
     assert 0 < second.stages["interruption_silence"] < 100, "heard within a block of 32 ms"
+
+
+@pytest.mark.parametrize("first_token_ms", [200, 1400])
+async def test_an_answer_in_a_pause_of_the_user_is_not_the_answer(
+    tmp_path: Path, first_token_ms: float
+) -> None:
+    async def hesitates(text: str) -> bytes:
+        """A second and a half between the words; the first answer is audible in it, or isn't yet."""
+        first, *rest = [b"\x28\x23" * 9600 for _ in text.split()]
+        return first + b"".join(bytes(72_000) + word for word in rest)
+
+    report = await held(
+        tmp_path,
+        "[listening]\nsilence_ms = 300\n[[turns]]\nuser = 'Tell me'\n[[turns]]\nuser = 'Thanks'",
+        says=hesitates,
+        first_token_ms=first_token_ms,
+        ears=lambda: Ears(ScriptedRecognizer(["Tell", "me", "Thanks"]), ScriptedTurnDetector()),
+    )
+    assert [turn.reply for turn in report.turns] == REPLIES[1:]
+    for turn in report.turns:
+        assert turn.wait_ms == pytest.approx(310 + first_token_ms + 80 + 50, abs=70)
+        assert turn.interrupts is None and "interruption_silence" not in turn.stages
+
+
+@pytest.mark.parametrize(
+    ("delta", "told"), [("@@@", "is no base64"), ("AQID", "ends within a sample: it has 3 bytes")]
+)
+async def test_audio_that_is_none_is_an_error(delta: str, told: str) -> None:
+    async def answer(socket: ServerConnection) -> None:
+        sent = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+        begun = {"id": "r", "object": "realtime.response", "status": "in_progress", "output": []}
+        kinds: list[dict[str, Any]] = [
+            {"type": "session.created", "session": {"type": "realtime"}},
+            {"type": "session.updated", "session": {"type": "realtime"}},
+            {"type": "response.created", "response": begun},
+            {"type": "response.output_audio.delta", "delta": delta, **sent},
+        ]
+        for number, event in enumerate(kinds):
+            if number:
+                await socket.recv()
+            await socket.send(json.dumps({"event_id": "e", **event}))
+        await socket.wait_closed()
+
+    scenario = Scenario.model_validate({"turns": [{"user": "Hi", "typed": True}]})
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        with pytest.raises(ProtocolError, match=told):
+            await run_live(scenario, f"ws://127.0.0.1:{port}/v1/realtime", speak=speak)
 
 
 async def test_the_command_prints_percentiles_and_waterfalls_of_a_server(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -89,6 +90,64 @@ def test_an_interruption_silences_the_reply() -> None:
     )
     assert late.interrupts is False, "the reply was over"
     assert "interruption_silence" not in late.stages
+
+
+@pytest.mark.parametrize(("after_ms", "left_ms"), [(900, 50), (940, 10), (960, None)])
+def test_an_interruption_that_the_agent_does_not_notice_in_time_is_measured(
+    after_ms: int, left_ms: float | None
+) -> None:
+    """Its reply is audible for 950 ms, and the notice comes later."""
+    _, second = measured(
+        {"user": "Go on", "reply": "One two three."},
+        {"user": "Stop it now", "interrupts_after_ms": after_ms, "reply": "Fine."},
+        voice=EXACT["voice"] | {"word_ms": 950 / 3},
+    )
+    assert second.interrupts is (left_ms is not None)
+    assert second.stages.get("interruption_silence") == pytest.approx(left_ms, abs=1)
+
+
+class Greeter(Agent):
+    """It speaks first."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self.say("Greet me.")
+        return self
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_what_the_agent_says_first_belongs_to_no_turn(typed: bool) -> None:
+    def greeter(parts: Parts) -> Agent:
+        return Greeter(
+            engine=parts.model, voice=parts.voice, ears=parts.ears, listening=parts.listening,
+            sample_rate=parts.sample_rate, play=parts.playout,
+        )  # fmt: skip
+
+    turns = [{"user": "Hi", "typed": typed, "reply": "Good day."}, {"user": "Bye.", "typed": True}]
+    scenario = Scenario.model_validate(EXACT | {"turns": turns})
+    greeted = run_virtual(run_scenario(scenario, greeter))
+    plain = run_virtual(run_scenario(scenario))
+    for turn, other in zip(greeted.turns, plain.turns, strict=True):
+        assert turn.wait_ms == pytest.approx(other.wait_ms, abs=1) and turn.interrupts is None
+    assert greeted.turns[0].reply == "All right.", "the greeting took the first text"
+
+
+def test_a_reply_that_is_cancelled_before_its_first_sound_is_an_error() -> None:
+    def stopped(parts: Parts) -> Agent:
+        agent = parts.agent()
+        asyncio.get_running_loop().call_later(0.3, agent.interrupt)
+        return agent
+
+    scenario = Scenario.model_validate(EXACT | {"turns": [{"user": "Hi", "typed": True}]})
+    with pytest.raises(
+        EngineError, match="nothing was heard in answer to 'Hi': the reply was canc"
+    ):
+        run_virtual(run_scenario(scenario, stopped))
+
+
+def test_a_stage_that_was_not_measured_has_no_slow_turn() -> None:
+    report = LatencyReport("x", "virtual", (TurnLatency("a", True),))
+    assert report.slow(50) is None and not any("p50 of" in line for line in report.lines())
 
 
 @pytest.mark.slow

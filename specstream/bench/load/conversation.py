@@ -229,6 +229,7 @@ class ConversationFigures:
                 "questions": self.questions.to_dict(),
                 "answers": self.answers.to_dict(),
             },
+            "interruptions": len(self.silence_ms),
             "interruption_to_silence_ms": median(self.silence_ms),
             "memory_mb": {name: round(mb, 1) for name, mb in self.memory_mb.items()},
         }
@@ -255,9 +256,9 @@ async def interrupted(
 ) -> list[float]:
     """Interrupt the reply to each question; return the milliseconds until silence.
 
-    The interruption comes ``after_s`` seconds after the reply's first audio. ``make`` returns an agent
-    that plays through the given play-out. Audio that the play-out's sink has received and not played
-    yet counts as sound.
+    The interruption comes ``after_s`` seconds after the reply's first audio; a reply that has ended by
+    then isn't counted. ``make`` returns an agent that plays through the given play-out. Audio that the
+    play-out's sink has received and not played yet counts as sound.
     """
     ends = [0.0]
 
@@ -273,12 +274,13 @@ async def interrupted(
                     break
             await anyio.sleep(after_s)
             began = anyio.current_time()
-            agent.interrupt()
+            speaking = agent.interrupt() is not None and ends[0] > began
             with anyio.fail_after(_REPLY_S):
                 async for event in agent:
                     if isinstance(event.item, ReplyEnded | ReplyFailed):
                         break
-            waits.append(max(0.0, ends[0] - began) * 1e3)
+            if speaking:
+                waits.append(max(0.0, ends[0] - began) * 1e3)
     return waits
 
 

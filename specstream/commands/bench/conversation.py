@@ -164,7 +164,9 @@ def _lines(document: dict[str, Any]) -> list[str]:
     for kind, errors in document["word_error_rate"].items():
         share = f"{errors['errors']} of {errors['words']}"
         lines.append(f"word errors of the {kind}: {100 * errors['rate']:.1f} % ({share})")
-    lines.append(f"interruption to silence: {document['interruption_to_silence_ms']:.0f} ms")
+    silence, count = document["interruption_to_silence_ms"], document["interruptions"]
+    told = "no reply was long enough" if silence is None else f"{silence:.0f} ms ({count} replies)"
+    lines.append(f"interruption to silence: {told}")
     return [*lines, *_memory_lines(document)]
 
 
