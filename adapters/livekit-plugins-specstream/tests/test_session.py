@@ -173,6 +173,14 @@ def test_heard_words_needs_an_output() -> None:
         HeardWords(None)
 
 
+async def test_heard_words_that_come_too_late_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    output = HeardWords(RoomSpeaker())
+    output.on_playback_finished(playback_position=1.0, interrupted=False)
+    assert "HeardWords" not in caplog.text
+    output.on_playback_finished(playback_position=1.0, interrupted=True)
+    assert "set it before the agent speaks" in caplog.text
+
+
 def test_an_import_in_another_thread_says_what_to_do() -> None:
     code = """
 import threading

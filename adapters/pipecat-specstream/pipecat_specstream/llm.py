@@ -116,9 +116,7 @@ class SpecstreamLLMService(LLMService[Any]):
         Raises:
             SpecstreamError: the engine can't answer, or can't honour the schema.
         """
-        messages, _ = await self._asked(
-            context, system_instruction or self._settings.system_instruction or None
-        )
+        messages, _ = await self._asked(context, system_instruction or self._system(context))
         params = self._params()
         if max_tokens is not None:
             params = replace(params, max_tokens=max_tokens)
@@ -165,7 +163,7 @@ class SpecstreamLLMService(LLMService[Any]):
 
     async def _answer(self, frame: LLMContextFrame) -> None:
         context = frame.context
-        messages, tools = await self._asked(context, self._settings.system_instruction or None)
+        messages, tools = await self._asked(context, self._system(context))
         reference, self._guess = self._reference(messages), None
         await self.start_ttfb_metrics()
         async with self._engine.generate(
@@ -193,15 +191,21 @@ class SpecstreamLLMService(LLMService[Any]):
     async def _asked(
         self, context: LLMContext, system: str | None
     ) -> tuple[list[Message], Tools | None]:
-        """The request's messages and tools, with the model's own system message if there is none."""
+        """The request's messages and tools."""
         given = await self.get_llm_adapter().get_llm_invocation_params(
             context, system_instruction=system, convert_developer_to_user=True
         )
-        messages = messages_of(given["messages"])
-        own = self._engine.manner.system
-        if own and not any(message["role"] == "system" for message in messages):
-            messages.insert(0, {"role": "system", "content": own})
-        return messages, tools_of(given["tools"], given["tool_choice"])
+        return messages_of(given["messages"]), tools_of(given["tools"], given["tool_choice"])
+
+    def _system(self, context: LLMContext) -> str | None:
+        """The system message, the model's own where none was given; Pipecat's additions stand behind."""
+        own, said = self._engine.manner.system, self._settings.system_instruction
+        given = any(
+            isinstance(message, dict) and message["role"] == "system"
+            for message in context.get_messages()
+        )
+        own = None if given or self._base_system_instruction else own
+        return "\n\n".join(text for text in (own, said) if text) or None
 
     def _params(self) -> SamplingParams:
         return self._settings.sampling(self._engine.manner.params)

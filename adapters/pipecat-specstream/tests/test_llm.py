@@ -26,7 +26,9 @@ from pipecat.metrics.metrics import (
     TTFBMetricsData,
 )
 from pipecat.pipeline.worker import PipelineParams
+from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.services.llm_service import FunctionCallParams
 from pipecat.services.settings import LLMSettings
 from pipecat.tests.utils import run_test
 from pipecat.utils.errors import ErrorCategory
@@ -34,6 +36,7 @@ from pipecat_specstream import SpecstreamLLMService, SpecstreamLLMSettings
 from specstream import SamplingParams, ToolCall
 from specstream.errors import ConfigError, EngineBusy, PromptError, SamplingError
 from specstream.testing import ScriptedEngine, chunks_of
+from specstream.types import Manner
 from support import FrameWatch, asked, running
 
 METRICS = PipelineParams(enable_metrics=True, enable_usage_metrics=True)
@@ -225,6 +228,31 @@ async def test_messages_are_flattened():
         {"role": "user", "content": "One\ntwo"},
         {"role": "user", "content": "Well?"},
     ]
+
+
+@pytest.mark.parametrize("given", ["", "context", "settings"])
+async def test_pipecats_additions_stand_behind_the_system_message(given: str):
+    """Those of a tool that goes on beside speech; the model's own is taken where none is given."""
+
+    async def look(params: FunctionCallParams):
+        await params.result_callback("sun")
+
+    engine = ScriptedEngine(["Yes."], calls_tools=True)
+    engine.manner = Manner(system="You are Ada.")
+    before = [{"role": "system", "content": "Be Bo."}] if given == "context" else []
+    settings = SpecstreamLLMSettings(system_instruction="Be Cy.") if given == "settings" else None
+    service = SpecstreamLLMService(engine=engine, settings=settings)
+    service.register_function("look", look, cancel_on_interruption=False)
+    tools = ToolsSchema([FunctionSchema("look", "Looks.", {}, [])])
+    await run_test(
+        service,
+        frames_to_send=[
+            LLMContextFrame(LLMContext([*before, *asked("Well?").get_messages()], tools))
+        ],
+    )
+    system = [m["content"] for m in engine.requests[0][0] if m["role"] == "system"]
+    told = {"": "You are Ada.", "context": "", "settings": "Be Cy."}[given]
+    assert system and system[0].startswith(told) and ("Ada" in str(system)) == (not given)
 
 
 async def test_an_image_is_refused_and_the_service_goes_on():

@@ -10,16 +10,22 @@ from livekit.agents.voice import io
 from livekit.agents.voice.io import PlaybackFinishedEvent
 from specstream.errors import ConfigError
 
+from livekit.plugins.specstream.log import logger
+
 __all__ = ["HeardWords"]
 
 
 class HeardWords(io.AudioOutput):
-    """Wraps a session's audio output; set it once the session has started.
+    """Wraps a session's audio output; set it at once when the session has started.
 
     ::
 
         await session.start(agent, room=ctx.room)
         session.output.audio = HeardWords(session.output.audio)
+        session.say("Hello!")
+
+    An agent that greets does so behind that, not in ``on_enter``: of speech under way when the output is
+    set, LiveKit keeps nothing if it is interrupted.
 
     LiveKit's own synchronizer guesses at the pace of speech, word by word, and can be some words off.
     This takes the times of the words from the voice and the seconds that the output has played: the
@@ -79,6 +85,11 @@ class HeardWords(io.AudioOutput):
         synchronized_transcript: str | None = None,
     ) -> None:
         """Tell what was heard of the segment."""
+        if interrupted and not self._segments:
+            logger.warning(
+                "HeardWords was set while the agent spoke, so what was heard of that is unknown; set it "
+                "before the agent speaks, and greet behind it instead of in on_enter"
+            )
         words = self._segments[0] if self._segments else []
         if interrupted and words:
             synchronized_transcript = _heard(words, playback_position)
