@@ -275,3 +275,34 @@ async def test_audio_that_was_not_committed_is_told_to_be_gone(tmp_path: Path) -
         async with resumed(client, second.stand) as wire:
             await wire.until("input_audio_buffer.cleared")
         await second.stand.server.sessions.resumables[client.token].keep()
+
+
+@pytest.mark.parametrize("turns", [None, {"type": "server_vad", "create_response": False}])
+async def test_words_that_nobody_asked_to_see_are_kept(
+    tmp_path: Path, turns: dict[str, Any] | None
+) -> None:
+    """Without transcription, what was heard between two responses is in the next server's prompt."""
+    first = Ear("Hello", journal=SqliteJournal(tmp_path))
+    second = Ear(journal=SqliteJournal(tmp_path), engine=ScriptedEngine(["Yes."]))
+    async with first.stand.running(), second.stand.running():
+        client = Client(first.stand)
+        wire = await begun(client)
+        await configure(wire, turn_detection=turns, transcription=None)
+        if turns is None:
+            await wire.send("input_audio_buffer.append", audio="")  # no audio, so nothing to clear
+        await speak(wire, voice(1.0), *([silence(1.0)] if turns else []))
+        if turns is None:
+            await wire.send("input_audio_buffer.commit")
+        (connection,) = first.stand.server.sessions.connections
+        entries = connection.session.conversation.entries
+        await wait_for(lambda: any(entry.text == "Hello" for entry in entries))
+        await wire.until("conversation.item.done")
+        await first.stand.server.sessions.resumables[client.token].keep()
+        seen = len(wire.seen)
+        wire.socket.transport.abort()
+        async with resumed(client, second.stand) as wire:
+            await wire.send("response.create")
+            await wire.done()
+        assert prompt(second.engine) == ["Hello"]
+        told = {event["type"] for event in wire.seen[seen:]}
+        assert not any(type.startswith(("input_audio", "conversation.item.input")) for type in told)
