@@ -257,7 +257,8 @@ class Talk(ABC):
             return
         turn, ear = self.turns[self.answering], self.ear
         if ear.audible is None or ear.arrived is None:
-            if not complete and turn.seen.get("turn_end", math.inf) < turn.began:
+            noticed = turn.seen.get("turn_end", anyio.current_time())
+            if not complete and noticed < turn.began:
                 return
             why = "" if complete else ": the reply was cancelled"
             raise EngineError(f"nothing was heard in answer to {turn.measured.user!r}{why}")
