@@ -250,12 +250,18 @@ class Trace:
 
     def _cues(self, sample: int) -> tuple[str, ...]:
         cues = [e for e in self._entries("AvatarCue") if "samples" in e]
-        return tuple(f"{e['kind']} {e['name']}" for e in cues if _within(sample, e["samples"]))
+        replaced = [e for e in cues if e["kind"] == "emotion" and e["samples"][0] <= sample][:-1]
+        return tuple(
+            f"{e['kind']} {e['name']}"
+            for e in cues
+            if _within(sample, e["samples"]) and not any(e is old for old in replaced)
+        )
 
     def _shots(self, chars: tuple[int, int]) -> tuple[str, ...]:
+        latest = {e["shot_id"]: e for e in self._entries("ScenePrompt")}
         return tuple(
             f"{e['shot_id']}@{e['rev']}: {e['prompt']}"
-            for e in self._entries("ScenePrompt")
+            for e in latest.values()
             if e["span"][0] < chars[1] and chars[0] < e["span"][1]
         )
 

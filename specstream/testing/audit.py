@@ -92,6 +92,7 @@ class _Auditor:
         self._accepted: dict[int, int] = {}  # by round, the end of its draft's accepted tokens
         self._verified = 0  # tokens
         self._out: list[Drafted] = []  # neither confirmed nor withdrawn
+        self._due: list[Phrase] = []  # verified and not released
         # What takers were given: offsets of revokes; phrases, each with the number of revokes before it.
         self._revokes: list[int] = []
         self._phrases: list[tuple[Phrase, int]] = []
@@ -127,9 +128,12 @@ class _Auditor:
 
     def _headed(self, kind: str, item: Any) -> None:
         if kind == "made":
-            if isinstance(item, Drafted):
+            if isinstance(item, Phrase):
+                self._due.append(item)
+            elif isinstance(item, Drafted):
                 self._out.append(item)
             elif isinstance(item, Confirmed):
+                self._due.append(item.phrase)
                 self._confirm(item)
             elif isinstance(item, Withdrawn):
                 left = [d for d in self._out if d.phrase.chars.start < item.from_char]
@@ -142,6 +146,12 @@ class _Auditor:
             elif isinstance(item, Revoke) and item.drafted:
                 self._revokes.append(item.from_char)
         elif kind == "released" and isinstance(item, Phrase):
+            due = [phrase.chars for phrase in self._due]
+            if item.chars not in due:
+                self._complain("order", self._head, item, "it was released twice, or never made")
+            elif item.chars != due[0]:
+                self._complain("order", self._head, item, "an earlier phrase is still held")
+            self._due = [phrase for phrase in self._due if phrase.chars != item.chars]
             if item.tokens.end > self._verified:
                 self._complain("early", self._head, item, "its tokens were not verified")
 
@@ -204,6 +214,8 @@ class _Auditor:
             return
         for drafted in self._out:
             self._complain("orphan", self._head, drafted, "it was neither confirmed nor withdrawn")
+        for phrase in self._due:
+            self._complain("lost", self._head, phrase, "it was never released")
         for stage in self._stages.values():
             missing = self._revokes[len(stage.passed) :] if stage.takes else []
             for char in missing:

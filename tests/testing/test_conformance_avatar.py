@@ -141,6 +141,28 @@ class Flood(Altered):
         return [cue for cue in cues for _ in range(60)]
 
 
+class Strong(Altered):
+    """It counts in percent."""
+
+    def alter(self, cues: Sequence[AvatarCue]) -> Sequence[AvatarCue]:
+        return [replace(cue, weight=100 * cue.weight) for cue in cues]
+
+
+class Forward(Altered):
+    """It has no cues for speech that was replaced."""
+
+    end_sample = 0
+
+    def open(self, sample_rate: int) -> AlteredTrack:
+        self.end_sample = 0
+        return super().open(sample_rate)
+
+    def alter(self, cues: Sequence[AvatarCue]) -> Sequence[AvatarCue]:
+        kept = [cue for cue in cues if cue.samples.end >= self.end_sample]
+        self.end_sample = max([self.end_sample, *(cue.samples.end for cue in cues)])
+        return kept
+
+
 class Beyond(Altered):
     """Its last cue comes a second after the speech."""
 
@@ -149,23 +171,29 @@ class Beyond(Altered):
         return [*cues, *late]
 
 
+BROKEN: list[tuple[Callable[[], Altered], str]] = [
+    (InSeconds, "clock"),
+    (Backwards, "time_order"),
+    (NoText, "in_text"),
+    (OpenMouth, "rest_when_cut"),
+    (Unnamed, "cues"),
+    (Deaf, "no_marks"),
+    (Shared, "copies"),
+    (Strict, "unusual_marks"),
+    (OneRate, "rates"),
+    (Flood, "bounded"),
+    (Beyond, "in_audio"),
+    (Strong, "weights"),
+]
+
+
+async def test_an_avatar_that_goes_only_forward_is_found() -> None:
+    report = await check_avatar(Forward, only=["replaced"])
+    assert report.failed == ("replaced",), report.lines()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("broken", "found"),
-    [
-        (InSeconds, "clock"),
-        (Backwards, "time_order"),
-        (NoText, "in_text"),
-        (OpenMouth, "rest_when_cut"),
-        (Unnamed, "cues"),
-        (Deaf, "no_marks"),
-        (Shared, "copies"),
-        (Strict, "unusual_marks"),
-        (OneRate, "rates"),
-        (Flood, "bounded"),
-        (Beyond, "in_audio"),
-    ],
-)
+@pytest.mark.parametrize(("broken", "found"), BROKEN)
 async def test_a_broken_avatar_is_found_by_the_check_for_its_fault(
     broken: Callable[[], Altered], found: str
 ) -> None:

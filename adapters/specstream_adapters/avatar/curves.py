@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from specstream.errors import ConfigError
@@ -151,10 +152,11 @@ class _Part:
 
     def envelope(self, ms: float) -> float:
         """The strength at ``ms``, from 0 to 1: a smooth attack, and a smooth release after the end."""
-        attack = min(_ATTACK_MS, (self.end_ms - self.start_ms) / 2)
-        up = (ms - self.start_ms) / max(attack, 1e-9)
+        # Of the cue as it was given: taking back its end changes nothing of its past.
+        attack = min(_ATTACK_MS, self.cue.duration_ms / 2)
+        up = (min(ms, self.end_ms) - self.start_ms) / max(attack, 1e-9)
         down = (self.end_ms + _RELEASE_MS - ms) / _RELEASE_MS
-        return _smooth(min(up, down))
+        return _smooth(up) * _smooth(down)
 
 
 def _smooth(x: float) -> float:
@@ -241,15 +243,21 @@ class Face:
             self._mouth.pop()
         # Gestures and emotions each come in order of time, but not the ones with the others.
         self._directions = deque(part for part in self._directions if part.start_ms < ms)
+        self._end_emotions()
         if self._mouth:
             self._mouth[-1].end_ms = min(self._mouth[-1].end_ms, ms)
 
     def _direct(self, part: _Part) -> None:
-        if part.cue.kind == "emotion":
-            for old in self._directions:
-                if old.cue.kind == "emotion":
-                    old.end_ms = min(old.end_ms, part.start_ms)
         self._directions.append(part)
+        self._end_emotions()
+
+    def _end_emotions(self) -> None:
+        """Let each emotion last until the next one, or as long as it does by itself."""
+        emotions = [part for part in self._directions if part.cue.kind == "emotion"]
+        for part, following in zip_longest(emotions, emotions[1:]):
+            part.end_ms = part.start_ms + part.cue.duration_ms
+            if following is not None:
+                part.end_ms = max(part.start_ms, min(part.end_ms, following.start_ms))
 
 
 def _shares(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import get_args
@@ -16,6 +17,8 @@ from specstream_adapters.avatar.timeline import Timeline
 from specstream_adapters.checks import in_range, one_of
 
 __all__ = ["VisemeScripter"]
+
+_REMEMBERED = 32  # cues of tags, of which the latest may be taken back
 
 
 class VisemeScripter:
@@ -85,7 +88,7 @@ class VisemeTrack:
         self._waiting: list[tuple[int, bool, int, AvatarCue]] = []  # a heap in order of time
         self._count = 0
         self._given = 0  # the sample at which the last viseme cue ends
-        self._emotion: Span | None = None
+        self._directed: deque[AvatarCue] = deque(maxlen=_REMEMBERED)  # cues of tags
         self._last: AvatarCue | None = None
 
     def add(self, speech: Speech) -> Sequence[AvatarCue]:
@@ -130,7 +133,8 @@ class VisemeTrack:
         rest: list[AvatarCue] = []
         if last is not None and (last.name != SILENCE or self._given > heard):
             rest.append(self._rest(heard, last.chars, last.tokens))
-        if last is not None and self._emotion is not None and self._emotion.end > heard:
+        emotions = [cue.samples.end for cue in self._directed if cue.kind == "emotion"]
+        if last is not None and emotions and emotions[-1] > heard:
             rest.append(self._cue(NEUTRAL, Span(heard, heard), last.chars, last.tokens))
         return cues + [recast(cue, self._rig) for cue in rest]
 
@@ -154,9 +158,8 @@ class VisemeTrack:
         direction = direct(mark.text)
         start = mark.samples.start
         samples = Span(start, start + round(direction.duration_ms * self._rate / 1000))
-        if direction.kind == "emotion":
-            self._emotion = samples
-        self._wait(self._cue(direction, samples, mark.chars, tokens))
+        self._directed.append(self._cue(direction, samples, mark.chars, tokens))
+        self._wait(self._directed[-1])
 
     def _wait(self, cue: AvatarCue) -> None:
         self._count += 1
@@ -181,12 +184,19 @@ class VisemeTrack:
         self._mouth = Mouth(self._rate)
         self._phrase = None
         self._waiting.clear()
+        char = speech.chars.start
+        kept = [
+            cue
+            for cue in self._directed
+            if cue.samples.start < sample or (cue.samples.start == sample and cue.chars.end <= char)
+        ]
+        self._directed = deque(kept, maxlen=_REMEMBERED)
         if self._given > sample:
-            char = speech.chars.start
             self._wait(self._rest(sample, Span(char, char), speech.tokens))
+            for cue in kept:
+                if cue.samples.start == sample:  # the cue before takes it back, too
+                    self._wait(cue)
         self._given = sample
-        if self._emotion is not None and self._emotion.start >= sample:
-            self._emotion = None
 
     def _viseme(self, segment: Segment, tokens: Span) -> AvatarCue:
         assert segment.viseme is not None

@@ -18,6 +18,7 @@ from specstream_adapters.prompt.visible import (
     narration,
     open_quote,
     sight,
+    unquoted,
 )
 
 __all__ = ["Sentence", "Shot", "Story", "ended"]
@@ -200,6 +201,8 @@ class Story:
         """
         text = narration(sentence.text)
         if not text:
+            if self.language in ("", "en"):
+                self.bible.read(unquoted(sentence.text))  # who speaks is somebody who is there
             return None
         self.language = language_of(text) or self.language or "en" * text.isascii()
         words, who, others, found = self._meant(text)

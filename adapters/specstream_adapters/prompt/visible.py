@@ -71,6 +71,8 @@ _SAID = re.compile(
 _JOIN = re.compile(
     r"([,;]? (?:and|while|as|then|und|während|y|mientras)\b|[.!?;]+(?= |$)|,(?= |$))"
 )
+_SUBJECT = re.compile(r"\s*(?:he|she|it|they|we|you|the|an?|his|her|their|its|[A-Z]\S*)\b")
+_SPEAKER = 4  # most words of who speaks
 _MACHINE = re.compile(r"(```)|<\|[^|<>]{1,40}\|>|\{(?=\s*(?:[\"'}]|\Z)|[^\S\n]*\n)")
 _ANYBODY = frozenset(
     "man woman person people figure child girl boy lady gentleman someone somebody viewer hero "
@@ -178,6 +180,11 @@ def open_quote(text: str) -> bool:
     return any(quote.lastindex for quote in _QUOTED.finditer(text))
 
 
+def unquoted(text: str) -> str:
+    """The sentence without quoted speech."""
+    return " ".join(_QUOTED.sub(" ", text).split()).strip(" ,;:")
+
+
 def narration(text: str) -> str:
     """The sentence without quoted speech and the clauses that tell who spoke; "" if nothing is left."""
     text = " ".join(text.split())
@@ -187,15 +194,19 @@ def narration(text: str) -> str:
         rest = _QUOTED.sub(lambda q: q[0] if _TERM.search(text[: q.start()]) else " ", text)
         if rest == text:
             return text
-    kept, spoken = "", False
+    kept, spoken, speaker = "", False, ""
     joins, clauses = ["", *_JOIN.split(rest)[1::2]], _JOIN.split(rest)[::2]
     for join, clause in zip(joins, clauses, strict=True):
         if _SAID.search(clause):
             spoken = True
+            speaker = " ".join(_SAID.sub("", clause, count=1).split()).strip(" ,;:.!?")
         elif not spoken:
             kept += join + clause
         elif join != "," and len(clause.split()) >= 3:  # "said Tom, and he put down his cup"
-            kept += join * bool(kept.strip()) + clause
+            # "Paul shouted and ran": who ran stands before the clause that is left out.
+            only_verb = join.strip(" ,;") in ("and", "then") and not _SUBJECT.match(clause)
+            who = f" {speaker}" if only_verb and len(speaker.split()) <= _SPEAKER else ""
+            kept += join * bool(kept.strip()) + who + clause
             spoken = False
     kept = re.sub(r"\s+(?=[\s,;.!?])", "", kept).strip(" ,;:—–-")
     if not any(map(str.isalnum, kept)):

@@ -50,7 +50,7 @@ async def run_load(args: argparse.Namespace) -> None:
     note(f"loading the models ({config.dtype})")
     async with Engine(config) as engine:
         loads = await measure_load(
-            engine, plan.prompts.prompts, params, counts, max(args.repeats, 1), note
+            engine, plan.prompts.prompts, params, counts, args.repeats or 1, note
         )
         why = await engine.explain()
     document = {
@@ -97,7 +97,7 @@ async def run_callers(args: argparse.Namespace) -> None:
     counts = _counts("--callers", args.callers)
     await load_voice("auto").aclose()  # a missing one is reported before the models are loaded
     config, tokens = engine_of(args).config, args.max_tokens or _CALLER_TOKENS
-    found, costs = await measure_callers(config, "auto", counts, max(args.repeats, 1), tokens, note)
+    found, costs = await measure_callers(config, "auto", counts, args.repeats or 1, tokens, note)
     rows = [
         {"at_once": count, "order": order, **figures(mine)}
         for count in counts
@@ -217,7 +217,7 @@ def _origin(args: argparse.Namespace, config: EngineConfig) -> dict[str, Any]:
         "proposer": config.proposer.kind,
         "cpu": cpu_name(),
         "load_average": load_average(),
-        "rounds": max(args.repeats, 1),
+        "rounds": args.repeats or 1,
     }
 
 

@@ -38,7 +38,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add("--prompts FILE", own)
     add("--domains A,B", "only prompts of these domains", default="")
     add("--limit N", "at most N prompts of each domain", type=int)
-    add("--repeats N", "runs of each prompt (default: 1)", type=int, default=1)
+    add("--repeats N", "runs of each prompt, or rounds (default: 1; --http 3, --serve 2)", type=int)
     add(
         "--arms A,B",
         "what is compared: own (no speculation), auto (speculation as configured), draft-K (always "
@@ -119,6 +119,21 @@ def check_mode(args: argparse.Namespace) -> None:
         raise ConfigError("--minutes goes with --conversation")
     if args.prompts is not None and asked and asked[0] not in ("--http", "--load"):
         raise ConfigError(f"{asked[0]} has questions of its own: leave --prompts out")
+    check_counts(args)
+
+
+def check_counts(args: argparse.Namespace) -> None:
+    """Refuse counts out of range.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    for name, most in MOST.items():
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} must be at least 1")
+        if value is not None and value > most:
+            raise ConfigError(f"--{name} can be {most} at most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +173,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     Raises:
         ConfigError: a bad option, prompt file or GGUF file, or options that exclude each other.
     """
-    for name, most in MOST.items():
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be at least 1")
-        if value is not None and value > most:
-            raise ConfigError(f"--{name} can be {most} at most")
+    check_counts(args)
     if args.budget is not None and not args.budget > 0:
         raise ConfigError("--budget must be above 0 seconds")
     if not args.out.strip():

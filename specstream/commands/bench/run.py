@@ -102,7 +102,7 @@ async def _measure(
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")
             tell, thorough = progress.phase("warm-up reply"), bool(config.compile)
             await warm_up(arms, plan.prompts, params, outcome, thorough=thorough, tell=tell)
-            todo = list(cells(plan.prompts, args.repeats))
+            todo = list(cells(plan.prompts, args.repeats or 1))
             tell = progress.phase("prompt", lambda: budget.left)
             await run_cells(arms, todo, params, budget, outcome, tell=tell, keep=files.keep)
             progress.clear()

@@ -35,7 +35,7 @@ async def run_http(args: argparse.Namespace) -> None:
     if args.limit is None:
         domains = plan.prompts.domains
         prompts = [list(p.messages) for d in domains for p in plan.prompts.of(d)[:_HTTP_PROMPTS]]
-    rounds = args.repeats if args.repeats > 1 else _HTTP_ROUNDS
+    rounds = args.repeats or _HTTP_ROUNDS
     tokens = args.max_tokens or _HTTP_TOKENS
     async with Engine(plan.config) as engine:
         ways = await measure_http(engine, prompts, tokens, rounds, note)
@@ -83,7 +83,7 @@ async def run_serving(args: argparse.Namespace) -> None:
         raise ConfigError(f"--serve must be a number of sessions from 1 to {_MOST_SESSIONS}")
     if platform.system() == "Windows":
         raise ConfigError("--serve needs the CPU time of processes, which Windows doesn't tell")
-    rounds = args.repeats if args.repeats > 1 else _ROUNDS
+    rounds = args.repeats or _ROUNDS
     figures = await measure_serving(args.serve, _SECONDS, rounds, note)
     document: dict[str, Any] = {
         "sessions": args.serve,

@@ -304,6 +304,29 @@ async def copies(subject: UnderTest[Any]) -> None:
         require(after == wanted, f"a copy after {at} pieces changed the track that it was made of")
 
 
+async def replaced(subject: UnderTest[Any]) -> None:
+    """Speech that is spoken anew (its words were taken back) gets cues of its own."""
+    track = (await _local(subject)).open(_RATE)
+    speech = _talk()
+    for piece in speech:
+        track.add(piece)
+    first = next(piece.samples.start for piece in speech if piece.phrase == 1)
+    again = speech_of("quite another thing", first=first, start=28, phrase=1)
+    found = [cue for piece in again for cue in track.add(piece)] + list(track.close())
+    shown = [cue for cue in _visemes(found) if cue.samples.start >= first and cue.samples.length]
+    require(bool(shown), "speech that replaces other speech has no visemes")
+
+
+async def weights(subject: UnderTest[Any]) -> None:
+    """All weights lie from 0 to 1."""
+    for cue in await _turn(subject, _talk()):
+        values = {cue.name: cue.weight, **cue.weights}
+        wrong = [f"{name} {value:g}" for name, value in values.items() if not 0 <= value <= 1]
+        require(
+            not wrong, f"weights from 0 to 1 are asked for; {cue.name!r} has {', '.join(wrong)}"
+        )
+
+
 async def bounded(subject: UnderTest[Any]) -> None:
     """Five minutes of speech give a bounded number of cues, and few at once at the end."""
     speech, end = list[Speech](), 0
@@ -326,7 +349,7 @@ async def no_tasks(subject: UnderTest[Any]) -> None:
 
 AVATAR_CHECKS = collected("avatar", (
     rates, cues, time_order, clock, in_audio, in_text, tags, rest, rest_when_cut, rest_when_cancelled,
-    nothing_said, closed_twice, no_marks, unusual_marks, repeats, tracks_apart, copies, bounded,
-    no_tasks,
+    nothing_said, closed_twice, no_marks, unusual_marks, repeats, tracks_apart, copies, replaced,
+    weights, bounded, no_tasks,
 ))  # fmt: skip
 """The checks of an avatar, in order."""

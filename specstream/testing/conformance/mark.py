@@ -118,14 +118,16 @@ async def count(subject: UnderTest[AudioMark]) -> None:
 async def order(subject: UnderTest[AudioMark]) -> None:
     """Every sample comes back once and in its place: the sound is still the sound that was given."""
     async with _opened(subject) as mark:
-        rate = _rates(mark)[0]
-        sound = at_rate(subject.speech, rate)
-        for samples in _SIZES:
-            got = (await _marked(mark, sound, samples, rate)).pcm
-            apply_if(len(got) == len(sound), "not as many samples came back as were given")
-            wrong = _misplaced(sound, got)
-            where = ", ".join(str(at * _BLOCK) for at in wrong[:5])
-            require(not wrong, f"in pieces of {samples}, other sound at the samples {where}")
+        for rate in _rates(mark):
+            sound = at_rate(subject.speech, rate)
+            for samples in _SIZES:
+                got = (await _marked(mark, sound, samples, rate)).pcm
+                apply_if(len(got) == len(sound), "not as many samples came back as were given")
+                wrong = _misplaced(sound, got)
+                where = (
+                    f"the samples {', '.join(str(at * _BLOCK) for at in wrong[:5])} at {rate} Hz"
+                )
+                require(not wrong, f"in pieces of {samples}, other sound at {where}")
 
 
 async def delay(subject: UnderTest[AudioMark]) -> None:
