@@ -95,6 +95,25 @@ def test_what_was_made_again_after_a_revoke_is_the_latest_attempt(tmp_path: Path
     assert "made 2 times" in "\n".join(story.lines())
 
 
+def test_emotions_and_shots_that_were_replaced_are_not_told(tmp_path: Path) -> None:
+    document = json.loads(traced(tmp_path).read_text())
+
+    def cue(name: str, start: int, end: int) -> dict[str, Any]:
+        return {"type": "AvatarCue", "kind": "emotion", "name": name, "samples": [start, end]}
+
+    def shot(rev: int) -> dict[str, Any]:
+        told = {"shot_id": "s1", "rev": rev, "prompt": f"A fox {rev}.", "span": [0, 40]}
+        return {"type": "ScenePrompt", **told}
+
+    known = {"seq": 10**6, "t_ms": 0.0, "logged_ms": 0.0}
+    more = [cue("sad", 0, 10**6), cue("smile", 24 * 10, 10**6), shot(0), shot(1)]
+    story = Trace({"events": [*document["events"], *({**known, **each} for each in more)]}).at(
+        24 * 60
+    )
+    assert [cue for cue in story.cues if cue.startswith("emotion")] == ["emotion smile"]
+    assert [shot for shot in story.shots if shot.startswith("s1@")] == ["s1@1: A fox 1."]
+
+
 def test_the_command_tells_the_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(traced(tmp_path))
     capsys.readouterr()

@@ -268,8 +268,8 @@ class _ServerTalk(Talk):
                 await self._interrupt(now)
             case ev.InputSpeechStopped():
                 self.heard("turn_end")
-            case ev.TranscriptionCompleted():
-                self.heard("transcript")
+            case ev.TranscriptionCompleted(transcript=text):
+                self.understood(text)
             case ev.TranscriptionFailed(error=error):
                 raise EngineError(f"what was said was not recognised: {error.message}")
             case ev.ResponseEvent(type="response.created"):

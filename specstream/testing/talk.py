@@ -217,6 +217,21 @@ class Talk(ABC):
         if step == "turn_end" or "asked" not in seen:
             seen[step] = anyio.current_time()
 
+    def understood(self, text: str) -> None:
+        """Record the ``transcript`` of the turn that was said last.
+
+        Raises:
+            EngineError: it is empty, so no answer will come.
+        """
+        self.heard("transcript")
+        if text.strip() or self.speaking < 0:
+            return
+        turn = self.turns[self.speaking]
+        if "asked" not in turn.seen and turn.seen.get("turn_end", -math.inf) >= turn.began:
+            raise EngineError(
+                f"nothing was understood of {turn.measured.user!r}, so no answer comes"
+            )
+
     def reply_begins(self) -> None:
         """Record that the answer to the turn that was said last begins.
 

@@ -99,6 +99,32 @@ def test_an_emotion_rises_and_falls_and_the_next_one_replaces_it() -> None:
     assert later.get("mouthSmileLeft", 0.0) < 0.1
 
 
+@pytest.mark.parametrize("end_ms", [0.0, 60.0, 140.0, 1000.0])
+def test_an_emotion_that_is_cut_short_does_not_flash(end_ms: float) -> None:
+    """It fades from where it has risen to."""
+    face = Face()
+    face.add(*script(("ɑː", 3000), tags=["smile"]))
+    shown = [face.at(ms).get("mouthSmileLeft", 0.0) for ms in range(0, round(end_ms) + 1, 4)]
+    neutral = next(c for c in script(("ɑː", 100), tags=["neutral"]) if c.kind == "emotion")
+    face.add(replace(neutral, t_ms=end_ms, samples=Span(0, 0)))
+    risen = shown[-1]
+    shown += [face.at(end_ms + 4 * step).get("mouthSmileLeft", 0.0) for step in range(1, 75)]
+    assert max(shown) <= risen + 0.05 and shown[-1] == 0.0
+    assert max(abs(a - b) for a, b in pairwise(shown)) < 0.05
+
+
+def test_an_emotion_lasts_on_when_the_one_that_replaced_it_is_taken_back() -> None:
+    face, none = Face(), Span(0, 0)
+    for kind, name, start, lasts in [
+        *(("viseme", "aa", 0, 900), ("emotion", "smile", 0, 4000), ("emotion", "sad", 500, 4000)),
+        ("viseme", "sil", 400, 0),
+    ]:
+        span = Span(16 * start, 16 * (start + lasts))
+        weights = {"mouthSmileLeft": 1.0} if name == "smile" else {}
+        face.add(AvatarCue(kind, name, start, lasts, 1.0, span, none, none, weights))  # type: ignore[arg-type]
+    assert face.at(3000)["mouthSmileLeft"] == 1.0
+
+
 @pytest.mark.parametrize("rig", ["arkit", "oculus", "vrm"])
 @pytest.mark.parametrize("cut", [False, True], ids=["ended", "cut off"])
 def test_the_mouth_closes_behind_its_last_segment(cut: bool, rig: CurveRig) -> None:

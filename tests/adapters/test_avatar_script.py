@@ -407,6 +407,28 @@ def test_what_was_taken_back_gives_its_place_to_what_comes_instead() -> None:
         assert visemes([*cues, *revoked, *instead]) == visemes([*cues, *instead])
 
 
+def test_kept_tags_outlive_the_revoke_of_what_came_behind_them() -> None:
+    """A smile that lasts is ended at the end; a wave at the last kept sample is given again."""
+    rng = random.Random(0)
+    kept = [
+        Mark("tag", "smile", Span(0, 0), Span(0, 7)),
+        Mark("word", "ba", Span(0, 4000), Span(8, 10)),
+        Mark("tag", "wave", Span(4000, 4000), Span(11, 17)),
+    ]
+    wrong = [
+        Mark("tag", "sad", Span(4000, 4000), Span(100, 105)),
+        Mark("word", "bo", Span(4000, 8000), Span(106, 108)),
+    ]
+    track = VisemeScripter().open(RATE)
+    for piece in [*cut(kept, 4000, rng), *cut(wrong, 8000, rng, start=4000, phrase=1)[:-2]]:
+        track.add(piece)
+    right = [Mark("word", "bi", Span(4000, 8000), Span(100, 102))]
+    again = [c for piece in cut(right, 8000, rng, start=4000, phrase=1) for c in track.add(piece)]
+    told = [(c.kind, c.name, c.samples.start) for c in [*again, *track.close()]]
+    assert told[:2] == [("viseme", "sil", 4000), ("gesture", "wave", 4000)]
+    assert told[-1] == ("emotion", "neutral", 8000)
+
+
 def test_audio_may_be_missing_where_marks_say_everything() -> None:
     marks = [Mark("phoneme", "ɑː", Span(0, 800), Span(0, 1))]
     piece = Speech(b"", RATE, Span(0, 1600), tuple(marks), Span(0, 1), Span(0, 1), 0)

@@ -69,6 +69,8 @@ async def test_the_sentences_alone_are_worse() -> None:
             '"Come out," a voice said, and a light swept over the wall.',
             "A light swept over the wall.",
         ),
+        ('"Stop!" Paul shouted and ran across the street.', "Paul ran across the street."),
+        ('"No," the guard said and lifted his lantern.', "The guard lifted his lantern."),
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
         (
             "He flung down his brush, said “Bother!” and “O blow!” and ran.",

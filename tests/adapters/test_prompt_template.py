@@ -354,6 +354,16 @@ async def test_quoted_speech_stays_out_and_what_is_done_meanwhile_is_shown() -> 
     ]
 
 
+async def test_who_speaks_is_who_acts_then() -> None:
+    first = "A boy in a yellow raincoat walked along the beach."
+    text = f'{first} "Stop!" shouted a fisherman. He pointed at the waves.'
+    shots = final(await shoot(text))
+    assert [shot.action for shot in shots] == [
+        first,
+        "The fisherman pointed at the waves.",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -116,6 +116,27 @@ def last_in_first_out(stations: list[Station], life: DraftLedger) -> None:
     life.note = swapped  # type: ignore[method-assign]
 
 
+def head_releases_twice(stations: list[Station], life: DraftLedger) -> None:
+    note = life.note
+
+    def twice(kind: Any, who: str, what: Any) -> None:
+        note(kind, who, what)
+        if kind == "released" and isinstance(what, Phrase):
+            note(kind, who, what)
+
+    life.note = twice  # type: ignore[method-assign]
+
+
+def head_forgets(stations: list[Station], life: DraftLedger) -> None:
+    note = life.note
+
+    def silent(kind: Any, who: str, what: Any) -> None:
+        if kind != "released" or not isinstance(what, Phrase):
+            note(kind, who, what)
+
+    life.note = silent  # type: ignore[method-assign]
+
+
 def forgotten(stations: list[Station], life: DraftLedger) -> None:
     stations[1].gate.ready = lambda: None  # type: ignore[method-assign]
 
@@ -130,6 +151,8 @@ def forgotten(stations: list[Station], life: DraftLedger) -> None:
         (VoiceStage, AvatarStage, released_although_revoked, "rejected", "voice"),
         (VoiceStage, AvatarStage, last_in_first_out, "order", "voice"),
         (VoiceStage, AvatarStage, forgotten, "lost", "avatar"),
+        (VoiceStage, AvatarStage, head_releases_twice, "order", "text"),
+        (VoiceStage, AvatarStage, head_forgets, "lost", "text"),
     ],
 )
 def test_the_audit_finds_planted_bugs(

@@ -119,6 +119,12 @@ async def test_an_answer_in_a_pause_of_the_user_is_not_the_answer(
         assert turn.interrupts is None and "interruption_silence" not in turn.stages
 
 
+async def test_a_turn_of_which_nothing_is_understood_is_an_error_at_once(tmp_path: Path) -> None:
+    ears = Ears(ScriptedRecognizer([""]), ScriptedTurnDetector())
+    with pytest.raises(EngineError, match="nothing was understood of 'Tell me'"):
+        await held(tmp_path, ears=lambda: ears)
+
+
 @pytest.mark.parametrize(
     ("delta", "told"), [("@@@", "is no base64"), ("AQID", "ends within a sample: it has 3 bytes")]
 )

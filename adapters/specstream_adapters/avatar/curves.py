@@ -254,10 +254,11 @@ class Face:
     def _end_emotions(self) -> None:
         """Let each emotion last until the next one, or as long as it does by itself."""
         emotions = [part for part in self._directions if part.cue.kind == "emotion"]
+        emotions.sort(key=lambda part: part.start_ms)
         for part, following in zip_longest(emotions, emotions[1:]):
             part.end_ms = part.start_ms + part.cue.duration_ms
             if following is not None:
-                part.end_ms = max(part.start_ms, min(part.end_ms, following.start_ms))
+                part.end_ms = min(part.end_ms, following.start_ms)
 
 
 def _shares(
