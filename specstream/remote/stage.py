@@ -165,6 +165,7 @@ _ORDERS: dict[Kind, Callable[[], Order]] = {
     "avatar": CueOrder,
     "prompt": PromptOrder,
 }
+_PING_S, _PONG_S = 5.0, 10.0  # how often the peer is asked whether it lives, and how long it may take
 _MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use more
 
 
@@ -315,6 +316,8 @@ class RemoteStage:
                     max_size=MAX_SIZE,
                     # Room for all that the windows allow: a full queue would stop the reading of pongs.
                     max_queue=4 * self._start.window + 64,
+                    ping_interval=_PING_S,
+                    ping_timeout=_PONG_S,
                     close_timeout=CLOSE_TIMEOUT,
                     open_timeout=None,
                 )

@@ -64,8 +64,13 @@ async def test_a_broken_adapter_fails_alike_wherever_it_runs(kind: Kind, error: 
     assert outcomes[0][0]["text"] == PHRASES
 
 
-@pytest.mark.parametrize("how", ["cable cut", "server ends"])
-async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
+@pytest.mark.parametrize("how", ["cable cut", "cable frozen", "server ends"])
+async def test_a_connection_lost_in_the_middle_of_a_turn(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "cable frozen":
+        monkeypatch.setattr("specstream.remote.stage._PING_S", 0.05)
+        monkeypatch.setattr("specstream.remote.stage._PONG_S", 0.05)
     script = Script(stall_at=5)
     async with AsyncExitStack() as stack, AsyncExitStack() as server:
         target = await server.enter_async_context(
@@ -78,21 +83,25 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
 
         async def lose() -> None:
             await script.stalled.wait()
-            cable.cut() if how == "cable cut" else await server.aclose()
+            cable.frozen = how == "cable frozen"
+            if how == "cable cut":
+                cable.cut()
+            elif how == "server ends":
+                await server.aclose()
 
         async with line.run(stream(PHRASES)) as run, anyio.create_task_group() as group:
             group.start_soon(lose)
             found = await events_by_source(run)
         failed = found["voice"].pop()
         assert isinstance(failed, StageFailed)
-        if how == "cable cut":
+        if how != "server ends":
             assert type(failed.error) is ConnectionFailed
             assert f"ws://127.0.0.1:{port}" in str(failed.error)
         else:
             assert type(failed.error) is AdapterUnavailable
             assert "stopping" in str(failed.error)
         buffers = sum(len(piece.pcm) > 0 for piece in found["voice"])
-        assert buffers == 5 or how == "cable cut", "what was sent before the end has arrived"
+        assert buffers == 5 or how != "server ends", "what was sent before the end has arrived"
         whole = await spoken(PHRASES)
         assert found["voice"] == whole[: len(found["voice"])]
         assert found["text"] == PHRASES
@@ -100,7 +109,7 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(how: str) -> None:
         assert len(found["prompt"]) == len(PHRASES)
         await wait_for(lambda: script.running == 0)
 
-        script.stall_at = None
+        script.stall_at, cable.frozen = None, False
         if how == "server ends":
             with pytest.raises(ConnectionFailed):
                 await feed(stage, PHRASES)

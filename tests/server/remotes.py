@@ -139,9 +139,10 @@ def unnumbered(items: list[Any]) -> list[Any]:
 
 
 class Cable:
-    """A TCP proxy whose connections a test can cut."""
+    """A TCP proxy whose connections a test can cut, or leave open and pass nothing on."""
 
     def __init__(self, target: int) -> None:
+        self.frozen = False
         self._target = target
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -168,11 +169,10 @@ class Cable:
             end.transport.abort()
             self._writers.remove(end)
 
-    @staticmethod
-    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                writer.write(data)
+                writer.write(b"" if self.frozen else data)
                 await writer.drain()
         writer.transport.abort()
 
