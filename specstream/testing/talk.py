@@ -87,6 +87,12 @@ class Ear:
         """Do nothing: there is nothing to release."""
 
 
+async def _ended(over: anyio.Event, what: str) -> None:
+    with anyio.move_on_after(_TURN_S):
+        return await over.wait()
+    raise EngineError(f"no end of {what} in {_TURN_S:.0f} s")
+
+
 _TURN_S = 300.0  # how long a reply may take before the run fails
 _SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
 
@@ -287,9 +293,7 @@ class Talk(ABC):
             self._progress(self.answering + 1)
 
     async def _over(self, turn: Said) -> None:
-        with anyio.move_on_after(_TURN_S):
-            return await turn.over.wait()
-        raise EngineError(f"no end of the reply to {turn.measured.user!r} in {_TURN_S:.0f} s")
+        await _ended(turn.over, f"the reply to {turn.measured.user!r}")
 
     async def _say(self, number: int, script: TurnScript) -> None:
         turn = self.turns[number]
@@ -301,7 +305,7 @@ class Talk(ABC):
             if number:
                 await self._over(self.turns[number - 1])
             elif self._greeting is not None:
-                await self._greeting.wait()
+                await _ended(self._greeting, "what the agent says first")
             await anyio.sleep_until(self.ear.end + script.pause_ms / 1e3)
         self.speaking = number
         if sound is not None:
