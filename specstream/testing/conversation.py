@@ -252,6 +252,7 @@ class _ServerTalk(Talk):
         super().__init__(scenario, Ear(), progress)
         self._exchange = exchange
         self._voice = speak
+        self._spoken: str | None = None  # the id of the item that the user spoke last
         self._item: str | None = None  # the id of the item whose audio is being played
         self._cut = False  # whether the user interrupted the reply: its further audio is ignored
 
@@ -266,10 +267,11 @@ class _ServerTalk(Talk):
                 raise RequestError(f"the server refused: {error.message} ({error.code})")
             case ev.InputSpeechStarted():
                 await self._interrupt(now)
-            case ev.InputSpeechStopped():
+            case ev.InputSpeechStopped(item_id=item):
+                self._spoken = item
                 self.heard("turn_end")
-            case ev.TranscriptionCompleted(transcript=text):
-                self.understood(text)
+            case ev.TranscriptionCompleted(item_id=item, transcript=text):
+                self.understood(text if item == self._spoken else "?")
             case ev.TranscriptionFailed(error=error):
                 raise EngineError(f"what was said was not recognised: {error.message}")
             case ev.ResponseEvent(type="response.created"):

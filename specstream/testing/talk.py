@@ -93,6 +93,7 @@ async def _ended(over: anyio.Event, what: str) -> None:
     raise EngineError(f"no end of {what} in {_TURN_S:.0f} s")
 
 
+_START_S = 1.0  # how long an agent may take to begin to speak first
 _TURN_S = 300.0  # how long a reply may take before the run fails
 _SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
 
@@ -172,7 +173,8 @@ class Talk(ABC):
             SpecstreamError: what ended it early.
         """
         async with self._reading():
-            await anyio.wait_all_tasks_blocked()  # an agent that speaks first has begun
+            with anyio.move_on_after(_START_S):
+                await anyio.wait_all_tasks_blocked()  # an agent that speaks first has begun
             for number, script in enumerate(self.scenario.turns):
                 await self._say(number, script)
             await self._over(self.turns[-1])
@@ -279,8 +281,8 @@ class Talk(ABC):
         turn, ear = self.turns[self.answering], self.ear
         if ear.audible is None or ear.arrived is None:
             noticed = turn.seen.get("turn_end", anyio.current_time())
-            if not complete and noticed < turn.began:
-                return
+            if not complete and (turn.over.is_set() or noticed < turn.began):
+                return  # of an answered turn, or of one that is still being said
             why = "" if complete else ": the reply was cancelled"
             raise EngineError(f"nothing was heard in answer to {turn.measured.user!r}{why}")
         if ear.audible < turn.began:

@@ -143,7 +143,7 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
 
 def _inch(found: re.Match[str]) -> Iterator[Edit]:
     """Read ``13" pan`` as "13 inch pan", where the sign doesn't close a quotation."""
-    if found["sign"] != '"' or found.string.count('"', 0, found.start()) % 2 == 0:
+    if found["sign"] != '"' or len(re.findall(r'(?<!\d)"', found.string)) % 2 == 0:
         yield Edit(*found.span("sign"), " inch")
 
 

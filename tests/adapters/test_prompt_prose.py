@@ -71,6 +71,10 @@ async def test_the_sentences_alone_are_worse() -> None:
         ),
         ('"Stop!" Paul shouted and ran across the street.', "Paul ran across the street."),
         ('"No," the guard said and lifted his lantern.', "The guard lifted his lantern."),
+        (
+            '"Fire!" the sergeant shouted and smoke rose over the harbour.',
+            "Smoke rose over the harbour.",
+        ),
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
         (
             "He flung down his brush, said “Bother!” and “O blow!” and ran.",

@@ -348,6 +348,7 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
         ({"type": "integer", "minimum": 2**53 + 1}, "minimum 90071.* 53 bits"),
         ({"type": "number", "maximum": 2**60}, "maximum 1152.* has more than 53 bits"),
         ({"type": "integer", "maximum": 2**63}, "maximum 922.* has more than 53 bits"),
+        ({"type": "integer", "exclusiveMaximum": 2**60}, "exclusiveMaximum 1152.* 53 bits"),
         ({"const": -(2**63)}, "const -922.* has more than 53 bits"),  # it ends the process
         ({"type": "number", "maximum": 2e30}, "maximum 2e.30 has more than 53 bits"),
         ({"properties": {"id": {"const": 2**53 + 1}}}, "const 90071.* 53 bits"),

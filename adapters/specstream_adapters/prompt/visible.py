@@ -71,7 +71,11 @@ _SAID = re.compile(
 _JOIN = re.compile(
     r"([,;]? (?:and|while|as|then|und|während|y|mientras)\b|[.!?;]+(?= |$)|,(?= |$))"
 )
-_SUBJECT = re.compile(r"\s*(?:he|she|it|they|we|you|the|an?|his|her|their|its|[A-Z]\S*)\b")
+_DID = re.compile(  # a clause that begins with a verb
+    r"\s*(?!(?:hundred|naked|wicked|ragged|sacred|indeed)\b)(?:[a-z]{3,}ed|ran|went|came|took|sat|stood|rose|fell|threw|caught"
+    r"|held|left|swung|drew|broke|bent|kept|drove|flew|swam|sang|blew|shook|tore|hid|led|knelt|leapt|climbed"
+    r"|crept|dug|fed|fought|gave|hung|laid|lay|lit|made|rode|shot|slid|spun|stole|struck|swept|wept|woke|wore)\b"
+)
 _SPEAKER = 4  # most words of who speaks
 _MACHINE = re.compile(r"(```)|<\|[^|<>]{1,40}\|>|\{(?=\s*(?:[\"'}]|\Z)|[^\S\n]*\n)")
 _ANYBODY = frozenset(
@@ -199,12 +203,13 @@ def narration(text: str) -> str:
     for join, clause in zip(joins, clauses, strict=True):
         if _SAID.search(clause):
             spoken = True
-            speaker = " ".join(_SAID.sub("", clause, count=1).split()).strip(" ,;:.!?")
+            said = _SAID.sub("", clause, count=1).strip(" ,;:.!?").split()
+            speaker = " ".join(word for word in said if not word.endswith("ly"))
         elif not spoken:
             kept += join + clause
         elif join != "," and len(clause.split()) >= 3:  # "said Tom, and he put down his cup"
             # "Paul shouted and ran": who ran stands before the clause that is left out.
-            only_verb = join.strip(" ,;") in ("and", "then") and not _SUBJECT.match(clause)
+            only_verb = join.strip(" ,;") in ("and", "then") and _DID.match(clause)
             who = f" {speaker}" if only_verb and len(speaker.split()) <= _SPEAKER else ""
             kept += join * bool(kept.strip()) + who + clause
             spoken = False

@@ -239,7 +239,8 @@ def kept_schema(schema: str) -> str:
             _check_pattern(part.get("pattern"))
             _check_least(part)
             for key in _BOUNDS & part.keys():
-                if not _is_kept(part[key], whole=part.get("type") == "integer"):
+                among_whole = part.get("type") == "integer" and not key.startswith("exclusive")
+                if not _is_kept(part[key], whole=among_whole):
                     raise _inexact(key, part[key])
             changed |= _open_bounds(part)
         elif isinstance(part, int) and name in {"const", "enum"} and not _is_kept(part, whole=True):
