@@ -22,7 +22,11 @@ from specstream_adapters.voice import ReferenceVoice
     ("kind", "adapter", "skipped"),
     [
         ("voice", ReferenceVoice, set()),
-        ("avatar", VisemeScripter, {"cues", "closed_twice", "repeats", "tracks_apart", "copies"}),
+        (
+            "avatar",
+            VisemeScripter,
+            {"cues", "closed_twice", "repeats", "replaced", "tracks_apart", "copies"},
+        ),
         ("prompt", TemplateRewriter, {"revoke", "copies", "boards_apart", "cancel"}),
     ],
 )
