@@ -165,10 +165,8 @@ _ORDERS: dict[Kind, Callable[[], Order]] = {
     "avatar": CueOrder,
     "prompt": PromptOrder,
 }
-_PING_S, _PONG_S = (
-    5.0,
-    10.0,
-)  # how often the peer is asked whether it lives, and how long it may take
+_PING_S = 5.0  # how often the peer is asked whether it lives
+_PONG_S = 10.0  # how long its answer may take
 _MAX_IDLE = 2  # connections kept open between turns; concurrent turns may use more
 
 

@@ -271,7 +271,10 @@ class _ServerTalk(Talk):
                 self._spoken = item
                 self.heard("turn_end")
             case ev.TranscriptionCompleted(item_id=item, transcript=text):
-                self.understood(text if item == self._spoken else "?")
+                if item == self._spoken:
+                    self.understood(text)
+                else:  # of a part of the turn, which has come late
+                    self.heard("transcript")
             case ev.TranscriptionFailed(error=error):
                 raise EngineError(f"what was said was not recognised: {error.message}")
             case ev.ResponseEvent(type="response.created"):

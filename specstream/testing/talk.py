@@ -87,15 +87,15 @@ class Ear:
         """Do nothing: there is nothing to release."""
 
 
+_START_S = 1.0  # how long an agent may take to begin to speak first
+_TURN_S = 300.0  # how long a reply may take before the run fails
+_SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
+
+
 async def _ended(over: anyio.Event, what: str) -> None:
     with anyio.move_on_after(_TURN_S):
         return await over.wait()
     raise EngineError(f"no end of {what} in {_TURN_S:.0f} s")
-
-
-_START_S = 1.0  # how long an agent may take to begin to speak first
-_TURN_S = 300.0  # how long a reply may take before the run fails
-_SILENCE_S = 30.0  # how long the user stays silent for the agent to notice that the turn is over
 
 
 def counted_on(

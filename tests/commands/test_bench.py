@@ -230,6 +230,7 @@ def test_a_peer_that_breaks_is_told_and_left_out(
     ("argv", "says"),
     [
         (["--repeats", "-1"], "--repeats must be at least 1"),
+        (["--serve", "1", "--repeats", "0"], "--repeats must be at least 1"),
         (["--budget", "nan"], "--budget"),
         (["--padded", "1M:500"], "at most 200 layers"),
         (["--stop", "x"], "bench can't use stop"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -123,6 +124,52 @@ async def test_a_turn_of_which_nothing_is_understood_is_an_error_at_once(tmp_pat
     ears = Ears(ScriptedRecognizer([""]), ScriptedTurnDetector())
     with pytest.raises(EngineError, match="nothing was understood of 'Tell me'"):
         await held(tmp_path, ears=lambda: ears)
+
+
+async def test_an_empty_transcript_of_a_part_may_come_after_the_whole(tmp_path: Path) -> None:
+    """A cough in the pause is an item of its own, whose empty transcript comes late."""
+    begun = {"id": "r", "object": "realtime.response", "status": "in_progress", "output": []}
+    sound = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+    sound["delta"] = base64.b64encode(b"\x28\x23" * 2400).decode()
+    stopped = {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": 0}
+    heard = {
+        "type": "conversation.item.input_audio_transcription.completed",
+        "content_index": 0,
+        "usage": {"type": "duration", "seconds": 1},
+    }
+    first = [{**stopped, "item_id": "a"}]
+    last = [
+        {**stopped, "item_id": "b"},
+        {**heard, "item_id": "a", "transcript": ""},
+        {**heard, "item_id": "b", "transcript": "Hello"},
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_audio.delta", **sound},
+        {"type": "response.done", "response": {**begun, "status": "completed"}},
+    ]
+
+    async def answer(socket: ServerConnection) -> None:
+        async def send(*events: dict[str, Any]) -> None:
+            for event in events:
+                await socket.send(json.dumps({"event_id": "e", **event}))
+
+        await send({"type": "session.created", "session": {"type": "realtime"}})
+        heard_s = 0.0
+        async for message in socket:
+            event = json.loads(message)
+            if event["type"] == "session.update":
+                await send({"type": "session.updated", "session": {"type": "realtime"}})
+            elif event["type"] == "input_audio_buffer.append":
+                before = heard_s
+                heard_s += len(base64.b64decode(event["audio"])) / 48_000
+                for at, events in ((0.2, first), (0.9, last)):  # the voice ends after .8 s
+                    if before < at <= heard_s:
+                        await send(*events)
+
+    scenario = Scenario.model_validate({"turns": [{"user": "Hello you"}]})
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        report = await run_live(scenario, f"ws://127.0.0.1:{port}/v1/realtime", speak=speak)
+    assert report.turns[0].wait_ms > 0
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from typing import Any, Self
 import pytest
 
 from specstream import Agent
+from specstream.agent import ReplyEnded
 from specstream.commands import main as cli
 from specstream.errors import AdapterFailed, ConfigError, EngineError
+from specstream.stages.pipeline import Event
 from specstream.testing import (
     LatencyReport,
     Parts,
@@ -143,6 +145,34 @@ def test_a_reply_that_is_cancelled_before_its_first_sound_is_an_error() -> None:
         EngineError, match="nothing was heard in answer to 'Hi': the reply was canc"
     ):
         run_virtual(run_scenario(scenario, stopped))
+
+
+class Reminder(Agent):
+    """It says something further after its first reply."""
+
+    reminded = False
+
+    async def __anext__(self) -> Event:
+        event = await super().__anext__()
+        if isinstance(event.item, ReplyEnded) and not self.reminded:
+            self.reminded = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.3, lambda: loop.create_task(self.say("And?")))
+        return event
+
+
+def test_a_further_reply_that_the_next_turn_cancels_unheard_is_no_missing_answer() -> None:
+    def reminder(parts: Parts) -> Agent:
+        return Reminder(
+            engine=parts.model, voice=parts.voice, ears=parts.ears, listening=parts.listening,
+            sample_rate=parts.sample_rate, play=parts.playout,
+        )  # fmt: skip
+
+    turns = [{"user": "Hello there", "reply": "Good day."}, {"user": "And now what"}]
+    slow = {"first_token_ms": 400, "drafted": 0}
+    scenario = Scenario.model_validate(EXACT | {"turns": turns, "model": slow})
+    report = run_virtual(run_scenario(scenario, reminder))
+    assert len(report.values("first_audio")) == 2
 
 
 def test_a_stage_that_was_not_measured_has_no_slow_turn() -> None:

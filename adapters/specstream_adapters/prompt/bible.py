@@ -157,10 +157,10 @@ class Pronoun(NamedTuple):
         said = " and ".join(subject.definite for subject in who)
         if self.start == 0:
             said = said[:1].upper() + said[1:]
-        several = (
-            not who[-1].proper and re.search(r"[^su]s$", said) is not None
-        )  # "the two brothers"
-        return f"{said}'{'' if several else 's'}" if self.whose else said
+        if not self.whose:
+            return said
+        several = not who[-1].proper and re.search(r"[^su]s$", said)  # "the two brothers"
+        return f"{said}'" if several else f"{said}'s"
 
 
 def pronouns(text: str) -> tuple[list[Pronoun], list[Pronoun]]:

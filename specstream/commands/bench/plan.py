@@ -107,26 +107,10 @@ _MODES = ("conversation", "http", "serve", "load", "callers", "capacity")
 
 
 def check_mode(args: argparse.Namespace) -> None:
-    """Require that at most one other measurement is asked for, and nothing that needs another.
+    """Require that at most one other measurement is asked for, with all that it needs and fit counts.
 
     Raises:
-        ConfigError: the options don't go together.
-    """
-    asked = [f"--{name}" for name in _MODES if getattr(args, name) not in (None, False)]
-    if len(asked) > 1:
-        raise ConfigError(f"{' and '.join(asked)} are measurements of their own: choose one")
-    if args.minutes is not None and not args.conversation:
-        raise ConfigError("--minutes goes with --conversation")
-    if args.prompts is not None and asked and asked[0] not in ("--http", "--load"):
-        raise ConfigError(f"{asked[0]} has questions of its own: leave --prompts out")
-    check_counts(args)
-
-
-def check_counts(args: argparse.Namespace) -> None:
-    """Refuse counts out of range.
-
-    Raises:
-        ConfigError: names the option.
+        ConfigError: the options don't go together, or a number is out of range.
     """
     for name, most in MOST.items():
         value = getattr(args, name)
@@ -134,6 +118,13 @@ def check_counts(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} must be at least 1")
         if value is not None and value > most:
             raise ConfigError(f"--{name} can be {most} at most")
+    asked = [f"--{name}" for name in _MODES if getattr(args, name) not in (None, False)]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} are measurements of their own: choose one")
+    if args.minutes is not None and not args.conversation:
+        raise ConfigError("--minutes goes with --conversation")
+    if args.prompts is not None and asked and asked[0] not in ("--http", "--load"):
+        raise ConfigError(f"{asked[0]} has questions of its own: leave --prompts out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +164,6 @@ def plan_of(args: argparse.Namespace) -> Plan:
     Raises:
         ConfigError: a bad option, prompt file or GGUF file, or options that exclude each other.
     """
-    check_counts(args)
     if args.budget is not None and not args.budget > 0:
         raise ConfigError("--budget must be above 0 seconds")
     if not args.out.strip():

@@ -279,15 +279,8 @@ def _open_bounds(part: dict[str, Any]) -> bool:
 
     llguidance 1.9 does so for the bound nearer to 0, if the other one is less than 1 away.
     """
-    low, high = (
-        max(
-            (bound for name in names if _is_number(bound := part.get(name))), default=None, key=sign
-        )
-        for names, sign in (
-            (("minimum", "exclusiveMinimum"), lambda bound: bound),
-            (("maximum", "exclusiveMaximum"), lambda bound: -bound),
-        )
-    )
+    low: float | None = max(_numbers(part, "minimum", "exclusiveMinimum"), default=None)
+    high: float | None = min(_numbers(part, "maximum", "exclusiveMaximum"), default=None)
     if low is None or high is None or not 0 < high - low < 1:
         return False
     name, closed, bound, sign = ("exclusiveMinimum", "minimum", low, 1.0)
@@ -300,8 +293,9 @@ def _open_bounds(part: dict[str, Any]) -> bool:
     return True
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(part: dict[str, Any], *names: str) -> list[float]:
+    values = [part.get(name) for name in names]
+    return [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
 
 
 def _check_pattern(pattern: Any) -> None:
