@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,6 +14,7 @@ import pytest
 from specstream import Engine, OpenAIEngine
 from specstream.metrics import Report
 from specstream.testing import ScriptedEngine, ScriptedModel, check_engine
+from specstream.testing.conformance import checks
 from specstream.testing.engine import ScriptedGeneration
 from specstream.types import Chunk, RawPrompt, Span
 from tests.support.openai_server import Answer, ChatServer, llama_events
@@ -303,3 +306,33 @@ async def test_an_honest_one_of_the_same_make_passes() -> None:
 async def test_a_short_reply_that_ended_by_itself_was_not_cut() -> None:
     texts = ["No, I do not know that. Ask me again.", "No", "No", "Well, I do not know that."]
     (await check_engine(lambda: ScriptedEngine(texts), only=["max_tokens"])).assert_passed()
+
+
+async def test_a_pool_of_threads_that_grows_once_is_not_left_behind() -> None:
+    calls = 0
+
+    async def grows() -> None:
+        nonlocal calls
+        calls += 1
+        at_once = 2 if calls == 2 else 1
+        together = threading.Barrier(at_once)
+        await asyncio.gather(*(asyncio.to_thread(together.wait, 60) for _ in range(at_once)))
+
+    await checks.left_behind(grows)
+
+
+async def test_threads_that_hang_in_the_pool_are_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "SETTLE_S", 0.05)
+    hang, left = threading.Event(), list[asyncio.Future[bool]]()
+
+    async def hangs() -> None:
+        left.append(asyncio.get_running_loop().run_in_executor(None, hang.wait, 60))
+
+    try:
+        with pytest.raises(checks.PromiseBroken, match="left running after aclose.*asyncio_"):
+            await checks.left_behind(hangs)
+    finally:
+        hang.set()
+    await asyncio.gather(*left)
