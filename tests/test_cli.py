@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -233,6 +234,24 @@ def test_a_prompt_may_begin_with_a_dash(words: list[str], monkeypatch: pytest.Mo
     monkeypatch.setattr("specstream.commands.generate.run", run)
     assert main(["generate", *words]) == 0
     assert asked == words[-1:]
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_commands_run_on_uvloop_where_it_is_installed(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    else:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    ran: list[str] = []
+
+    async def command(args: object) -> None:
+        ran.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+
+    monkeypatch.setattr("specstream.commands.main._named", lambda name: command)
+    assert main(["doctor"]) == 0
+    assert ran == [loop]
 
 
 def test_a_config_file_and_options_on_top(

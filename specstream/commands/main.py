@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib
+import importlib.util
 import io
 import os
 import signal
@@ -304,7 +304,9 @@ def _run(argv: Sequence[str] | None, stopped: list[int]) -> int:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         command = _named(args.run)
         import anyio
-    return anyio.run(command, args) or 0
+    # Where it is installed, libuv's event loop takes less CPU time for each event than Python's.
+    faster = importlib.util.find_spec("uvloop") is not None
+    return anyio.run(command, args, backend_options={"use_uvloop": faster}) or 0
 
 
 def _stop() -> None:
