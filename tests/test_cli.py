@@ -236,14 +236,19 @@ def test_a_prompt_may_begin_with_a_dash(words: list[str], monkeypatch: pytest.Mo
     assert asked == words[-1:]
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_commands_run_on_uvloop_where_it_is_installed(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if loop == "uvloop":
+@pytest.fixture(params=["uvloop", "asyncio"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The event loop of commands: uvloop's, or Python's, as where uvloop isn't installed."""
+    if request.param == "uvloop":
         pytest.importorskip("uvloop")
     else:
         monkeypatch.setitem(sys.modules, "uvloop", None)
+    return str(request.param)
+
+
+def test_commands_run_on_uvloop_where_it_is_installed(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[str] = []
 
     async def command(args: object) -> None:
@@ -384,6 +389,7 @@ def test_a_key_without_a_certificate_serves_nothing(capsys: pytest.CaptureFixtur
     assert "--tls-cert" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
 def test_a_service_manager_can_stop_it(
     interrupts: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
