@@ -52,6 +52,20 @@ def batch_of(
     )
 
 
+def check_learning(trainee: Any, batch: TrainingBatch, rate: float) -> None:
+    """The loss falls in 25 steps; what is accepted is part of what is counted."""
+    optimizer = torch.optim.AdamW(trainee.module.parameters(), lr=rate)
+    seen = list[float]()
+    for _ in range(25):
+        found = trainee.losses(batch, acceptance=0.5)
+        optimizer.zero_grad()
+        torch.autograd.backward(found.loss)
+        optimizer.step()
+        seen.append(found.loss.item())
+    assert sum(seen[-3:]) < 0.85 * sum(seen[:3])
+    assert all(0 <= a <= n for a, n in zip(found.accepted, found.counted, strict=True))
+
+
 def trained_eagle(model: PreTrainedModel, steps: int = 20) -> EagleTrainee:
     """A head for ``model`` that has seen a few of its replies."""
     if id(model) not in _TRAINED:

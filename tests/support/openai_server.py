@@ -7,9 +7,17 @@ import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["Answer", "ChatServer", "delta", "llama_events", "read_request", "vllm_events"]
+__all__ = [
+    "Answer",
+    "ChatServer",
+    "HttpServer",
+    "delta",
+    "llama_events",
+    "vllm_events",
+    "write_whole",
+]
 
 DONE = "[DONE]"
 
@@ -96,22 +104,25 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[dict[str, str], by
     return headers, await reader.readexactly(int(headers.get("content-length", "0")))
 
 
-@dataclass
-class ChatServer:
-    """Answers in turn; the last answer is repeated. ``gate``: holds each event back until it is set."""
+def write_whole(writer: asyncio.StreamWriter, status: int, body: Any, more: str, kind: str) -> None:
+    """Answer with a body: a text as it is, anything else as JSON; ``more``: one more header."""
+    data = (body if isinstance(body, str) else json.dumps(body)).encode()
+    kind = kind or ("text/plain" if isinstance(body, str) else "application/json")
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
+    writer.write(f"{head}{more or 'X-Nothing: 1'}\r\n\r\n".encode() + data)
 
-    answers: list[Answer]
-    owner: str = "somebody"
-    models: tuple[str, ...] = ("small",)
-    requests: list[dict[str, Any]] = field(default_factory=list)
+
+@dataclass(kw_only=True)
+class HttpServer:
+    """Answers each request of a connection, by ``_answer``."""
+
     keys: list[str] = field(default_factory=list)
+    connections: int = 0
     left: asyncio.Event = field(default_factory=asyncio.Event)  # a client left before the end
     url: str = ""
-    gate: asyncio.Event | None = None
-    listing: tuple[int, Any] | None = None  # instead of the list of models
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[ChatServer, None]:
+    async def running(self) -> AsyncGenerator[Self, None]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         try:
@@ -120,33 +131,52 @@ class ChatServer:
             server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while line := await reader.readline():
-                await self._answer(line.decode().split()[1], reader, writer)
+                headers, body = await read_request(reader)
+                self.keys.append(headers.get("authorization", ""))
+                await self._answer(line.decode().split()[1], body, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             self.left.set()
         finally:
             writer.close()
 
     async def _answer(
-        self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        headers, body = await read_request(reader)
-        self.keys.append(headers.get("authorization", ""))
+        raise NotImplementedError
+
+
+@dataclass
+class ChatServer(HttpServer):
+    """Answers in turn; the last answer is repeated. ``gate``: holds each event back until it is set."""
+
+    answers: list[Answer]
+    owner: str = "somebody"
+    models: tuple[str, ...] = ("small",)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+    listing: tuple[int, Any] | None = None  # instead of the list of models
+
+    async def _answer(
+        self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if path.endswith("/models"):
             data = [
                 {"id": name, "object": "model", "created": 0, "owned_by": self.owner}
                 for name in self.models
             ]
-            self._whole(writer, *(self.listing or (200, {"object": "list", "data": data})))
+            status, listing = self.listing or (200, {"object": "list", "data": data})
+            write_whole(writer, status, listing, "", "")
             return
         self.requests.append(json.loads(body))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer.status != 200:
-            self._whole(writer, answer.status, answer.body, answer.retry)
+            write_whole(writer, answer.status, answer.body, answer.retry, "")
             return
         if answer.kind != "text/event-stream":
-            self._whole(writer, 200, answer.body, kind=answer.kind)
+            write_whole(writer, 200, answer.body, "", answer.kind)
             return
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -177,16 +207,3 @@ class ChatServer:
         text = event if isinstance(event, str) else json.dumps(event)
         data = f"data: {text}\n\n".encode()
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-    def _whole(
-        self,
-        writer: asyncio.StreamWriter,
-        status: int,
-        body: Any,
-        retry: str = "X-Nothing: 1",
-        kind: str = "",
-    ) -> None:
-        data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        kind = kind or ("text/plain" if isinstance(body, str) else "application/json")
-        head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
-        writer.write(f"{head}{retry}\r\n\r\n".encode() + data)

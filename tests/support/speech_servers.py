@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 
 from specstream.types import Mark, Phrase, Span
 from specstream_adapters.voice import ReferenceVoice
-from tests.support.openai_server import read_request
+from tests.support.openai_server import HttpServer, write_whole
 
 __all__ = ["AudioServer", "ElevenLabsServer", "Reply", "in_thread", "spoken", "timed_frames"]
 
@@ -50,56 +50,24 @@ class Reply:
 
 
 @dataclass
-class AudioServer:
+class AudioServer(HttpServer):
     """Answers each request as ``answer`` says, which is given its path and body."""
 
     answer: Callable[[str, bytes], Reply] | None = None
     bodies: list[bytes] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    connections: int = 0
-    left: asyncio.Event = field(default_factory=asyncio.Event)  # a client left before the end
-    url: str = ""
 
     @property
     def asked(self) -> list[dict[str, Any]]:
         """The requests with a JSON body."""
         return [json.loads(body) for body in self.bodies]
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[AudioServer, None]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        try:
-            yield self
-        finally:
-            server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while line := await reader.readline():
-                await self._answer(line.decode().split()[1], reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            self.left.set()
-        finally:
-            writer.close()
-
     async def _answer(
-        self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        headers, body = await read_request(reader)
-        self.keys.append(headers.get("authorization", ""))
         self.bodies.append(body)
         reply = self.answer(path, body) if self.answer else await _babble(json.loads(body))
         if reply.body is not None:
-            text = isinstance(reply.body, str)
-            data = (reply.body if text else json.dumps(reply.body)).encode()
-            kind = "text/plain" if text else "application/json"
-            head = (
-                f"HTTP/1.1 {reply.status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}"
-            )
-            more = f"\r\n{reply.header}" * bool(reply.header)
-            writer.write((head + more).encode() + b"\r\n\r\n" + data)
+            write_whole(writer, reply.status, reply.body, reply.header, "")
             return
         head = (
             f"HTTP/1.1 200 OK\r\nContent-Type: {reply.kind}\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -10,7 +10,7 @@ import torch
 from specstream.model.heads.recognise import load_head
 from specstream.model.runner import ModelRunner
 from specstream.training.block import BlockTrainee, _seen
-from tests.support.heads import batch_of
+from tests.support.heads import batch_of, check_learning
 from tests.support.tiny import tiny_model
 
 MODEL = tiny_model(64, seed=5, layers=3, scale=2.0)
@@ -31,16 +31,7 @@ def test_the_loss_falls() -> None:
     made = trainee()
     assert made.depths == (2,) or all(0 < depth < 3 for depth in made.depths)
     batch = batch_of(RUNNER, tokens(), PROMPT, made.depths)
-    optimiser = torch.optim.AdamW(made.module.parameters(), lr=5e-3)
-    seen = list[float]()
-    for _ in range(25):
-        found = made.losses(batch, acceptance=0.5)
-        optimiser.zero_grad()
-        torch.autograd.backward(found.loss)
-        optimiser.step()
-        seen.append(found.loss.item())
-    assert sum(seen[-3:]) < 0.85 * sum(seen[:3])
-    assert all(0 <= a <= n for a, n in zip(found.accepted, found.counted, strict=True))
+    check_learning(made, batch, 5e-3)
 
 
 def test_every_block_of_the_reply_counts_and_nothing_of_the_prompt() -> None:
