@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 import anyio
 
-__all__ = ["Clock", "LoopClock", "Signal", "finished"]
+__all__ = ["Clock", "LoopClock", "Signal", "event_loops", "finished"]
 
 T = TypeVar("T")
+
+
+def event_loops() -> tuple[str, ...]:
+    """The event loops at hand; commands run on the last. uvloop takes less CPU time for an event."""
+    return ("asyncio", "uvloop") if importlib.util.find_spec("uvloop") else ("asyncio",)
 
 
 class Signal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -257,6 +258,14 @@ def test_commands_run_on_uvloop_where_it_is_installed(
     monkeypatch.setattr("specstream.commands.main._named", lambda name: command)
     assert main(["doctor"]) == 0
     assert ran == [loop]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_no_command(closed: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m specstream models {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_config_file_and_options_on_top(

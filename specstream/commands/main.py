@@ -304,9 +304,9 @@ def _run(argv: Sequence[str] | None, stopped: list[int]) -> int:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         command = _named(args.run)
         import anyio
-    # Where it is installed, libuv's event loop takes less CPU time for each event than Python's.
-    faster = importlib.util.find_spec("uvloop") is not None
-    return anyio.run(command, args, backend_options={"use_uvloop": faster}) or 0
+
+        from specstream.signals import event_loops
+    return anyio.run(command, args, backend_options={"use_uvloop": "uvloop" in event_loops()}) or 0
 
 
 def _stop() -> None:
@@ -319,6 +319,11 @@ def _stop() -> None:
 
 def _mend_streams() -> None:
     """Send a closed stdout to /dev/null; print "?" for characters that the output encoding lacks."""
+    # Where a standard stream is closed, its number goes to the next file that is opened: uvloop aborts
+    # the process when it closes one of these, and what a library prints would end up in the file.
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(spare)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):

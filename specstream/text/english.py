@@ -143,8 +143,12 @@ def _measure(found: re.Match[str]) -> Iterator[Edit]:
 
 def _inch(found: re.Match[str]) -> Iterator[Edit]:
     """Read ``13" pan`` as "13 inch pan", where the sign doesn't close a quotation."""
-    if found["sign"] != '"' or len(re.findall(r'(?<!\d)"', found.string)) % 2 == 0:
+    if found["sign"] != '"' or len(re.findall(r'(?<![\d½¼¾])"', found.string)) % 2 == 0:
         yield Edit(*found.span("sign"), " inch")
+
+
+def _ordinal(number: int) -> str:
+    return str(rules.numerals("en").ordinal(number))
 
 
 def _team(number: str) -> str:
@@ -190,6 +194,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "fraction": rules.fraction(" and "),
     "letters": _each,
     "measure": _measure,
+    "ordinal": rules.say(lambda numeral: _ordinal(rules.value_of(numeral)), "roman"),
     "ratio": _ratio,
     "reign": rules.say(lambda numeral: f"the {rules.value_of(numeral)}th", "roman"),
     "to year": _to_year,

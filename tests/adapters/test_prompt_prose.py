@@ -75,6 +75,9 @@ async def test_the_sentences_alone_are_worse() -> None:
             '"Fire!" the sergeant shouted and smoke rose over the harbour.',
             "Smoke rose over the harbour.",
         ),
+        ('"Fine," said the family softly and went back home.', "The family went back home."),
+        ('"Go," said Lily and Mary, and walked off.', "Lily and Mary walked off."),
+        ('"Come in," said the old gardener. He swept', "He swept."),
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
         (
             "He flung down his brush, said “Bother!” and “O blow!” and ran.",

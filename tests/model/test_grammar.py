@@ -358,6 +358,9 @@ async def test_the_bundled_pair_keeps_a_schema_and_no_proposer_changes_the_reply
         ({"type": "object", "minProperties": 2}, "minProperties 2 can't be kept"),
         ({"properties": {"const": {"pattern": '[^"]'}}}, r"pattern .* can't be kept"),
         ({"type": "number", "exclusiveMinimum": 1e400}, "53 bits"),
+        ({"enum": [10**400]}, "enum 1000.* 53 bits"),
+        ({"type": "integer", "maximum": -(10**400)}, "maximum -1000.* 53 bits"),
+        ({"type": "integer", "exclusiveMaximum": -123456789, "minimum": -123456789.499}, "nsatisf"),
         ({"minProperties": 2, "patternProperties": {"^[ab]$": {}}}, "minProperties 2 can't"),
     ],
 )
@@ -401,6 +404,10 @@ def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
             {"exclusiveMinimum": 10**10, "maximum": 10**10 + 0.5},
             ["10000000000.25"],
             ["10000000000"],
+        ),
+        *(
+            ({"exclusiveMinimum": low, "maximum": low + 0.5}, [f"{low}.25"], [str(low)])
+            for low in range(123_456_700, 123_456_720)
         ),
     ],
 )

@@ -76,6 +76,9 @@ _DID = re.compile(  # a clause that begins with a verb
     r"|held|left|swung|drew|broke|bent|kept|drove|flew|swam|sang|blew|shook|tore|hid|led|knelt|leapt|climbed"
     r"|crept|dug|fed|fought|gave|hung|laid|lay|lit|made|rode|shot|slid|spun|stole|struck|swept|wept|woke|wore)\b"
 )
+_MANNER = re.compile(
+    r"(?<!\bthe)(?<!\b(?:his|her|our))(?<!\b(?:an|my))(?<!\ba) [a-z]+ly\b"
+)  # "said softly"
 _SPEAKER = 4  # most words of who speaks
 _MACHINE = re.compile(r"(```)|<\|[^|<>]{1,40}\|>|\{(?=\s*(?:[\"'}]|\Z)|[^\S\n]*\n)")
 _ANYBODY = frozenset(
@@ -203,13 +206,16 @@ def narration(text: str) -> str:
     for join, clause in zip(joins, clauses, strict=True):
         if _SAID.search(clause):
             spoken = True
-            said = _SAID.sub("", clause, count=1).strip(" ,;:.!?").split()
-            speaker = " ".join(word for word in said if not word.endswith("ly"))
+            speaker = _MANNER.sub("", _SAID.sub("", clause, count=1)).strip(" ,;:.!?")
+        elif spoken and join.strip() == "and" and clause.istitle():
+            speaker += join + clause  # "said Tom and Mary"
         elif not spoken:
             kept += join + clause
-        elif join != "," and len(clause.split()) >= 3:  # "said Tom, and he put down his cup"
+        elif join != ",":  # "said Tom, and he put down his cup"
             # "Paul shouted and ran": who ran stands before the clause that is left out.
             only_verb = join.strip(" ,;") in ("and", "then") and _DID.match(clause)
+            if len(clause.split()) < (2 if only_verb or join[0] in ".!?;" else 3):
+                continue
             who = f" {speaker}" if only_verb and len(speaker.split()) <= _SPEAKER else ""
             kept += join * bool(kept.strip()) + who + clause
             spoken = False

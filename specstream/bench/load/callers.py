@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
+import anyio
 from websockets.asyncio.client import ClientConnection, connect
 
 from specstream.bench.load.capacity import Order, ServingCosts
@@ -26,6 +27,7 @@ from specstream.bench.records import percentile
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, EngineBusy
 from specstream.realtime.wire import SAMPLE_RATE
+from specstream.signals import event_loops
 
 __all__ = ["ORDERS", "Caller", "Order", "figures", "measure_callers"]
 
@@ -189,7 +191,8 @@ async def _serving(
 
 def _server(parent: Connection, config: EngineConfig, voice: str, order: Order) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    asyncio.run(_serve(parent, config, voice, order))
+    faster = {"use_uvloop": "uvloop" in event_loops()}  # as `specstream serve` has it
+    anyio.run(_serve, parent, config, voice, order, backend_options=faster)
 
 
 async def _serve(parent: Connection, config: EngineConfig, voice: str, order: Order) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal, Self
 
+import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -31,6 +32,7 @@ from websockets.exceptions import ConnectionClosed
 from specstream.engine.engine import Engine
 from specstream.server.options import ServerLimits
 from specstream.server.server import RealtimeServer
+from specstream.signals import event_loops
 from specstream.testing.doubles import ScriptedVoice
 from specstream.testing.engine import ScriptedEngine, chunks_of
 from specstream.types import Message, SamplingParams
@@ -78,24 +80,26 @@ async def measure_serving(
     seconds: float,
     rounds: int,
     tell: Callable[[str], object] = lambda line: None,
-) -> dict[Arm, ServerFigures]:
-    """Measure every server in turn, ``rounds`` times, in alternating order.
+) -> dict[tuple[Arm, str], ServerFigures]:
+    """Measure every server on every event loop in turn, ``rounds`` times, in alternating order.
 
     Cancelling it ends the servers.
     """
-    figures = {arm: ServerFigures() for arm in ARMS}
+    figures = {(arm, loop): ServerFigures() for arm in ARMS for loop in event_loops()}
     for number in range(rounds):
-        for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
-            tell(f"round {number + 1} of {rounds}: {arm}")
-            await _measure(arm, sessions, seconds, figures[arm])
+        for arm, loop in list(figures)[:: 1 if number % 2 == 0 else -1]:
+            tell(f"round {number + 1} of {rounds}: {arm} on {loop}")
+            await _measure(arm, loop, sessions, seconds, figures[arm, loop])
     return figures
 
 
-async def _measure(arm: Arm, sessions: int, seconds: float, served: ServerFigures) -> None:
+async def _measure(
+    arm: Arm, loop: str, sessions: int, seconds: float, served: ServerFigures
+) -> None:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     tokens = round((seconds + 30) * PER_S)
-    process = context.Process(target=_server, args=(there, arm, tokens), daemon=True)
+    process = context.Process(target=_server, args=(there, arm, tokens, loop), daemon=True)
     process.start()
     try:
         port = await asyncio.to_thread(here.recv)
@@ -223,9 +227,9 @@ class _EventClient(_Reader):
                     self.saw_delta()
 
 
-def _server(parent: Connection, arm: Arm, tokens: int) -> None:
+def _server(parent: Connection, arm: Arm, tokens: int, loop: str) -> None:
     serving = {"bare": _bare, "bare events": _bare_events}.get(arm, _ours)
-    asyncio.run(serving(parent, arm, tokens))
+    anyio.run(serving, parent, arm, tokens, backend_options={"use_uvloop": loop == "uvloop"})
 
 
 async def _answer(parent: Connection) -> None:

@@ -266,8 +266,9 @@ def _is_kept(number: Any, *, whole: bool) -> bool:
     """Whether llguidance keeps a number; ``whole``: among whole ones, which it ends at 63 bits."""
     if not isinstance(number, int | float) or -_EXACT <= number <= _EXACT:
         return True
-    kept = isinstance(number, int) and (number == 2**63 - 1 or int(float(number)) == number)
-    return whole and kept and -(2**63) < number < 2**63
+    if not (whole and isinstance(number, int) and -(2**63) < number < 2**63):
+        return False
+    return number == 2**63 - 1 or int(float(number)) == number
 
 
 def _inexact(name: str, number: float) -> SamplingError:
@@ -286,10 +287,10 @@ def _open_bounds(part: dict[str, Any]) -> bool:
     name, closed, bound, sign = ("exclusiveMinimum", "minimum", low, 1.0)
     if high <= 0:
         name, closed, bound, sign = ("exclusiveMaximum", "maximum", high, -1.0)
-    if part.get(name) != bound or bound != int(bound):
+    if part.get(name) != bound or bound != int(bound) or part.get("type") == "integer":
         return False
     del part[name]
-    part[closed] = bound + sign * max(_LEAST * (high - low), math.ulp(bound))
+    part[closed] = bound + sign * max(_LEAST * (high - low), 2 * math.ulp(bound))
     return True
 
 
