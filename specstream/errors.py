@@ -152,9 +152,13 @@ class EngineClosed(EngineError):
 
 
 class EngineBusy(EngineError):
-    """Too many requests wait already; try again later."""
+    """Too many requests wait already; try again after ``retry_s`` seconds."""
 
     code = "engine_busy"
+
+    def __init__(self, message: str = "", retry_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
 
 
 class ConsumerStalled(EngineError):

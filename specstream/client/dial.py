@@ -67,9 +67,11 @@ class _WithoutKeys(logging.Filter):
         return True
 
 
-LOG = logging.getLogger("specstream.server")
-LOG.addHandler(logging.NullHandler())  # else refused handshakes are printed to stderr
-LOG.addFilter(_WithoutKeys())
+LOG = logging.getLogger("specstream.sockets")
+"""For the libraries: their refused handshakes are printed only where somebody asks for logs."""
+LOG.addHandler(logging.NullHandler())
+for _name in (LOG.name, "specstream.server", "specstream.remote"):
+    logging.getLogger(_name).addFilter(_WithoutKeys())
 
 
 def is_loopback(host: str) -> bool:

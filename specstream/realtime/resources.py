@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
-from specstream.errors import RequestError, SpecstreamError
+from specstream.errors import ConfigError, RequestError, SpecstreamError
 from specstream.metrics import Report
 from specstream.realtime.wire import ErrorType, Ignored, Refused, Sparse
 from specstream.types import Span
@@ -139,6 +140,16 @@ class Failure(Sparse):
     message: str
 
 
+_ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"':,;.)]")
+
+
+def told_to_callers(error: SpecstreamError) -> str:
+    """What callers of a server are told: no addresses behind the server, and nothing of its keys."""
+    if isinstance(error, ConfigError):
+        return "the server's settings don't work; its log says why"
+    return _ADDRESS.sub("the text engine", str(error))
+
+
 def _blamed(error: BaseException) -> ErrorType:
     """Whose fault an error is."""
     return "invalid_request_error" if isinstance(error, RequestError) else "server_error"
@@ -157,7 +168,7 @@ class ErrorDetail(BaseModel):
     def of(cls, error: SpecstreamError, event_id: str | None = None) -> ErrorDetail:
         """Describe a refusal, or an error of the server."""
         if not isinstance(error, Refused):
-            error = Refused(error.code, str(error), type=_blamed(error))
+            error = Refused(error.code, told_to_callers(error), type=_blamed(error))
         return cls(
             type=error.type,
             code=error.code,

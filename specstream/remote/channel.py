@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import suppress
 
 import anyio
 
-from specstream.client.dial import LOG
 from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket, Socket, SocketClosed
 from specstream.errors import ConnectionFailed
 from specstream.remote.frames import MAX_MESSAGE, Frame, Violation
@@ -16,6 +16,8 @@ from specstream.remote.protocol import Item, StageRules
 from specstream.signals import Signal, finished
 
 __all__ = ["MAX_SIZE", "Channel", "DialedChannel"]
+
+_log = logging.getLogger("specstream.remote")
 
 MAX_SIZE = 4 * MAX_MESSAGE + 1024
 """Limit of the socket itself, which closes with 1009 and no error frame; above our own limit."""
@@ -191,7 +193,7 @@ class DialedChannel(Channel):
         except ConnectionFailed:
             pass
         except Violation as error:
-            LOG.warning("%s broke the protocol between two turns: %s", self._peer, error)
+            _log.warning("%s broke the protocol between two turns: %s", self._peer, error)
         self.abort()
 
     async def _stop_watching(self) -> None:

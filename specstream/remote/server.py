@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -20,7 +21,6 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from specstream.checks import check_numbers
-from specstream.client.dial import LOG
 from specstream.errors import AdapterUnavailable, ConfigError, ConnectionFailed, SpecstreamError
 from specstream.remote import frames as fr
 from specstream.remote.channel import MAX_SIZE, Channel
@@ -45,6 +45,7 @@ from specstream.types import AvatarCue, Cancel, ScenePrompt
 
 __all__ = ["AdapterConnection", "AdapterServer", "adapter_server"]
 
+_log = logging.getLogger("specstream.remote")
 _MAX_REST = 64  # most cues that return a face to rest
 
 
@@ -287,10 +288,10 @@ class AdapterServer:
         await self._handle(AsgiSocket(socket))
 
     def _refusal(self, socket: WebSocket) -> Response | None:
-        asked = Asked.of(socket.scope)
-        if "Origin" in asked.headers:
-            return PlainTextResponse("browsers may not connect\n", 403)
         try:
+            asked = Asked.of(socket.scope)
+            if "Origin" in asked.headers:
+                return PlainTextResponse("browsers may not connect\n", 403)
             allowed = self._authentication.caller(asked) is not None
         except (ValueError, LookupError):
             return PlainTextResponse("this request can't be read\n", 400)
@@ -389,4 +390,4 @@ async def _release(adapter: Any) -> None:
         with anyio.move_on_after(_RELEASE_TIMEOUT, shield=True):
             await aclose()
     except Exception:
-        LOG.exception("an adapter failed while it was closed")
+        _log.exception("an adapter failed while it was closed")

@@ -7,10 +7,12 @@ import logging
 import os
 import socket as sockets
 import ssl
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import h11
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -31,6 +33,8 @@ from specstream.signals import finished
 
 __all__ = ["PING_S", "PONG_S", "Front", "check_address", "listen_app", "location"]
 
+_log = logging.getLogger("specstream.server")
+
 NOT_READY = "not ready yet; try again"
 """What clients are told while models load."""
 
@@ -38,6 +42,12 @@ _WRITE_LIMIT = 16 << 10
 """Bytes of a WebSocket's output that wait in the process before its session waits."""
 _READ = 4 << 10  # bytes that are read at once, so that a flood holds up nobody for long
 _KEEP_S = 75  # seconds that an HTTP connection waits for its next request: between turns of a talk
+HEAD_S = 30.0
+"""Seconds that a client has for a request's head, from the connection's or the head's beginning."""
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_UNREADABLE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+MOST_WAITING = 512
+"""Connections without a request; fewer where the process may open fewer than 2,048 files."""
 PING_S = 20.0
 """Seconds between two pings."""
 PONG_S = 60.0
@@ -71,6 +81,98 @@ class _Frames(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True
+
+
+class _Waiting:
+    """The connections that ask for nothing; whoever has waited longest makes room for one more."""
+
+    def __init__(self) -> None:
+        self._all: dict[_Requests, None] = {}
+        self._most = min(MOST_WAITING, _files() // 4)
+        self._told = False
+
+    def add(self, one: _Requests) -> None:
+        self.remove(one)
+        self._all[one] = None
+        if len(self._all) > self._most:
+            if not self._told:
+                self._told = True
+                _log.warning(
+                    "over %d connections without a request: closing the oldest", self._most
+                )
+            oldest = next(iter(self._all))
+            self.remove(oldest)
+            oldest.transport.close()
+
+    def remove(self, one: _Requests) -> None:
+        self._all.pop(one, None)
+
+
+class _Requests(H11Protocol):
+    """uvicorn's HTTP, where a connection without a request has bounds in time and in number."""
+
+    def __init__(self, waiting: _Waiting, **options: Any) -> None:
+        super().__init__(**options)
+        self._waiting = waiting
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._expect()
+        self._waiting.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._begun()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Look whether a request's head is there; more bytes of one give it no more time."""
+        super().data_received(data)
+        if self.conn.our_state in (h11.IDLE, h11.DONE):  # DONE: what is left of a refused body
+            self._expect()
+        else:
+            self._begun()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; uvicorn gives it the time between two requests to begin."""
+        super().on_response_complete()
+        if self.conn.our_state in (h11.IDLE, h11.DONE) and not self.transport.is_closing():
+            self._waiting.add(self)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Refuse a handshake that websockets can't read, which uvicorn would leave unanswered."""
+        super().handle_websocket_upgrade(event)
+        begun = self.transport.get_protocol()
+        if isinstance(begun, _Frames) and not begun.handshake_initiated:
+            self.transport.write(_UNREADABLE)
+            self.transport.close()
+
+    def _expect(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(HEAD_S, self._give_up)
+
+    def _begun(self) -> None:
+        self._waiting.remove(self)
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _give_up(self) -> None:
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            self.transport.write(_LATE)
+        self.transport.close()
+
+
+def _files() -> int:
+    """How many files the process may open."""
+    if sys.platform == "win32":  # where sockets are no files
+        return 1 << 20
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if most == resource.RLIM_INFINITY else most
 
 
 class Front:
@@ -137,8 +239,10 @@ async def listen_app(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     state = ServerState()
 
+    waiting = _Waiting()
+
     def protocol() -> asyncio.Protocol:
-        return H11Protocol(config=config, server_state=state, app_state={})
+        return _Requests(waiting, config=config, server_state=state, app_state={})
 
     loop = asyncio.get_running_loop()
     try:

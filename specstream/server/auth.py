@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHeader
 
 from specstream.client.dial import is_loopback, literal_address
 from specstream.errors import ConfigError
@@ -32,12 +33,19 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, scope: Scope) -> Asked:
-        """Take it from an ASGI scope."""
+        """Take it from an ASGI scope.
+
+        Raises:
+            ValueError: a header can't be read.
+        """
         pairs = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ]
         query = scope["query_string"].decode("latin-1")
-        return cls(f"{scope['path']}?{query}", Headers(pairs))
+        try:
+            return cls(f"{scope['path']}?{query}", Headers(pairs))
+        except InvalidHeader as error:
+            raise ValueError(str(error)) from None
 
 
 class Authentication:

@@ -62,8 +62,9 @@ class AccessGuard:
         await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        asked, path = Asked.of(scope), _path(scope)
+        path = _path(scope)
         try:
+            asked = Asked.of(scope)
             if not self.authentication.host_passes(asked):
                 text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
                 return PlainTextResponse(text, 421)
@@ -80,7 +81,10 @@ class AccessGuard:
                     return PlainTextResponse(text + "\n", 403)
                 return ApiError(403, text, code="origin_not_allowed").response()
         except (ValueError, LookupError):
-            return PlainTextResponse("this request can't be read\n", 400)
+            told = "this request can't be read: look at its headers"
+            if path.startswith(_API) and scope["type"] == "http":
+                return ApiError(400, told, code="invalid_header").response()
+            return PlainTextResponse(told + "\n", 400)
         if scope["type"] == "websocket":
             if path != PATH:
                 return PlainTextResponse(_NOTHING, 404)

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 from specstream.commands.main import main
 from specstream.errors import PortUnavailable
+from specstream.server import asgi
 from specstream.server.asgi import Front, check_address, listen_app, location
 from specstream.server.server import RealtimeServer
 from specstream.testing import ScriptedEngine
-from tests.server.doubles import Stand
+from tests.server.doubles import Gate, Stand, wait_for
 
 
 async def test_an_address_that_was_looked_at_is_free_again() -> None:
@@ -50,6 +55,90 @@ async def test_a_name_that_is_none_is_told_as_an_address_that_cannot_be_had(host
 )
 def test_an_address_is_shown_as_a_url_has_it(host: str, shown: str) -> None:
     assert location(host, 80) == shown
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHAT = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+ASKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(CHAT), CHAT)
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"", []),
+        (HEALTH[:-2], [b"408"]),
+        (HEALTH + HEALTH[:-2], [b"200", b"408"]),
+        (b"POST /health HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{", [b"421"]),
+    ],
+)
+async def test_a_head_that_does_not_come_is_given_up_but_no_reply_is(
+    sent: bytes, statuses: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the rest of a body waited for that was refused."""
+    monkeypatch.setattr(asgi, "HEAD_S", 0.05)
+    gate = Gate()
+    server = Stand(ScriptedEngine(["fine."], gate=gate))
+    async with server.running():
+        slow, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(ASKED)
+        reader, other = await asyncio.open_connection("127.0.0.1", server.port)
+        other.write(sent)
+        answer = await reader.readline()
+        other.write(b"x")  # more of what was begun
+        answer += await reader.read()
+        assert re.findall(rb"HTTP/1.1 (\d+)", answer) == statuses
+        gate.open()
+        assert b"200 OK" in await slow.read()
+        for one in (writer, other):
+            one.close()
+
+
+async def test_of_too_many_connections_without_a_request_the_oldest_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "MOST_WAITING", 2)
+    gate = Gate()
+    server = Stand(ScriptedEngine(["fine."], gate=gate))
+    async with server.running(), AsyncExitStack() as stack:
+
+        async def opened(sent: bytes) -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            stack.callback(writer.close)
+            writer.write(sent)
+            return reader
+
+        slow = await opened(ASKED)
+        await wait_for(lambda: bool(server.engine.generations))
+        quiet = await opened(b"")
+        kept = await opened(HEALTH)
+        assert b"200" in await kept.readuntil(b"}")
+        assert b"200" in await (await opened(HEALTH)).readuntil(b"}")
+        assert await quiet.read() == b"", "it has waited longest"
+        assert b"200" in await (await opened(HEALTH)).readuntil(b"}")
+        assert await kept.read() == b""
+        gate.open()
+        assert b"200 OK" in await slow.read(), "one with a request isn't closed"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/v1/realtime"])
+@pytest.mark.parametrize("name", ["Cookie", "User-Agent"])
+async def test_a_header_that_cannot_be_read_is_refused(path: str, name: str) -> None:
+    server = Stand(ScriptedEngine(["fine."]))
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    rest = upgrade + key if path == "/v1/realtime" else "Connection: close\r\n"
+    async with server.running():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{name}: a\x01b\x7f\r\n{rest}\r\n"
+        writer.write(head.encode("latin-1"))
+        answer = (await reader.read()).decode()
+        writer.close()
+    assert answer.startswith("HTTP/1.1 400")
+    if path == "/v1/models":
+        assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == "invalid_header"
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this platform has no such option")

@@ -49,6 +49,7 @@ def everything() -> Generator[io.StringIO, None, None]:
     handler = logging.StreamHandler(text)
     names = [
         "specstream.server",
+        "specstream.sockets",
         "specstream.realtime",
         "websockets",
         "websockets.client",
@@ -63,6 +64,20 @@ def everything() -> Generator[io.StringIO, None, None]:
     logging.getLogger().removeHandler(handler)
     for logger, level in zip(loggers, before, strict=True):
         logger.setLevel(level)
+
+
+async def test_what_the_server_itself_has_to_say_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of a refused handshake, by programs that ask for no logs."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    stand = Stand(ScriptedEngine(["fine."]), keys=["another"])
+    async with stand.running():
+        with suppress(InvalidStatus):
+            async with connect(f"{stand.url}?token={KEY}", proxy=None):
+                pass
+    logging.getLogger("specstream.server").warning("the journal can't be swept, %s", KEY)
+    assert capsys.readouterr().err == f"the journal can't be swept, {KEY}\n"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def take_token(request: Request, token: int) -> str:
         if reason is None:
             return text
         request.finish_reason = reason
-        text += output.finish()
+        text += output.finish(cut=reason == "length")
     if output.stopped:
         request.finish_reason = "stop"
     if request.finish_reason == "stop" and output.calls is not None and output.calls.log.calls:
@@ -177,7 +177,7 @@ def closing_chunk(request: Request, reason: FinishReason) -> Chunk:
         return Chunk("", (), nowhere, nowhere, t_ms=request.elapsed_ms(), finish_reason=reason)
     output, before = request.output, len(request.token_ids)
     thought = len(output.reasoning.text)
-    text = output.finish()
+    text = output.finish(cut=True)
     output.text += text
     return _chunk(request, text, before, thought, round=request.stats.rounds)
 

@@ -88,12 +88,15 @@ class ReplyOutput:
             self._repeats.read(self.replied)
         return self._stops.add(reply, searching=searching)
 
-    def finish(self) -> str:
-        """End the reply; return text held back as part of a character, tag or stop. Idempotent."""
+    def finish(self, *, cut: bool) -> str:
+        """End the reply; return text held back as part of a character, tag or stop. Idempotent.
+
+        ``cut``: the model had more to write.
+        """
         rest = self._detokenizer.finish()
         self.decoded += rest
         reply = self.reasoning.finish(rest)
         if self.calls is not None:
-            reply = self.calls.finish(reply)
+            reply = self.calls.finish(reply, cut=cut)
         self.replied += reply
         return self._stops.add(reply) + self._stops.finish()

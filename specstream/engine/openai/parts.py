@@ -54,7 +54,13 @@ def delta_of(choice: Any) -> Any:
 
 
 def text_in(delta: Any) -> str:
-    """The text that a delta adds; a refusal is what the model says, too."""
+    """The text that a delta adds; a refusal is what the model says, too.
+
+    Raises:
+        TypeError: the content is neither text nor parts of one.
+    """
+    if not isinstance(_get(delta, "content"), str | Sequence | None):
+        raise TypeError("content without text")
     return _text(_get(delta, "content")) + _text(_get(delta, "refusal"))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -24,8 +25,12 @@ from specstream.errors import (
 )
 from specstream.types import Message
 
+if TYPE_CHECKING:
+    import openai
+
 __all__ = ["LIMITS", "ReplyStart", "typed", "words_of"]
 
+_log = logging.getLogger("specstream.engine")
 _MOST_CUTS = 32  # turns that are left out of a prompt, one refused request each
 _PAUSES_S = (0.5, 1.0)  # before further tries, where the server says nothing of when
 _AGAIN = (408, 409, 429)  # and those from 500 on
@@ -88,11 +93,14 @@ class ReplyStart:
                     continue
                 pause = _pause(error, next(pauses, None))
                 if pause is None or anyio.current_time() + pause > until:
+                    if isinstance(fault, ConfigError):  # a server doesn't tell its callers
+                        _log.warning("%s", fault)
                     raise fault from error
                 await anyio.sleep(pause)
 
     async def _begun(self) -> AsyncIterator[Any]:
         parts: Any = await self._create(messages=messages_of(self._messages), **self._fields)
+        _bound(parts.response, self._url)
         try:
             await _check_kind(parts.response, self._url)
             first = await anext(parts, None)
@@ -153,6 +161,11 @@ def _pause(error: Exception, usual: float | None) -> float | None:
         return None
     if error.status_code not in _AGAIN and error.status_code < 500:
         return None
+    return _wanted_pause(error, usual)
+
+
+def _wanted_pause(error: openai.APIStatusError, usual: float) -> float:
+    """Seconds after which a server wants to be asked again."""
     headers = error.response.headers
     try:
         if "retry-after-ms" in headers:
@@ -160,6 +173,28 @@ def _pause(error: Exception, usual: float | None) -> float | None:
         return max(0.0, float(headers.get("retry-after", usual)))
     except ValueError:  # a date
         return usual
+
+
+_LONGEST_EVENT = 4 << 20  # bytes
+_EVENT_END = re.compile(rb"(?s).*(?:\n\n|\r\n\r\n|\r\r)")
+
+
+def _bound(response: Any, url: str) -> None:
+    """End a stream at an event that is too long; the client's library would keep all of it."""
+    read = response.aiter_bytes
+
+    async def bounded(*args: Any) -> AsyncGenerator[bytes, None]:
+        size, tail = 0, b""
+        async for data in read(*args):
+            tail += data
+            ended = _EVENT_END.match(tail)
+            size = len(tail) - ended.end() if ended else size + len(data)
+            tail = tail[-3:]
+            if size > _LONGEST_EVENT:
+                raise EngineFailed(f"{url} sent an event of more than {_LONGEST_EVENT >> 20} MiB")
+            yield data
+
+    response.aiter_bytes = bounded
 
 
 async def _check_kind(response: Any, url: str) -> None:
@@ -190,13 +225,18 @@ def typed(error: Exception, url: str) -> SpecstreamError:
         return error
     if isinstance(error, openai.APIStatusError):
         made = _of_status(error.status_code, words_of(error), url)
+        if isinstance(made, EngineBusy):
+            made.retry_s = _wanted_pause(error, made.retry_s)
     elif isinstance(error, openai.APIConnectionError):
         cause = error.__cause__ or error
-        made = ConnectionFailed(f"{url}: the connection failed ({cause or type(cause).__name__})")
+        why = str(cause).strip("()") or type(cause).__name__
+        made = ConnectionFailed(f"{url}: the connection failed ({why})")
     elif isinstance(error, openai.APIError):  # an error event in the stream
         made = _in_stream(url, words_of(error), busy=_is_busy(error))
     elif isinstance(error, json.JSONDecodeError):
         made = EngineFailed(f"{url} sent an event that is no JSON")
+    elif isinstance(error, TypeError | AttributeError | LookupError):
+        made = EngineFailed(f"{url} sent an event that is no part of a chat completion")
     else:
         made = EngineFailed(f"{url}: {error or type(error).__name__}")
     made.__cause__ = error

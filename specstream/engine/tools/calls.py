@@ -47,7 +47,7 @@ class Calls:
         self._speaking = False  # while False, white space is held back until text follows
         self._space = ""
         self._count = 0
-        self._inside = False
+        self._inside = self._cut = False
         self._reading = self._read()
         self._resume()
 
@@ -70,8 +70,12 @@ class Calls:
             self.end = self._count
         return reply
 
-    def finish(self, text: str = "") -> str:
-        """End the reply with ``text``; return the part of pending text that is the reply. Idempotent."""
+    def finish(self, text: str = "", *, cut: bool = False) -> str:
+        """End the reply with ``text``; return the part of pending text that is the reply. Idempotent.
+
+        ``cut``: the model had more to write. A call whose name isn't whole then is none.
+        """
+        self._cut = cut
         reply = self._take(text)
         self._inlet.ended = True
         reply += self._take("")
@@ -197,8 +201,8 @@ class Calls:
         inlet, log = self._inlet, self.log
         if not log.writing:
             before = inlet.since_mark()
-            if isinstance(error, CutOff) and log.calls and not before.strip():
-                return  # behind a whole call, as before the bracket of its list
+            if isinstance(error, CutOff) and (self._cut or (log.calls and not before.strip())):
+                return  # no call yet, or behind a whole one, as before the bracket of its list
             log.open("")
             log.write(before)
         if isinstance(error, CutOff):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,11 +21,13 @@ from specstream.errors import (
     SpecstreamError,
 )
 from specstream.params import SamplingParams
+from specstream.realtime.resources import told_to_callers
 
 __all__ = ["ApiError", "broken"]
 
 _INVALID = "invalid_request_error"
 _SHUT = "server_error"
+_LONGEST_RETRY_S = 86_400.0
 _OF_PROMPT = re.compile(r"(the )?(last )?(messages?|prompt)\b|the model has no token\b")
 _PARAMS = {field.name for field in fields(SamplingParams)}
 """Messages about one begin with its name."""
@@ -59,7 +62,7 @@ class ApiError(Exception):
     @classmethod
     def of(cls, error: SpecstreamError, prompt: str = "messages") -> ApiError:
         """Translate an error of ours; ``prompt`` is the field that has the prompt."""
-        told = str(error)
+        told = told_to_callers(error)
         match error:
             case PromptTooLong():
                 return cls(400, told, code="context_length_exceeded", param=prompt)
@@ -72,7 +75,8 @@ class ApiError(Exception):
             case RequestError():
                 return cls(400, told, code=error.code)
             case EngineBusy():
-                return cls(429, told, "rate_limit_error", code=error.code, retry_s=1)
+                seconds = math.ceil(max(1.0, min(error.retry_s, _LONGEST_RETRY_S)))
+                return cls(429, told, "rate_limit_error", code=error.code, retry_s=seconds)
             case EngineClosed():
                 return cls(503, told, _SHUT, code=error.code, retry_s=5)
             case AdapterUnavailable():

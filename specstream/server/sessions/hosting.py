@@ -275,7 +275,8 @@ async def _close(socket: ServedSocket, code: int, reason: str) -> None:
 
 
 async def _refuse(socket: ServedSocket, why: SpecstreamError, code: int) -> None:
-    await socket.send(ErrorEvent(error=ErrorDetail.of(why, None)).model_dump_json())
+    event = ErrorEvent(error=ErrorDetail.of(why, None))
+    await socket.send(event.model_dump_json(exclude={"specstream"}))  # it has no number
     await socket.close(code, why.code)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -110,6 +110,16 @@ async def test_a_stream_in_the_least_form_is_a_reply(events: list[Any]) -> None:
             id="a detail",
         ),
         pytest.param(Answer([delta("One"), ""]), EngineFailed, "no JSON", id="empty data"),
+        pytest.param(Answer([delta("One"), []]), EngineFailed, "no part of a chat", id="a list"),
+        pytest.param(
+            Answer([delta("One"), delta(cast(Any, {"a": 1})), delta(finish="stop")]),
+            EngineFailed,
+            "no part of a chat",
+            id="no text",
+        ),
+        pytest.param(
+            Answer([delta("One"), "x" * (5 << 20)]), EngineFailed, "4 MiB", id="a long event"
+        ),
         pytest.param(Answer([delta("One")], cut=True), ConnectionFailed, "connection", id="cut"),
         pytest.param(Answer([delta("One")], hang=True), EngineError, "silent for 0.3 s", id="hang"),
     ],
@@ -574,9 +584,9 @@ async def test_a_server_that_wants_to_be_left_alone_is_busy_at_once() -> None:
         ChatServer([busy]).running() as server,
         OpenAIEngine(server.url, first_token_s=20) as engine,
     ):
-        with pytest.raises(EngineBusy, match="wait"):
+        with pytest.raises(EngineBusy, match="wait") as caught:
             await read(engine, "Hi")
-        assert len(server.requests) == 1
+        assert len(server.requests) == 1 and caught.value.retry_s == 50
 
 
 async def test_a_limit_has_another_name_at_some() -> None:

@@ -129,6 +129,22 @@ def test_a_reply_is_split(
     assert play(written, reading(form)) == found
 
 
+@pytest.mark.parametrize(
+    ("form", "written", "names"),
+    [
+        (HERMES, '<tool_call>{"name": "get_', []),
+        (HERMES, f"<tool_call>{ONE[:-5]}", ["get_weather"]),
+        (MISTRAL, "[TOOL_CALLS]now", []),
+    ],
+)
+def test_what_is_cut_before_its_name_is_whole_is_no_call(
+    form: CallFormat, written: str, names: list[str]
+) -> None:
+    calls = reading(form)
+    assert calls.add(written) + calls.finish(cut=True) == ""
+    assert [call.name for call in calls.log.calls] == names
+
+
 def test_any_chunking_gives_the_same_split() -> None:
     rng = random.Random(7)
     bits = [piece for form in (HERMES, MISTRAL, LLAMA) for piece in form.openers]

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from specstream.engine.core.prompt import check_messages
-from specstream.errors import EngineBusy, EngineFailed, PromptTooLong, SamplingError
+from specstream.errors import ConfigError, EngineBusy, EngineFailed, PromptTooLong, SamplingError
 from specstream.server.api import answering
 from specstream.server.api.errors import ApiError
 from specstream.server.api.replies import ReplyRequest
@@ -122,6 +122,8 @@ class _Failing(ScriptedEngine):
     [
         (PromptTooLong("too long"), 400, "context_length_exceeded"),
         (EngineBusy("full"), 429, "engine_busy"),
+        (ConfigError("http://10.0.0.1/v1 answers 401: sk-1; check the key"), 500, "bad_config"),
+        (EngineFailed("http://10.0.0.1/v1 ended the reply: gone"), 500, "engine_failed"),
         (EngineFailed("broken"), 500, "engine_failed"),
     ],
 )
@@ -133,6 +135,16 @@ async def test_an_error_before_the_first_chunk_is_a_status(
     async with stand.running():
         found, body = await answered(stand.port, CHAT, hi(stream=stream))
     assert (found, json.loads(body)["error"]["code"]) == (status, code)
+    assert "10.0.0.1" not in body and "sk-1" not in body, "what is behind the server"
+
+
+async def test_an_engine_that_says_when_is_asked_again_then() -> None:
+    stand = Stand(_Failing(EngineBusy("full", 3599.5), after=0))
+    async with stand.running():
+        reader, writer = await post(stand.port, CHAT, hi())
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    assert b"retry-after: 3600" in head.lower()
 
 
 @pytest.mark.parametrize(
@@ -255,9 +267,16 @@ async def test_a_bad_body_is_told(body: bytes, status: int, code: str) -> None:
     assert (found, json.loads(told)["error"]["code"]) == (status, code)
 
 
-@pytest.mark.parametrize(("told", "status"), [(99, b"408"), (100_000_000_000, b"413")])
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ("99", b"408"),
+        ("100000000000", b"413"),
+        ("50000000\r\nExpect: 100-continue", b"413"),
+    ],
+)
 async def test_a_body_that_never_ends_is_given_up(
-    told: int, status: bytes, monkeypatch: pytest.MonkeyPatch
+    told: str, status: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that says how much too long it is isn't waited for."""
     monkeypatch.setattr(answering, "BODY_S", 0.05)
