@@ -34,10 +34,7 @@ def split(project: dict[str, Any], version: str) -> tuple[dict[str, Any], dict[s
         },
     }
     sdk["project"] |= {
-        "dependencies": [
-            f"{CLIENT}=={version}",
-            *(each for each in needed if _name(each) in _ENGINE),
-        ],
+        "dependencies": [f"{CLIENT}=={version}", *(each for each in needed if _name(each) in _ENGINE)],
         "optional-dependencies": extras,
     }
     for table in ("scripts", "entry-points"):

@@ -8,10 +8,7 @@ TURNS = ["I need a taxi to the station.", "From the airport.", "At six."]
 
 
 async def main() -> None:
-    async with (
-        Engine.load() as engine,
-        engine.session("You are a helpful voice assistant.") as talk,
-    ):
+    async with Engine.load() as engine, engine.session("You are a helpful voice assistant.") as talk:
         for text in TURNS:
             async with talk.generate(text) as chunks:
                 reply = "".join([chunk.text async for chunk in chunks])

@@ -40,17 +40,13 @@ async def main() -> None:
 
         for question, (tokens, reason) in zip(QUESTIONS, together, strict=True):
             print(f"{tokens:4} tokens, {reason:6}  {question}")
-        print(
-            f"one after another {sum(n for n, _ in alone) / (between - began):.0f} tokens a second"
-        )
+        print(f"one after another {sum(n for n, _ in alone) / (between - began):.0f} tokens a second")
         print(f"all at once       {sum(n for n, _ in together) / (ended - between):.0f}")
 
         staying, leaving = await asyncio.gather(
             ask(engine, QUESTIONS[1]), ask(engine, QUESTIONS[1], patience=0.05)
         )
-        print(
-            f"who stayed has {staying[0]} tokens ({staying[1]}), who left {leaving[0]} ({leaving[1]})"
-        )
+        print(f"who stayed has {staying[0]} tokens ({staying[1]}), who left {leaving[0]} ({leaving[1]})")
 
 
 if __name__ == "__main__":

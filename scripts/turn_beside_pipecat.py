@@ -38,18 +38,7 @@ import anyio
 from loguru import logger
 from pipecat.turns.user_stop import SpeechTimeoutUserTurnStopStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
-from turn_arms import (
-    MIC,
-    OUT,
-    AgentArm,
-    Loudspeaker,
-    QuestionFeed,
-    Sink,
-    TurnArm,
-    plain,
-    rest,
-    spoken,
-)
+from turn_arms import MIC, OUT, AgentArm, Loudspeaker, QuestionFeed, Sink, TurnArm, plain, rest, spoken
 from turn_pipecat import PipecatArm
 
 from specstream import Agent, Engine
@@ -345,11 +334,7 @@ def main() -> None:
     turns = asyncio.run(measure(args))
     names = ("pipecat-ai", "specstream-sdk", "hibari-tts", "faster-whisper", "torch", "openai")
     document = {
-        "machine": {
-            "cpu": cpu_name(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in names},
         "load": [load, os.getloadavg()[1]],  # before, and at the end
         "minutes": (time.time() - began) / 60,

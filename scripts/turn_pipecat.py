@@ -36,17 +36,7 @@ from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
-from turn_arms import (
-    MIC,
-    OUT,
-    Loudspeaker,
-    ReplyWord,
-    rest,
-    speech,
-    spoken,
-    word_marks,
-    words_of,
-)
+from turn_arms import MIC, OUT, Loudspeaker, ReplyWord, rest, speech, spoken, word_marks, words_of
 
 
 class PieceInput(BaseInputTransport):

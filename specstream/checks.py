@@ -124,7 +124,5 @@ def cache_folder(name: str) -> Path:
         try:
             root = str(Path.home() / ".cache")
         except RuntimeError as error:
-            raise OSError(
-                "the user has no home folder; set SPECSTREAM_CACHE to a folder"
-            ) from error
+            raise OSError("the user has no home folder; set SPECSTREAM_CACHE to a folder") from error
     return Path(root) / "specstream" / name

@@ -210,9 +210,7 @@ class EngineConfig(StrictConfig):
         description="a request whose consumer reads nothing for this long while others wait ends with "
         "ConsumerStalled",
     )
-    max_sessions: int = Field(
-        default=16, ge=0, description="idle conversations whose cache is kept"
-    )
+    max_sessions: int = Field(default=16, ge=0, description="idle conversations whose cache is kept")
     share_prefixes: bool = Field(
         default=True,
         description="a conversation that begins like another takes over the keys and values of that "
@@ -249,9 +247,7 @@ class EngineConfig(StrictConfig):
         if isinstance(target, cls):
             raise ValueError("name the argument of a config: Engine.load(config=…)")
         if not isinstance(target, str | Path) or not str(target):
-            raise ValueError(
-                f"name one model, not {target!r:.80}; leave it out for the bundled one"
-            )
+            raise ValueError(f"name one model, not {target!r:.80}; leave it out for the bundled one")
         return bundled(str(target))
 
     @field_validator("draft", mode="before")
@@ -335,9 +331,7 @@ def parse_config(values: dict[str, Any]) -> EngineConfig:
     try:
         return EngineConfig.model_validate(values)
     except ValidationError as error:
-        parts = [
-            f"{'.'.join(map(str, e['loc'])) or 'config'}: {_problem(e)}" for e in error.errors()
-        ]
+        parts = [f"{'.'.join(map(str, e['loc'])) or 'config'}: {_problem(e)}" for e in error.errors()]
         raise ConfigError("; ".join(parts)) from None
 
 

@@ -147,9 +147,7 @@ class LookaheadProposerConfig(Method):
     def _fits(self) -> Self:
         nodes = (self.window + self.branches) * (self.ngram - 1)
         if nodes > 64:
-            raise ValueError(
-                f"(window + branches) * (ngram - 1) is {nodes}; a pass takes 64 at most"
-            )
+            raise ValueError(f"(window + branches) * (ngram - 1) is {nodes}; a pass takes 64 at most")
         return self
 
 

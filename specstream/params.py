@@ -224,14 +224,10 @@ class SamplingParams:
     )
     frequency_penalty: float = _parameter(0.0, "logits", _number(-100.0, 100.0), 1.0)
     presence_penalty: float = _parameter(0.0, "logits", _number(-100.0, 100.0), 1.0)
-    logit_bias: Mapping[int, float] = _parameter(
-        {}, "logits", _check_bias, {0: 5.0}, "sequence_bias"
-    )
+    logit_bias: Mapping[int, float] = _parameter({}, "logits", _check_bias, {0: 5.0}, "sequence_bias")
     bad_words: tuple[str, ...] = _parameter((), "logits", _TEXTS, ("a",), "bad_words_ids")
     min_tokens: int = _parameter(0, "logits", _whole(0, 2**31), 2, "min_new_tokens")
-    stop_token_ids: tuple[int, ...] = _parameter(
-        (), "reply", _tuple_of(_is_whole, "token ids"), (0,)
-    )
+    stop_token_ids: tuple[int, ...] = _parameter((), "reply", _tuple_of(_is_whole, "token ids"), (0,))
     stop_when: tuple[Callable[[list[int], str], bool], ...] = _parameter(
         (), "reply", _FUNCTIONS, (lambda ids, text: False,)
     )

@@ -92,9 +92,7 @@ class Tool:
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -185,9 +183,7 @@ class Tools:
         """
         if not isinstance(given, Tools | None):
             if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-                raise PromptError(
-                    f"tools are a list of Tool objects or functions, not {given!r:.80}"
-                )
+                raise PromptError(f"tools are a list of Tool objects or functions, not {given!r:.80}")
             for each in given:
                 if not isinstance(each, Tool) and not callable(each):
                     raise PromptError(f"a tool is a Tool or a function, not {each!r:.80}")

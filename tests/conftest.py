@@ -63,9 +63,7 @@ async def _checks_tasks() -> AsyncGenerator[None, None]:
         loop.watch(anyio.to_thread.current_default_thread_limiter())
     yield
     current = asyncio.current_task()
-    leaked = [
-        task for task in asyncio.all_tasks() - before if task is not current and not task.done()
-    ]
+    leaked = [task for task in asyncio.all_tasks() - before if task is not current and not task.done()]
     if leaked:
         await asyncio.sleep(0)  # in which one that was just cancelled ends
     leaked = [task for task in leaked if not task.done()]

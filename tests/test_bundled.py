@@ -16,15 +16,9 @@ from specstream.types import Message
 
 VOICE = "You are a helpful voice assistant."
 PROMPTS: list[list[Message]] = [
+    [{"role": "system", "content": VOICE}, {"role": "user", "content": "Find me a dentist in Davis."}],
     [
-        {"role": "system", "content": VOICE},
-        {"role": "user", "content": "Find me a dentist in Davis."},
-    ],
-    [
-        {
-            "role": "system",
-            "content": "You are a storyteller. Mark feelings and gestures in brackets.",
-        },
+        {"role": "system", "content": "You are a storyteller. Mark feelings and gestures in brackets."},
         {"role": "user", "content": "Tell me about a beaver who builds a radio."},
     ],
     [
@@ -33,12 +27,7 @@ PROMPTS: list[list[Message]] = [
             "content": "A pen costs 3 dollars and a book 12. What do 4 pens and 2 books cost?",
         }
     ],
-    [
-        {
-            "role": "user",
-            "content": "Write a Python function that says whether a word is a palindrome.",
-        }
-    ],
+    [{"role": "user", "content": "Write a Python function that says whether a word is a palindrome."}],
 ]
 
 

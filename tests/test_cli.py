@@ -161,11 +161,7 @@ def test_say_compares_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["generate", "x", "--device", "abacus"], 2, "abacus"),
         (["generate", "x", "--proposer", "sufix"], 2, "suffix); did you mean suffix?"),
         (["generate", "x", "--config", "/no/such/file.toml"], 2, "can't read"),
-        (
-            ["export", "/no/such/file.jsonl", "--to", "vrm"],
-            2,
-            "can't read /no/such/file.jsonl: No such",
-        ),
+        (["export", "/no/such/file.jsonl", "--to", "vrm"], 2, "can't read /no/such/file.jsonl: No such"),
         (["say", "x", "--voice", "nobody"], 2, "nobody"),
         (["say", "x", "--out", "/dev/null/out", "--voice", "reference"], 1, "can't write"),
     ],
@@ -268,9 +264,7 @@ def test_closed_streams_end_no_command(closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_config_file_and_options_on_top(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_file_and_options_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
         '[engine]\nproposer = {kind = "suffix", num_tokens = 3}\n'

@@ -25,9 +25,7 @@ async def replies(engine: Engine) -> list[tuple[int, ...]]:
     async with engine:
         for prompt in PROMPTS:
             async with engine.generate(prompt, SamplingParams(max_tokens=60)) as generation:
-                found += [
-                    tuple(token for c in [c async for c in generation] for token in c.token_ids)
-                ]
+                found += [tuple(token for c in [c async for c in generation] for token in c.token_ids)]
         async with engine.session() as session:
             for prompt in PROMPTS[:2]:
                 async with session.generate(prompt, SamplingParams(max_tokens=30)) as generation:
@@ -62,9 +60,7 @@ async def test_in_bfloat16_drafts_change_nothing_at_all(tmp_path: Path) -> None:
     pair = [str(path) for path in save_pair(tmp_path, eos=False)]
     draft = {"kind": "draft", "num_tokens": 4}
     kinds: list[dict[str, Any]] = [{"kind": "off"}, draft, {"kind": "suffix"}]
-    off, *others = [
-        await replies(Engine.load(*pair, dtype="bfloat16", proposer=kind)) for kind in kinds
-    ]
+    off, *others = [await replies(Engine.load(*pair, dtype="bfloat16", proposer=kind)) for kind in kinds]
     assert all(other == off for other in others)
 
 
@@ -86,12 +82,7 @@ async def test_the_reproducible_mode_takes_native_passes_of_any_width(tmp_path: 
 def test_without_them_it_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelRunner, "invariant", False)
     target = str(save_pair(tmp_path)[0])
-    values = {
-        "target": target,
-        "dtype": "float32",
-        "mode": "reproducible",
-        "proposer": {"kind": "off"},
-    }
+    values = {"target": target, "dtype": "float32", "mode": "reproducible", "proposer": {"kind": "off"}}
     assert build_engine(parse_config(values)).target.fixed_width
     for more in ({"compile": True}, {"quantize": "int8"}):
         with pytest.raises(ConfigError, match="leave compile and quantize off"):

@@ -36,9 +36,7 @@ def test_the_containers_command() -> None:
 
 
 def test_compose_waits_longer_than_replies_may_take() -> None:
-    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))[
-        "services"
-    ]
+    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
     for name in ("server", "voice"):
         service = services[name]
         grace = float(service["stop_grace_period"].removesuffix("s"))

@@ -23,10 +23,7 @@ def modules() -> list[str]:
 
 FACES = [
     "specstream",
-    *(
-        f"specstream.{name}"
-        for name in "agent client drafting listening playback server stages".split()
-    ),
+    *(f"specstream.{name}" for name in "agent client drafting listening playback server stages".split()),
 ]
 
 

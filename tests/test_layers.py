@@ -23,13 +23,7 @@ TRAINING = {
 
 # Lower layers first; a module may import from its own layer and from those below.
 LAYERS = [
-    {
-        "specstream.errors",
-        "specstream.checks",
-        "specstream.lazy",
-        "specstream.signals",
-        "specstream",
-    },
+    {"specstream.errors", "specstream.checks", "specstream.lazy", "specstream.signals", "specstream"},
     {"specstream.params", "specstream.tools"},
     {"specstream.types"},
     {"specstream.metrics", "specstream.methods", "specstream.config", "specstream.trace"},
@@ -86,10 +80,7 @@ IMPORTS = imports()
 # What users import: these packages name, and import on first use, what lies above them, too.
 FACES = {
     "specstream",
-    *(
-        f"specstream.{name}"
-        for name in "agent client drafting listening playback server stages".split()
-    ),
+    *(f"specstream.{name}" for name in "agent client drafting listening playback server stages".split()),
 }
 
 
@@ -180,9 +171,7 @@ def test_the_core_never_imports_adapters() -> None:
     core = {m: t for m, t in IMPORTS.items() if m.startswith("specstream.") or m == "specstream"}
     assert not [m for m, targets in core.items() if inside("specstream_adapters", targets)]
     assert not [
-        m
-        for m, targets in core.items()
-        if any(t.startswith("specstream_adapters") for t in targets)
+        m for m, targets in core.items() if any(t.startswith("specstream_adapters") for t in targets)
     ]
 
 
@@ -221,9 +210,7 @@ def test_no_import_cycles() -> None:
     ],
 )
 def test_importing_it_loads_no_torch(module: str) -> None:
-    code = (
-        f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

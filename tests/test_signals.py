@@ -77,9 +77,7 @@ def test_the_clock_goes_by_the_loop_that_runs() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("cancels", [0, 1, 3])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_is_done_to_its_end_and_a_cancel_comes_after_it(
-    cancels: int, fails: bool
-) -> None:
+async def test_work_is_done_to_its_end_and_a_cancel_comes_after_it(cancels: int, fails: bool) -> None:
     done = list[str]()
 
     async def work() -> int:

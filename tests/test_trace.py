@@ -107,9 +107,7 @@ def test_emotions_and_shots_that_were_replaced_are_not_told(tmp_path: Path) -> N
 
     known = {"seq": 10**6, "t_ms": 0.0, "logged_ms": 0.0}
     more = [cue("sad", 0, 10**6), cue("smile", 24 * 10, 10**6), shot(0), shot(1)]
-    story = Trace({"events": [*document["events"], *({**known, **each} for each in more)]}).at(
-        24 * 60
-    )
+    story = Trace({"events": [*document["events"], *({**known, **each} for each in more)]}).at(24 * 60)
     assert [cue for cue in story.cues if cue.startswith("emotion")] == ["emotion smile"]
     assert [shot for shot in story.shots if shot.startswith("s1@")] == ["s1@1: A fox 1."]
 

@@ -75,11 +75,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     configs = split(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8")), __version__)
     out = str(tmp_path_factory.mktemp("halves"))
     client, sdk = (
-        next(
-            builders.WheelBuilder(str(ROOT), config=config).build(
-                directory=out, versions=["standard"]
-            )
-        )
+        next(builders.WheelBuilder(str(ROOT), config=config).build(directory=out, versions=["standard"]))
         for config in configs
     )
     return Path(client), Path(sdk)

@@ -46,16 +46,13 @@ def run(path: Path) -> str:
 def test_a_command_that_needs_an_engine_says_what_to_install() -> None:
     command = "import sys; from specstream.commands.main import main; sys.modules['torch'] = None; "
     command += "sys.exit(main(['generate', 'Hi']))"
-    done = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert done.stderr == "specstream: this needs torch: pip install specstream-sdk\n"
 
 
 @pytest.mark.parametrize(
-    ("example", "said"),
-    [("05_remote_voice.py", "s of speech"), ("09_latency.py", "first_audio")],
+    ("example", "said"), [("05_remote_voice.py", "s of speech"), ("09_latency.py", "first_audio")]
 )
 def test_a_remote_voice_and_the_testing_kit(example: str, said: str) -> None:
     needs_installation()

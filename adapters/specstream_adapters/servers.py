@@ -51,9 +51,7 @@ def settings_of(url: str, **given: str | None) -> dict[str, str | None]:
     query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     if unknown := sorted(query.keys() - given.keys()):
         known = ", ".join(given)
-        raise ConfigError(
-            f"url: {unknown[0]!r:.40} can't be set in the address; these can: {known}"
-        )
+        raise ConfigError(f"url: {unknown[0]!r:.40} can't be set in the address; these can: {known}")
     return {name: query.get(name) if value is None else value for name, value in given.items()}
 
 
@@ -68,9 +66,7 @@ def key_of(given: str | None, variable: str, *, needed: str = "") -> str:
     """
     key = (os.environ.get(variable, "") if given is None else given).strip()
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"the key (api_key or ${variable}) has a character that no HTTP header takes"
-        )
+        raise ConfigError(f"the key (api_key or ${variable}) has a character that no HTTP header takes")
     if needed and not key:
         raise AdapterUnavailable(
             f"{needed} needs a key: set ${variable} or api_key, or name another server"
@@ -211,9 +207,7 @@ class OpenAIServer:
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
             if type(cause).__name__ == "TooManyRedirects":
-                return AdapterUnavailable(
-                    f"{where} sends us on and on; is that the address of its API?"
-                )
+                return AdapterUnavailable(f"{where} sends us on and on; is that the address of its API?")
             return AdapterUnavailable(
                 f"{where}: nobody answers ({str(cause) or type(cause).__name__}); is it running?"
             )

@@ -173,9 +173,7 @@ class Agent:
         self._began = anyio.current_time()
         self._close_later(self._playout.aclose)
         parts = await make_parts(
-            *self._made_of,
-            generator=self._own or self._given,
-            keeps=self._ledger.report.on,
+            *self._made_of, generator=self._own or self._given, keeps=self._ledger.report.on
         )
         for part in parts.closed:
             self._close_later(part.aclose)

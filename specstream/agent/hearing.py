@@ -62,9 +62,7 @@ class Hearing:
                     await questions.ask(asked)
         questions.close()
 
-    def _act(
-        self, event: ListenerEvent
-    ) -> tuple[ReplyPaused | ReplyResumed | None, Question | None]:
+    def _act(self, event: ListenerEvent) -> tuple[ReplyPaused | ReplyResumed | None, Question | None]:
         """Pause the reply at a voice, interrupt it at words, else resume it.
 
         Returns what to report, and the question that was asked. Words so far are a guess at the next
@@ -117,10 +115,7 @@ class Echo:
     """
 
     def __init__(
-        self,
-        canceller: EchoCanceller,
-        sample_rate: int,
-        now: Callable[[], float] = anyio.current_time,
+        self, canceller: EchoCanceller, sample_rate: int, now: Callable[[], float] = anyio.current_time
     ) -> None:
         self._track = canceller.open(sample_rate)
         self._rate, self._now = sample_rate, now

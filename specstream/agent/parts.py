@@ -258,9 +258,7 @@ def playout_of(given: Playout | AudioSink | AudioWriter | str | Path | None) -> 
     if isinstance(given, str | Path):
         path = Path(given)
         if path.suffix.lower() != ".wav":
-            raise ConfigError(
-                f"play={str(path)!r}: speech is written as a WAV file; end it in .wav"
-            )
+            raise ConfigError(f"play={str(path)!r}: speech is written as a WAV file; end it in .wav")
         if not path.parent.is_dir():
             raise ConfigError(f"play={str(path)!r}: there is no folder {path.parent}")
         return Playout(WaveSink(path), paced=False)

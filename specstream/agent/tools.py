@@ -206,9 +206,7 @@ class ToolCalls:
 
         A call that isn't in the history, as the reply failed, is cancelled.
         """
-        known = {
-            made["id"] for message in session.messages for made in message.get("tool_calls", ())
-        }
+        known = {made["id"] for message in session.messages for made in message.get("tool_calls", ())}
         for one in list(self._calls):
             if one.message is not None:
                 continue
@@ -267,11 +265,7 @@ class ToolCalls:
             self._calls.remove(one)
             if one.late:
                 again = replace(one.call, id=f"call_{uuid.uuid4().hex[:12]}")
-                made: Message = {
-                    "role": "assistant",
-                    "content": "",
-                    "tool_calls": [again.message()],
-                }
+                made: Message = {"role": "assistant", "content": "", "tool_calls": [again.message()]}
                 session.messages.append(made)
                 session.add_result(again, str(one.result))
         for one in self._calls:
@@ -365,9 +359,7 @@ def _json(made: object) -> str:
         """Of dates, paths and the like: what says nothing but an address in memory is refused."""
         nameless = type(value).__repr__ is object.__repr__ and type(value).__str__ is object.__str__
         if nameless or inspect.isgenerator(value) or inspect.isasyncgen(value):
-            raise TypeError(
-                f"a tool returns text or what JSON can hold, not {type(value).__name__}"
-            )
+            raise TypeError(f"a tool returns text or what JSON can hold, not {type(value).__name__}")
         return str(value)
 
     return json.dumps(made, ensure_ascii=False, allow_nan=False, default=plain)

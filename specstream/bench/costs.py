@@ -102,9 +102,7 @@ class _Domain:
         return spent / sum(drafted * len(times) for drafted, times in by_length.items())
 
 
-def costs_of(
-    runs: Mapping[str, tuple[Sequence[BenchRun], Sequence[BenchRun]]],
-) -> dict[str, RoundCosts]:
+def costs_of(runs: Mapping[str, tuple[Sequence[BenchRun], Sequence[BenchRun]]]) -> dict[str, RoundCosts]:
     """Costs by domain, from medians over rounds; domains with too few rounds are left out.
 
     Args:
@@ -148,9 +146,7 @@ class Ceiling:
     measured: float | None  # measured ratio of decode speeds with and without speculation
 
 
-def ceiling_of(
-    costs: RoundCosts, runs: Sequence[BenchRun], measured: float | None
-) -> Ceiling | None:
+def ceiling_of(costs: RoundCosts, runs: Sequence[BenchRun], measured: float | None) -> Ceiling | None:
     """Apply the formula to one domain's runs; None if nothing was drafted there.
 
     Drafts after the first rejected one were never verified, so alpha is accepted ÷ (accepted +

@@ -62,9 +62,7 @@ def verdict_of(
     peers = {domain: results.faster_peer(domain) for domain in results.domains}
     if len(set(peers.values()) - {None}) > 1:
         name = "the better of assisted generation and lookup in each domain"
-        known = {
-            d: r for d, peer in peers.items() if peer and (r := results.ratio(d, "auto", peer))
-        }
+        known = {d: r for d, peer in peers.items() if peer and (r := results.ratio(d, "auto", peer))}
         lines += _against(name, results.summary()["speculation_vs_best_peer"], None, known)
     return lines + [_ceiling(d, costs[d], found) for d, found in ceilings.items()]
 
@@ -183,9 +181,7 @@ def analyse(results: Results) -> tuple[dict[str, RoundCosts], dict[str, Ceiling]
     return costs, ceilings
 
 
-def document_of(
-    results: Results, outcome: Outcome, provenance: Mapping[str, Any]
-) -> dict[str, Any]:
+def document_of(results: Results, outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The whole result as JSON data, without the single runs."""
     costs, ceilings = analyse(results)
     formula = {}

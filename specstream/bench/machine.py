@@ -19,13 +19,7 @@ from specstream.bench.arms.base import BenchThread
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET, EngineConfig
 from specstream.engine.cores import cores_here, cpu_name
 
-__all__ = [
-    "choose_threads",
-    "load_average",
-    "provenance_of",
-    "resident_mb",
-    "settle_threads",
-]
+__all__ = ["choose_threads", "load_average", "provenance_of", "resident_mb", "settle_threads"]
 
 _PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors")
 _TRIALS, _TRIAL_S = 4, 0.25  # speed trials for each number of threads, and seconds of a trial

@@ -175,9 +175,7 @@ def _draw_split(axes: Any, results: Results) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds a token, whole request")
     if bars:
-        axes.legend(
-            fontsize=8, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.11)
-        )
+        axes.legend(fontsize=8, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.45, -0.11))
     _tidy(axes, "Where a token's time goes")
 
 
@@ -197,9 +195,7 @@ class Row(NamedTuple):
     bars: Sequence[Bar]
 
 
-def draw_timeline(
-    rows: Sequence[Row], path: Path, title: str, *, line_ms: float | None = None
-) -> None:
+def draw_timeline(rows: Sequence[Row], path: Path, title: str, *, line_ms: float | None = None) -> None:
     """Write the rows as one picture; the suffix of ``path`` says whether it is SVG, PNG or PDF.
 
     ``line_ms`` is marked by a vertical line.

@@ -76,9 +76,7 @@ def check_gguf(file: str) -> None:
             "with llama.cpp's convert_hf_to_gguf.py"
         )
     if importlib.util.find_spec("llama_cpp") is None:
-        raise ConfigError(
-            "--llama-cpp needs the package llama-cpp-python: pip install llama-cpp-python"
-        )
+        raise ConfigError("--llama-cpp needs the package llama-cpp-python: pip install llama-cpp-python")
     try:
         importlib.import_module("llama_cpp")
     except Exception as error:  # a missing native library raises errors of various types
@@ -192,9 +190,7 @@ def _bytes_of(path: str | Path | None) -> tuple[str, bytes]:
         try:
             return "bundled", resources.files("specstream.bench").joinpath(_BUNDLED).read_bytes()
         except FileNotFoundError as error:
-            raise OutputError(
-                "the benchmark's prompts are missing; install specstream again"
-            ) from error
+            raise OutputError("the benchmark's prompts are missing; install specstream again") from error
     try:
         with Path(path).open("rb") as opened:
             raw = opened.read(_MOST_BYTES + 1)
@@ -252,7 +248,6 @@ def choose(
     if system:
         first: Message = {"role": "system", "content": system}
         kept = [
-            replace(p, messages=(first, *(m for m in p.messages if m["role"] != "system")))
-            for p in kept
+            replace(p, messages=(first, *(m for m in p.messages if m["role"] != "system"))) for p in kept
         ]
     return PromptSet(tuple(kept), prompts.name, prompts.sha256)

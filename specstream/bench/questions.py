@@ -72,11 +72,7 @@ def plain_words(text: str, language: str = "en-us") -> list[str]:
     wording = wording_for(language)
     if wording is not None:
         text = wording.read(Mapped(text)).text
-    text = (
-        unicodedata.normalize("NFKC", text)
-        .casefold()
-        .replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    )
+    text = unicodedata.normalize("NFKC", text).casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     return _NOT_A_WORD.sub(" ", text).replace("'", "").split()
 
 

@@ -10,14 +10,7 @@ from typing import Any, TypeVar
 
 from specstream.bench.arms.base import label
 from specstream.bench.prompts import GRAMMAR_DOMAIN, known_first
-from specstream.bench.records import (
-    BenchRun,
-    Record,
-    geometric_mean,
-    grouped,
-    middle_half,
-    percentile,
-)
+from specstream.bench.records import BenchRun, Record, geometric_mean, grouped, middle_half, percentile
 
 __all__ = ["PAIRS", "Figures", "Results"]
 
@@ -50,8 +43,7 @@ class Figures:
             "gap": [gap for run in runs for gap in run.gaps_ms],
         }
         self.ms = {
-            name: {"p50": percentile(ms, 0.5), "p95": percentile(ms, 0.95)}
-            for name, ms in waits.items()
+            name: {"p50": percentile(ms, 0.5), "p95": percentile(ms, 0.95)} for name, ms in waits.items()
         }
         self.rounds = sum(len(run.emissions) for run in runs)  # passes of the target
         # Drafted, accepted and rejected tokens; None where the arm doesn't report drafts.
@@ -211,9 +203,7 @@ class Results:
         ratios = self.prompt_ratios(domain, arm, other)
         return statistics.median(ratios) if ratios else None
 
-    def middle_half(
-        self, domains: Sequence[str], arm: str, other: str
-    ) -> tuple[float, float] | None:
+    def middle_half(self, domains: Sequence[str], arm: str, other: str) -> tuple[float, float] | None:
         """Quartiles of the prompts' ratios; None with fewer than two prompts."""
         return middle_half([r for d in domains for r in self.prompt_ratios(d, arm, other)])
 
@@ -272,9 +262,7 @@ class Results:
             "speculation_vs_llama_cpp": self.mean_ratio("auto", "llama.cpp"),
             "ar_vs_llama_cpp": self.mean_ratio("own", "llama.cpp"),
             "speculation_vs_own_end_to_end": self.mean_ratio("auto", "own", self.end_to_end_ratio),
-            "speculation_vs_own_median_of_prompts": self.mean_ratio(
-                "auto", "own", self.median_ratio
-            ),
+            "speculation_vs_own_median_of_prompts": self.mean_ratio("auto", "own", self.median_ratio),
         }
 
     def figures_by_domain(self) -> dict[str, Any]:

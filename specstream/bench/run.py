@@ -170,9 +170,7 @@ async def run_cells(
         longest = max(longest, budget.used - started)
 
 
-async def _run(
-    arm: Arm, prompt: Prompt, params: SamplingParams, outcome: Outcome
-) -> BenchRun | None:
+async def _run(arm: Arm, prompt: Prompt, params: SamplingParams, outcome: Outcome) -> BenchRun | None:
     """Get one reply; None if the arm is a peer that fails now or failed before."""
     if label(arm.name, arm.setting) in outcome.broken:
         return None

@@ -47,11 +47,7 @@ def table_of(results: Results) -> list[str]:
     """Speeds, ratios, acceptance, latency and equality; aligned lines."""
     means = results.mean_domains
     counts = [f"{results.prompt_count(of)} " for of in (*([d] for d in results.domains), means)]
-    rows = [
-        ["", *results.domains, "geo. mean"],
-        ["prompts", *counts],
-        ["decode speed, tokens a second"],
-    ]
+    rows = [["", *results.domains, "geo. mean"], ["prompts", *counts], ["decode speed, tokens a second"]]
     rows += [[f"  {label(*arm)}", *_speeds(results, *arm)] for arm in results.arms]
     rows += [["ratio of decode speeds"], *_ratio_rows(results)]
     drafting = [a for a, _ in results.arms if a not in ("own", "auto", *PEERS)]
@@ -133,9 +129,7 @@ def _latency_rows(results: Results) -> list[list[str]]:
         found = _figures(results, arm)
         if any(found):
             for name, key in (("first token", "ttft"), ("between emissions", "gap")):
-                cells = [
-                    f"{f.ms[key]['p50']:.1f}/{f.ms[key]['p95']:.1f} " if f else "- " for f in found
-                ]
+                cells = [f"{f.ms[key]['p50']:.1f}/{f.ms[key]['p95']:.1f} " if f else "- " for f in found]
                 rows.append([f"  {arm}: {name}", *cells])
     return [["milliseconds, median/p95"], *rows] if rows else []
 
@@ -184,9 +178,7 @@ def methods_table(results: Results, weights: Mapping[str, Mapping[str, int]]) ->
     domains = results.mean_domains
     head = [*domains, "geo. mean", "accepted", "tokens a pass", "memory", "trained"]
     rows = [["speedup of each method", *head]]
-    rows += [
-        [f"  {arm}", *_method_cells(results, arm), *_weights(weights.get(arm, {}))] for arm in arms
-    ]
+    rows += [[f"  {arm}", *_method_cells(results, arm), *_weights(weights.get(arm, {}))] for arm in arms]
     return [*_aligned(rows), ""]
 
 

@@ -32,6 +32,6 @@ __all__, __getattr__, __dir__ = offers(
             "AudioDelta AvatarDelta Done Problem PromptDelta RealtimeClient RealtimeEvent "
             "RealtimeReport ReasoningDelta Reply Revoked TextDelta TextPreview ToolCalled "
             "ToolDelta"
-        ),
+        )
     },
 )

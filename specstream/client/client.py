@@ -221,6 +221,4 @@ class RealtimeClient:
             RequestError: no such item, or less of its audio was sent.
         """
         where = {"item_id": item_id, "content_index": 0, "audio_end_ms": heard_ms}
-        await self.exchange.ask(
-            "conversation.item.truncate", "conversation.item.truncated", **where
-        )
+        await self.exchange.ask("conversation.item.truncate", "conversation.item.truncated", **where)

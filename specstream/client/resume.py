@@ -152,9 +152,7 @@ class ResumingSocket:
         if error.get("code") != _EXPIRED:
             why = error.get("message", "the server's answer is none that is known here")
             return ConnectionFailed(f"the session can't be resumed: {why}")
-        raise ConnectionFailed(
-            "the session can't be resumed: it has ended, or what was missed is gone"
-        )
+        raise ConnectionFailed("the session can't be resumed: it has ended, or what was missed is gone")
 
     async def _send_missed(self, socket: ClientConnection, arrived: int) -> None:
         while (missed := self._sent - arrived) > 0:  # others may send meanwhile

@@ -50,10 +50,7 @@ async def run(args: argparse.Namespace) -> None:
 
 
 async def _talk(
-    engine: Engine | OpenAIEngine,
-    system: str | None,
-    params: SamplingParams,
-    args: argparse.Namespace,
+    engine: Engine | OpenAIEngine, system: str | None, params: SamplingParams, args: argparse.Namespace
 ) -> None:
     async with engine.session(system or None) as talk:
         if sys.stdin is not None and sys.stdin.isatty():

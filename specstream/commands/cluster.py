@@ -69,9 +69,7 @@ def app(arguments: dict[str, Any]) -> Any:
         told = problem(first, ClusterConfig.model_fields)
         raise ConfigError(f"{first['loc'][0]}: {told}") from None
     options = shlex.split(asked.options)
-    config = server_config(
-        read_arguments(["serve", *options]), table=True
-    )  # wrong options end here
+    config = server_config(read_arguments(["serve", *options]), table=True)  # wrong options end here
     scale: dict[str, Any] = {"num_replicas": asked.replicas}
     if asked.most > asked.replicas:
         few, many = asked.replicas, asked.most

@@ -84,9 +84,7 @@ def _tell(args: argparse.Namespace) -> int:
     ready = (name for name in (*BEST_VOICES, "reference") if states["voice"].get(name) == "ready")
     found["default_voice"] = next(ready, "none")
     if found["default_voice"] == "none":  # as where a checkout is used in place
-        advice.append(
-            "no voice is installed, not even the test voice: pip install specstream-client"
-        )
+        advice.append("no voice is installed, not even the test voice: pip install specstream-client")
     if asked is not None:
         found |= (facts := _told(asked))
         if "cpu_passes" not in facts:
@@ -117,9 +115,7 @@ def host_facts(port: int) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"cpu": cpu_name()}
     features, _ = cpu_features()
-    facts["cpu_flags"] = (
-        ", ".join(flag for flag in _FLAGS if flag in features) or "none that matter"
-    )
+    facts["cpu_flags"] = ", ".join(flag for flag in _FLAGS if flag in features) or "none that matter"
     cores = cores_here()
     facts["cores"] = f"{cores} of {os.cpu_count() or cores} may be used"
     if (quota := core_quota()) is not None:

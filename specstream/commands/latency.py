@@ -58,9 +58,7 @@ async def run(args: argparse.Namespace) -> None:
         print_json({key: value for key, value in document.items() if key != "each"})
 
 
-async def _with_server(
-    scenario: Scenario, url: str, name: str, progress: Progress
-) -> LatencyReport:
+async def _with_server(scenario: Scenario, url: str, name: str, progress: Progress) -> LatencyReport:
     progress.stage(f"loading the voice {name}")
     voice = await to_thread.run_sync(load_voice, name)
     wait = f"a server that is still loading is waited for: {READY_S:.0f} s at most"

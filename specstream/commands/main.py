@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specstream import __version__
-from specstream.commands.shared.terminal import (
-    Parser,
-    adding_to,
-    ends_at_once,
-    parse,
-    tell_interrupted,
-)
+from specstream.commands.shared.terminal import Parser, adding_to, ends_at_once, parse, tell_interrupted
 from specstream.errors import SpecstreamError
 
 if TYPE_CHECKING:
@@ -173,11 +167,7 @@ def _add_adapter_options(add: Callable[..., None]) -> None:
 
 def _add_delivery_options(add: Callable[..., None]) -> None:
     add("--speed FACTOR", "of the voice, 0.5 to 2 (default: 1)", type=float)
-    add(
-        "--pitch FACTOR",
-        "of the voice, 0.5 to 2 (default: 1); neural ones have one only",
-        type=float,
-    )
+    add("--pitch FACTOR", "of the voice, 0.5 to 2 (default: 1); neural ones have one only", type=float)
 
 
 def _from(place: str) -> Callable[[Parser], None]:
@@ -196,9 +186,7 @@ COMMANDS = {
     "chat": Command("a conversation, in the terminal or line by line", "chat:run", _add_chat),
     "serve": Command("the WebSocket server and the demo page", "serve:run_server", _add_serve),
     "adapter": Command("one adapter behind its own WebSocket", "serve:run_adapter", _add_adapter),
-    "verify": Command(
-        "check that this pair's output is the target's own", "verify:run", _add_verify
-    ),
+    "verify": Command("check that this pair's output is the target's own", "verify:run", _add_verify),
     "bench": Command(
         "the same prompts with and without speculation",
         "bench.run:run",
@@ -207,9 +195,7 @@ COMMANDS = {
         "speeds and a verdict. Defaults here: --dtype bfloat16, --max-tokens 128 (64 with --quick).",
     ),
     "latency": Command(
-        "a scripted conversation: how long each turn waits, and for what",
-        "latency:run",
-        _add_latency,
+        "a scripted conversation: how long each turn waits, and for what", "latency:run", _add_latency
     ),
     "trace": Command("where a moment of the speech came from", "trace:run", _add_trace),
     "provenance": Command(
@@ -223,9 +209,7 @@ COMMANDS = {
         _from("export:add_export_options"),
     ),
     "train": Command(
-        "make a draft, or a drafting head, for a target",
-        "train:run",
-        _from("train:add_train_options"),
+        "make a draft, or a drafting head, for a target", "train:run", _from("train:add_train_options")
     ),
     "pull": Command(
         "bring a known model into the cache folder", "pull:run", _from("pull:add_pull_options")

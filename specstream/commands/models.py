@@ -10,14 +10,7 @@ from pathlib import Path
 from specstream.commands.shared.output import print_json
 from specstream.config import DEFAULT_DRAFT, DEFAULT_TARGET
 from specstream.models.catalogue import PULLED
-from specstream.models.kept import (
-    folder_of,
-    head_names,
-    located,
-    parameters_of,
-    read_record,
-    size_of,
-)
+from specstream.models.kept import folder_of, head_names, located, parameters_of, read_record, size_of
 
 __all__ = ["ListedModel", "pulled_models", "run"]
 
@@ -62,8 +55,7 @@ async def run(args: argparse.Namespace) -> None:
         if entry.parameters is not None:
             size = f"{entry.parameters / 1e6:.1f}M parameters, {size}"
         print(
-            f"{entry.name:{wide}}{size if entry.here else 'not here'}, {entry.licence}; "
-            f"{entry.origin}"
+            f"{entry.name:{wide}}{size if entry.here else 'not here'}, {entry.licence}; {entry.origin}"
         )
         if entry.here:
             print(f"{'':{wide}}{entry.folder}")

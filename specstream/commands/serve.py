@@ -21,13 +21,7 @@ from specstream.commands.shared.chain import (
 from specstream.commands.shared.common import engine_of, params_of, speed_line, text_engine_of
 from specstream.commands.shared.output import note
 from specstream.commands.shared.progress import loaded
-from specstream.commands.shared.serving import (
-    PORT,
-    ServerConfig,
-    keys_of,
-    server_config,
-    until_stopped,
-)
+from specstream.commands.shared.serving import PORT, ServerConfig, keys_of, server_config, until_stopped
 from specstream.engine.engine import Engine
 from specstream.engine.openai.engine import OpenAIEngine
 from specstream.errors import AdapterUnavailable, ConfigError, JournalFailed
@@ -94,9 +88,7 @@ async def opened_server(
             await journal.sweep()  # one that can't be used would refuse every client later
         except JournalFailed as error:
             why = error.__cause__ or error
-            raise JournalFailed(
-                f"--journal: sessions can't be written down there: {why}"
-            ) from error
+            raise JournalFailed(f"--journal: sessions can't be written down there: {why}") from error
         finally:
             await journal.aclose()
     parts = (args.voice, args.avatar, args.prompts)
@@ -203,10 +195,7 @@ def load_ears(name: str) -> Ears | None:
     if name == "off":
         return None
     try:
-        ears = Ears(
-            load_adapter("recognizer", "whisper" if name == "auto" else name),
-            default_turns(),
-        )
+        ears = Ears(load_adapter("recognizer", "whisper" if name == "auto" else name), default_turns())
     except AdapterUnavailable as error:
         if name != "auto":
             raise

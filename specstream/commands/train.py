@@ -97,9 +97,7 @@ async def _told(work: asyncio.Future[Trained], shown: TrainingLine) -> None:
 
 def _options(args: argparse.Namespace) -> TrainOptions:
     values: dict[str, Any] = {
-        name: getattr(args, name)
-        for name in TrainOptions.__dataclass_fields__
-        if hasattr(args, name)
+        name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)
     }
     settings = {}
     for text in args.set:

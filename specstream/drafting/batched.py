@@ -17,13 +17,7 @@ from torch import Tensor
 
 from specstream.drafting.checking import distributions
 from specstream.drafting.proposal import Proposal, Verdict
-from specstream.drafting.rules import (
-    Acceptance,
-    block_rule,
-    deterministic_rule,
-    ratio_rule,
-    tree_rule,
-)
+from specstream.drafting.rules import Acceptance, block_rule, deterministic_rule, ratio_rule, tree_rule
 from specstream.drafting.sequential import Rule, follow_choices
 from specstream.model.numerics import to_device
 from specstream.model.tokens.noise import gumbel_max, gumbel_max_of_rows, noise_key
@@ -98,9 +92,7 @@ class _Outcome:
         return [self.ends, self.choices, self.finite, self.fits, self.tokens]
 
 
-def verify_at_once(
-    cases: Sequence[Case], noise: Sequence[Sequence[float]], rule: Rule
-) -> list[Verdict]:
+def verify_at_once(cases: Sequence[Case], noise: Sequence[Sequence[float]], rule: Rule) -> list[Verdict]:
     """Verify cases on their device; ``noise`` holds two uniforms for each sampled case."""
     groups = dict[_Kind, list[int]]()
     for index, case in enumerate(cases):
@@ -116,9 +108,7 @@ def verify_at_once(
             each = zip(some, numbers, uniform, strict=True)
             outcomes += [_tree(*one) for one in each]
         else:
-            outcomes.append(
-                _chains(some, numbers, uniform, _RULES[rule] if kind == "drawn" else None)
-            )
+            outcomes.append(_chains(some, numbers, uniform, _RULES[rule] if kind == "drawn" else None))
     return _read(cases, outcomes)
 
 

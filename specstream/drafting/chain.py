@@ -133,11 +133,7 @@ class Drafting:
         return self.take(token, drawn, confidence, probs)
 
     def take(
-        self,
-        token: Tensor,
-        drawn: int | None,
-        confidence: float | None,
-        probs: Tensor | None = None,
+        self, token: Tensor, drawn: int | None, confidence: float | None, probs: Tensor | None = None
     ) -> bool:
         """Append a token ``[1]``; return whether the chain goes on.
 
@@ -210,9 +206,7 @@ class Drafting:
         return proposals([self], device, source)[0]
 
 
-def proposals(
-    chains: Sequence[Drafting], device: torch.device, source: str = "draft"
-) -> list[Proposal]:
+def proposals(chains: Sequence[Drafting], device: torch.device, source: str = "draft") -> list[Proposal]:
     """The chains as proposals, see `Drafting.proposal`; all of them take one copy."""
     tokens = _parts([chain.tokens for chain in chains])
     probs = _parts([chain.probs for chain in chains])

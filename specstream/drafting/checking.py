@@ -70,9 +70,7 @@ def checked(
         raise ProposalError(f"source must be a text, not {type(proposal.source).__name__}")
     entered = proposal.entered
     if entered is not None and (tree is not None or not isinstance(entered, Entered)):
-        raise ProposalError(
-            "entered must be an Entered object (or None), and only a chain may have one"
-        )
+        raise ProposalError("entered must be an Entered object (or None), and only a chain may have one")
     # A drawn tree that happens to be a chain keeps its parents and so the tree rule: whether a node got
     # a sibling may depend on its token, and which rule applies must not depend on drawn tokens.
     chain = tree is None and (probs is None or not trees)

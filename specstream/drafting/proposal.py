@@ -37,14 +37,7 @@ from specstream.model.forward import Entered
 from specstream.model.tree import Tree
 from specstream.types import SamplingParams
 
-__all__ = [
-    "MAX_NODES",
-    "Capabilities",
-    "Proposal",
-    "Proposer",
-    "SpecRequest",
-    "Verdict",
-]
+__all__ = ["MAX_NODES", "Capabilities", "Proposal", "Proposer", "SpecRequest", "Verdict"]
 
 MAX_NODES = 64
 """Maximum nodes of a proposed tree."""

@@ -113,9 +113,7 @@ def _chain(keep: Tensor, target: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.cat([one, keep.cumprod(-1)], -1) * torch.cat([1 - keep, one], -1)
 
 
-def _residual(
-    target: Tensor, draft: Tensor, weight: Tensor, last: Tensor, counts: Tensor
-) -> Tensor:
+def _residual(target: Tensor, draft: Tensor, weight: Tensor, last: Tensor, counts: Tensor) -> Tensor:
     """max(w p - q, 0) after ``counts`` tokens; p itself where all are accepted.
 
     Where p and q agree up to rounding, the residual is empty although rounding leaves a rejection some

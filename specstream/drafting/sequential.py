@@ -32,11 +32,7 @@ _TINY = 1e-38  # about the smallest normal float32: a divisor in place of a prob
 
 
 def verify_sequentially(
-    tokens: Sequence[int],
-    target: Tensor,
-    draft: Tensor | None,
-    rule: Rule,
-    noise: Sequence[float],
+    tokens: Sequence[int], target: Tensor, draft: Tensor | None, rule: Rule, noise: Sequence[float]
 ) -> tuple[int, int] | None:
     """Verify a sampled chain.
 
@@ -159,9 +155,7 @@ class _Siblings:
         none: The probability that none is.
     """
 
-    def __init__(
-        self, target: Tensor, tokens: Sequence[int], draft: Sequence[Tensor] | None
-    ) -> None:
+    def __init__(self, target: Tensor, tokens: Sequence[int], draft: Sequence[Tensor] | None) -> None:
         self.target, self._tokens, self._draft = target, tokens, draft
         self.taken, self.none, self._left = list[float](), 1.0, target
         if draft is None:
@@ -205,17 +199,13 @@ def _in_a_row(chances: Sequence[float], uniform: float) -> int:
     return len(chances)
 
 
-def _ratio(
-    ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float
-) -> tuple[int, Tensor]:
+def _ratio(ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float) -> tuple[int, Tensor]:
     """See `specstream.drafting.rules.ratio_rule`."""
     n = _in_a_row([min(1.0, ratio) for ratio in ratios], uniform)
     return n, (target[n] if n == len(ratios) else residual(target[n], draft[n], 1.0))
 
 
-def _block(
-    ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float
-) -> tuple[int, Tensor]:
+def _block(ratios: Sequence[float], target: Tensor, draft: Tensor, uniform: float) -> tuple[int, Tensor]:
     """See `specstream.drafting.rules.block_rule`; from the end, so that most sums aren't needed."""
     weights = [1.0]
     for ratio in ratios:

@@ -20,13 +20,7 @@ from specstream.engine.core.prompt import check_template
 from specstream.engine.core.scheduler import choose_places
 from specstream.engine.core.step import EngineCore
 from specstream.engine.cores import core_quota, cores_here, default_threads
-from specstream.errors import (
-    ConfigError,
-    ModelBroken,
-    ModelError,
-    ModelUnsupported,
-    VocabularyMismatch,
-)
+from specstream.errors import ConfigError, ModelBroken, ModelError, ModelUnsupported, VocabularyMismatch
 from specstream.methods import AutoProposerConfig, DraftProposerConfig, MtpProposerConfig
 from specstream.model.defaults import ModelDefaults
 from specstream.model.graphs import DRAFT, TARGET
@@ -98,13 +92,7 @@ def build_engine(config: EngineConfig, check: Callable[[], None] = lambda: None)
 
         learner = build_learner(config, parts, config.drafts or heads_for(config, target))
     return EngineCore(
-        config,
-        target,
-        tokenizer,
-        proposer,
-        eos_ids,
-        learner=learner,
-        draft_weights=parts.draft_weights,
+        config, target, tokenizer, proposer, eos_ids, learner=learner, draft_weights=parts.draft_weights
     )
 
 

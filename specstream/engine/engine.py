@@ -61,11 +61,7 @@ class Engine:
         target: str | Path | None = None,
         draft: str | Path | Sequence[str | Path] | None = None,
         *,
-        proposer: str
-        | dict[str, Any]
-        | Proposer
-        | Callable[[ProposerContext], Proposer]
-        | None = None,
+        proposer: str | dict[str, Any] | Proposer | Callable[[ProposerContext], Proposer] | None = None,
         config: EngineConfig | None = None,
         **options: Any,
     ) -> Engine:
@@ -85,9 +81,7 @@ class Engine:
             ConfigError: an unknown key or a value out of range.
         """
         if config is not None and not isinstance(config, EngineConfig):
-            raise ConfigError(
-                "config must be an EngineConfig; single keys go as Engine.load(key=value)"
-            )
+            raise ConfigError("config must be an EngineConfig; single keys go as Engine.load(key=value)")
         values = dict(config) if config is not None else {}
         named = {"target": target, "draft": draft, "proposer": proposer}
         values |= options | {key: value for key, value in named.items() if value is not None}

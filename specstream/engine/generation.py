@@ -75,11 +75,7 @@ class Generation:
     """
 
     def __init__(
-        self,
-        worker: EngineWorker,
-        bridge: ThreadBridge,
-        limit: int,
-        make: Callable[[Delivery], Request],
+        self, worker: EngineWorker, bridge: ThreadBridge, limit: int, make: Callable[[Delivery], Request]
     ) -> None:
         from specstream.engine.core.request import Delivery
 

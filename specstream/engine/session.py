@@ -238,9 +238,7 @@ class BaseSession(Generic[R]):
 
 def _assistant_message(generation: _Reply) -> Message | None:
     """Return a reply as a message, without calls that were cut off or have no name; None if empty."""
-    calls = [
-        call.message() for call in generation.tool_calls if call.name and call.problem != "cut_off"
-    ]
+    calls = [call.message() for call in generation.tool_calls if call.name and call.problem != "cut_off"]
     message: Message = {"role": "assistant", "content": generation.text_read}
     if calls:
         message["tool_calls"] = calls

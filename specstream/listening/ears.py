@@ -104,9 +104,7 @@ class Ears:
 
     def __post_init__(self) -> None:
         for what, part in (("recogniser", self.recognizer), ("turn detector", self.detector)):
-            if isinstance(part, type) or not (
-                hasattr(part, "capabilities") and hasattr(part, "open")
-            ):
+            if isinstance(part, type) or not (hasattr(part, "capabilities") and hasattr(part, "open")):
                 raise ConfigError(
                     f"{part!r:.80} is no {what}: it must be an object that has capabilities and open"
                 )

@@ -135,9 +135,7 @@ _NIE_ZULETZT = frozenset(
     ins ans eine einem mein meine meinem meiner dein deine deinem seine seinem unsere unserem euer eure
     jede jeden jedem äh ähm öh öhm hm""".split()
 )
-_SELTEN_ZULETZT = frozenset(
-    "für von wegen zwischen gegen ohne laut pro der dem den des einen".split()
-)
+_SELTEN_ZULETZT = frozenset("für von wegen zwischen gegen ohne laut pro der dem den des einen".split())
 _ANFANG = re.compile(  # a whole text, or its last clause, that something must follow
     r"""(?:^|[.,!?;]\s|\b(?:und|aber|also|ja|nein|hallo|bitte)\s)(?:
         (?:kannst\sdu|können\ssie|könntest\sdu|könnten\ssie)(?:\s(?:mir|uns|bitte|mal|vielleicht))*
@@ -191,9 +189,7 @@ def _english(words: list[str], plain: str, by_marks: Ending) -> Ending:
     closed = by_marks == "sentence"
     if before in _ADVERBS:
         before = words[-3] if len(words) > 2 else ""
-    answers = before == "please" or (
-        before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2]))
-    )
+    answers = before == "please" or (before in _SUBJECTS and (closed or _REPLIES.issuperset(words[:-2])))
     if last in _AUXILIARIES and not answers:
         return "unfinished"  # but "Yes, I do" is an answer
     if last in _BEGINNERS and before not in _AUXILIARIES:
@@ -243,9 +239,7 @@ def ending_of(said: Transcript, language: str | None = None) -> Ending:
     return "question" if shares["question"] > shares["sentence"] else "sentence"
 
 
-def silence_factor(
-    said: Transcript, sound: float | None = None, language: str | None = None
-) -> float:
+def silence_factor(said: Transcript, sound: float | None = None, language: str | None = None) -> float:
     """Return the factor on the silence that ends a turn after ``said``, which is in ``language``.
 
     ``sound`` is the probability that the turn is over, by its sound; None: unknown. With it, words that

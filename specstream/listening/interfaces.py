@@ -59,9 +59,7 @@ class Alternative:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not _is_share(self.probability):
-            raise ConfigError(
-                f"an alternative is a text and a number from 0 to 1, not {self!r:.80}"
-            )
+            raise ConfigError(f"an alternative is a text and a number from 0 to 1, not {self!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,7 @@ class TurnTaking:
         self._open: int | None = None
         self._ended_ms = -math.inf  # when the last turn did
 
-    def take(
-        self, event: ListenerEvent, *, speaking: bool = False, played_ms: float = 0.0
-    ) -> Taken:
+    def take(self, event: ListenerEvent, *, speaking: bool = False, played_ms: float = 0.0) -> Taken:
         """Follow an event.
 
         While the agent speaks, "mm-hm" and the like (see `is_backchannel`) claim nothing and are no
@@ -145,12 +143,7 @@ class TurnTaking:
         return Taken(turn, "claimed")
 
     def _said(
-        self,
-        turn: int,
-        said: Transcript,
-        speaking: bool,
-        claims: bool = False,
-        paused: bool = False,
+        self, turn: int, said: Transcript, speaking: bool, claims: bool = False, paused: bool = False
     ) -> Taken:
         if not said.has_words:
             return Taken()

@@ -15,17 +15,7 @@ from specstream.listening.endings import silence_factor
 from specstream.listening.events import ListenerSettings
 from specstream.listening.interfaces import SpeechStarted, Transcript, TurnTrack, VoiceActivity
 
-__all__ = [
-    "Closed",
-    "Heard",
-    "LevelGate",
-    "Opened",
-    "Paused",
-    "Step",
-    "TurnAudio",
-    "Turns",
-    "level_of",
-]
+__all__ = ["Closed", "Heard", "LevelGate", "Opened", "Paused", "Step", "TurnAudio", "Turns", "level_of"]
 
 _HOLD_MS = 700.0  # words end quietly: a voice counts as near for so long after its last loud sound
 _TURN_HOLD_MS = 250.0  # the same by the open turn's own level: quiet parts of sentences last 220
@@ -231,9 +221,7 @@ class Turns:
         self._held = bytearray()  # the audio of the pause
         self._said: Transcript | None = None  # what was said up to the pause, once it is known
         self._language: str | None = None  # of that text
-        self._sound: float | None = (
-            None  # how likely the pause is the end, by sound, once it is known
-        )
+        self._sound: float | None = None  # how likely the pause is the end, by sound, once it is known
 
     @property
     def now_ms(self) -> float:

@@ -171,9 +171,7 @@ class Decoder:
         off = off_by(torch.cat(found), wanted)
         if off <= rounding(model.dtype):
             return True
-        whose = (
-            "native code's" if self.native else "fused kernels'" if self._fused else "the decoder's"
-        )
+        whose = "native code's" if self.native else "fused kernels'" if self._fused else "the decoder's"
         _log.warning("%s logits of %s are off by %.3g of the largest; %s", whose, name, off, own)
         return False
 
@@ -277,9 +275,7 @@ class Decoder:
         """
         first, x = begun or (0, F.embedding(tokens, self.weights.embedding))
         if self._fused is not None and isinstance(plan, PooledPlan):
-            return self._fused.run(
-                x, cos, sin, plan, first=first, stop=stop, narrow=narrow, taps=taps
-            )
+            return self._fused.run(x, cos, sin, plan, first=first, stop=stop, narrow=narrow, taps=taps)
         end = len(self.layers) if stop is None else stop
         wanted = taps.depths if taps is not None else ()
         last = end - 1 if narrow and end not in wanted else None

@@ -82,9 +82,7 @@ class _NoRepeatNgrams:
 # Makes the processor of one reply from a setting's value; in the order in which `generate` applies them.
 HONOURED: Mapping[str, Callable[[Any, _Reply], Any]] = {
     "sequence_bias": lambda v, r: SequenceBiasLogitsProcessor(v),
-    "encoder_repetition_penalty": lambda v, r: EncoderRepetitionPenaltyLogitsProcessor(
-        v, r.prompt_ids
-    ),
+    "encoder_repetition_penalty": lambda v, r: EncoderRepetitionPenaltyLogitsProcessor(v, r.prompt_ids),
     "repetition_penalty": lambda v, r: RepetitionPenaltyLogitsProcessor(v),
     "no_repeat_ngram_size": lambda v, r: _NoRepeatNgrams(v),
     "encoder_no_repeat_ngram_size": lambda v, r: _NoRepeatNgrams(v, r.prompt_ids),
@@ -220,9 +218,7 @@ class ModelDefaults:
         """Log the unsupported settings of a model, and the sampling parameters that it recommends."""
         missed = _given(generation_config, _NOT_HONOURED)
         if missed:
-            _log.warning(
-                "%s: its generation_config asks for %s; not supported", name, _listed(missed)
-            )
+            _log.warning("%s: its generation_config asks for %s; not supported", name, _listed(missed))
         sampling = _given(generation_config, _SAMPLING)
         if sampling and getattr(generation_config, "do_sample", False):
             _log.info(

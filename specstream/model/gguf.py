@@ -164,8 +164,7 @@ def read_gguf_model(
     for name, weight in weights.items():
         if weight.shape != own[name].shape:
             raise ModelBroken(
-                f"{path}: {name} has shape {list(weight.shape)} and should have "
-                f"{list(own[name].shape)}"
+                f"{path}: {name} has shape {list(weight.shape)} and should have {list(own[name].shape)}"
             )
     model.load_state_dict(weights, strict=False)
     model.tie_weights()

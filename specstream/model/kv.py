@@ -296,9 +296,7 @@ class KVPool:
             # Views of each layer: keys and values together, keys, values.
             self.layers = [(both, both[0], both[1]) for both in self.kv]
         self._free = [PoolSlot(0, rows)] if rows else []
-        self._returned: deque[PoolSlot] = (
-            deque()
-        )  # released slots: finalizers may run on any thread
+        self._returned: deque[PoolSlot] = deque()  # released slots: finalizers may run on any thread
 
     def take(self, wanted: int, least: int) -> PoolSlot:
         """Return a slot of ``wanted`` adjacent rows, or of ``least`` if no free range has as many.
@@ -370,9 +368,7 @@ class PooledCache(RowCache):
         larger = self.pool.take(max(FIRST_ROWS, 2 * slot.rows, rows), rows)
         kv, length = self.pool.kv, self._length
         if length:
-            kv[:, :, larger.start : larger.start + length] = kv[
-                :, :, slot.start : slot.start + length
-            ]
+            kv[:, :, larger.start : larger.start + length] = kv[:, :, slot.start : slot.start + length]
         if slot.rows:
             self.pool.release(slot)
         slot.start, slot.rows = larger.start, larger.rows

@@ -25,13 +25,7 @@ from transformers.utils import logging as hf_logging
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig
-from specstream.errors import (
-    ConfigError,
-    ModelBroken,
-    ModelError,
-    ModelUnsupported,
-    SpecstreamError,
-)
+from specstream.errors import ConfigError, ModelBroken, ModelError, ModelUnsupported, SpecstreamError
 from specstream.model.native.library import library
 from specstream.model.own_forward import check_supported, declared_positions
 from specstream.model.weights import FAMILY
@@ -223,9 +217,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **hub_options(name))
     # For some model types transformers makes a tokenizer of special tokens where there are no files.
     if len(loaded) <= len(loaded.added_tokens_decoder):
-        raise ModelBroken(
-            f"{name}: it has no tokenizer; save the tokenizer's files beside the weights"
-        )
+        raise ModelBroken(f"{name}: it has no tokenizer; save the tokenizer's files beside the weights")
     # Prompts are checked against the model's context; the tokenizer would warn of a length of its own.
     loaded.model_max_length = sys.maxsize
     return loaded

@@ -202,10 +202,7 @@ def own_forward(model: PreTrainedModel, item: ForwardInput) -> Tensor:
         more |= _tree_inputs(model, rows.length, item.token_ids.shape[0], item.tree)
     more[cache_argument(model)] = rows.transformers
     logits: Tensor = model(
-        input_ids=item.token_ids.unsqueeze(0),
-        use_cache=True,
-        logits_to_keep=item.keep,
-        **more,
+        input_ids=item.token_ids.unsqueeze(0), use_cache=True, logits_to_keep=item.keep, **more
     ).logits
     return logits[0, -item.keep :]
 

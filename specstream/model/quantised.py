@@ -21,14 +21,7 @@ from specstream.model.layers import Product, product
 from specstream.model.native.library import library
 from specstream.model.native.matrix import NativeMatrix, native_takes
 
-__all__ = [
-    "Multiply",
-    "check_scheme",
-    "loaded_scheme",
-    "named",
-    "native_product",
-    "quantised_products",
-]
+__all__ = ["Multiply", "check_scheme", "loaded_scheme", "named", "native_product", "quantised_products"]
 
 _GROUP = 32  # four-bit values that share a scale
 
@@ -62,8 +55,7 @@ def check_scheme(scheme: Scheme, device: torch.device) -> None:
             )
         if importlib.util.find_spec("torchao") is None:
             raise ConfigError(
-                f"{scheme} on a GPU takes the package torchao: "
-                "pip install 'specstream-sdk[torchao]'"
+                f"{scheme} on a GPU takes the package torchao: pip install 'specstream-sdk[torchao]'"
             )
         return
     if device.type != "cpu":

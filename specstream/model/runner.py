@@ -92,11 +92,7 @@ class ModelRunner:
                 check_scheme(quantize, model.device)
             if lean:
                 self._decoder = Decoder.of(
-                    model,
-                    reproducible=one_width,
-                    quantize=quantize,
-                    native=code,
-                    pool_share=pool_share,
+                    model, reproducible=one_width, quantize=quantize, native=code, pool_share=pool_share
                 )
         if self._decoder is None and (quantize is not None or native):
             name, done = ("compile", "compiled") if quantize is None else (setting, "quantised")
@@ -123,10 +119,7 @@ class ModelRunner:
         self._captured = None if on_cpu else captured
 
     def compile(
-        self,
-        check: Callable[[], None] = lambda: None,
-        most: int = 1,
-        depths: Sequence[int] = (),
+        self, check: Callable[[], None] = lambda: None, most: int = 1, depths: Sequence[int] = ()
     ) -> None:
         """Capture the passes of the plan, if there is one; see `compile_passes`.
 
@@ -274,9 +267,7 @@ class ModelRunner:
         layers = len(self._decoder.weights.layers)
         for depth in depths:
             if not 0 <= depth <= layers:
-                raise ModelUnsupported(
-                    f"{name} has {layers} layers; there are no states at {depth}"
-                )
+                raise ModelUnsupported(f"{name} has {layers} layers; there are no states at {depth}")
 
     @torch.no_grad()
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
@@ -288,9 +279,7 @@ class ModelRunner:
             ModelUnsupported: passes are captured or weights quantised; both are copies of old values.
         """
         if self.compiled is not None or self.quantised:
-            raise ModelUnsupported(
-                "captured passes and quantised weights can't be changed in service"
-            )
+            raise ModelUnsupported("captured passes and quantised weights can't be changed in service")
         for name, value in self.model.state_dict().items():
             value.copy_(weights[name])
         if self._decoder is not None:

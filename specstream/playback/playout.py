@@ -74,9 +74,7 @@ def sink_of(given: AudioSink | AudioWriter | None) -> AudioSink:
     if given is None:
         return _FunctionSink(lambda pcm, sample_rate: None)
     if inspect.iscoroutinefunction(getattr(given, "clear", None)):
-        raise ConfigError(
-            f"clear of {given!r:.80} must be a plain function: nothing can wait for it"
-        )
+        raise ConfigError(f"clear of {given!r:.80} must be a plain function: nothing can wait for it")
     if all(hasattr(given, name) for name in ("write", "clear", "aclose")):
         return cast(AudioSink, given)
     if not callable(given):

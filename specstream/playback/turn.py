@@ -157,9 +157,7 @@ class Turn(Generic[R]):
         if self._playback is not None:
             self._playback.resume()
 
-    def interrupt(
-        self, played_ms: float | None = None, reason: str = "interrupted"
-    ) -> Interruption:
+    def interrupt(self, played_ms: float | None = None, reason: str = "interrupted") -> Interruption:
         """Stop the turn: no sample leaves after this call, the decoding stops within one round.
 
         Returns at once; the iteration then ends with the cues that bring an avatar to rest. The history

@@ -8,14 +8,7 @@ from typing import Any, get_args
 
 import specstream.realtime.events as ev
 from specstream.errors import ProtocolError
-from specstream.realtime.resources import (
-    EndStatus,
-    FunctionCallItem,
-    Item,
-    Response,
-    Usage,
-    Word,
-)
+from specstream.realtime.resources import EndStatus, FunctionCallItem, Item, Response, Usage, Word
 from specstream.types import AvatarCue, CallProblem, ScenePrompt, Span, ToolCall
 
 

@@ -126,11 +126,7 @@ class AudioFormat(Sparse, Strict):
         return self
 
 
-_SERVER_VAD: dict[str, Any] = {
-    "threshold": 0.5,
-    "prefix_padding_ms": 300,
-    "silence_duration_ms": 500,
-}
+_SERVER_VAD: dict[str, Any] = {"threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
 
 
 class TurnDetection(Sparse, Strict):

@@ -113,9 +113,7 @@ class ItemInput(_Input):
     def _parts_fit_role(self) -> ItemInput:
         wanted = _PARTS[self.role]
         if any(part.type != wanted or part.text is None for part in self.content):
-            raise ValueError(
-                f"every part of a message with role {self.role!r} is {wanted} with text"
-            )
+            raise ValueError(f"every part of a message with role {self.role!r} is {wanted} with text")
         return self
 
 

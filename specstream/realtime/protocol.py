@@ -46,9 +46,7 @@ class InputAudio(ClientEvent):
 
     model_config = ConfigDict(extra="ignore")
 
-    type: Literal[
-        "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"
-    ]
+    type: Literal["input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear"]
 
 
 class AudioAppend(ClientEvent):
@@ -116,9 +114,7 @@ class ResponseCancel(ClientEvent):
 
 
 def _by_name(*models: type[ClientEvent]) -> dict[str, type[ClientEvent]]:
-    return {
-        name: model for model in models for name in get_args(model.model_fields["type"].annotation)
-    }
+    return {name: model for model in models for name in get_args(model.model_fields["type"].annotation)}
 
 
 KNOWN = _by_name(

@@ -44,9 +44,7 @@ _LONGEST_PHRASE = 16_384  # reading one aloud takes a server's event loop some 0
 def _whole(phrase: Phrase) -> Phrase:
     if len(phrase.text) > _LONGEST_PHRASE:
         raise ValueError(f"a phrase has at most {_LONGEST_PHRASE} characters")
-    if any(
-        t.chars.start < phrase.chars.start or t.chars.end > phrase.chars.end for t in phrase.tags
-    ):
+    if any(t.chars.start < phrase.chars.start or t.chars.end > phrase.chars.end for t in phrase.tags):
         raise ValueError("a tag lies outside of the phrase")
     return phrase
 
@@ -317,9 +315,7 @@ def _decode_audio(message: bytes) -> AudioFrame:
         raise Violation(f"an audio message has a header of {_HEADER.size} bytes", 1007)
     magic, version, coding, reserved, number, rate, start, size = _HEADER.unpack_from(message)
     if (magic, version, coding, reserved) != (_MAGIC, _VERSION, _PCM_S16LE, 0):
-        raise Violation(
-            "not an audio message of this protocol: magic, version or coding differ", 1007
-        )
+        raise Violation("not an audio message of this protocol: magic, version or coding differ", 1007)
     if len(message) != _HEADER.size + size or size % 2:
         raise Violation("an audio message's length is not what its header says", 1007)
     return AudioFrame(number, rate, start, message[_HEADER.size :])

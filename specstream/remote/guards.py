@@ -164,9 +164,7 @@ class PromptOrder(Order):
         if rev < 0 or (latest is not None and rev <= latest):
             raise Violation(f"{_prompt_name(prompt)} came after version {latest}")
         if latest is not None and old != f"{shot}@{latest}":
-            raise Violation(
-                f"{_prompt_name(prompt)} must supersede '{shot}@{latest}', not {old!r:.80}"
-            )
+            raise Violation(f"{_prompt_name(prompt)} must supersede '{shot}@{latest}', not {old!r:.80}")
         if latest is None and old is not None:
             name, number = self._versions.get(old, ("", rev))
             if name != shot or number >= rev:
@@ -267,9 +265,7 @@ class SpokenOrder(Order):
         """
         unsaid = [item for item in self._sent if isinstance(item, Phrase)]
         for phrase in (*(said.phrase for said in self._said if not said.over), *unsaid):
-            raise Violation(
-                f"the turn is done, but phrase {phrase.index} has no last piece of speech"
-            )
+            raise Violation(f"the turn is done, but phrase {phrase.index} has no last piece of speech")
 
 
 def _belongs(speech: Speech, said: _Said) -> bool:

@@ -70,9 +70,7 @@ class Extent(NamedTuple):
 
     def joined(self, other: Extent) -> Extent:
         """This part and one after it; with the characters and the beginning of this one."""
-        return self._replace(
-            tokens=max(self.tokens, other.tokens), reach=max(self.reach, other.reach)
-        )
+        return self._replace(tokens=max(self.tokens, other.tokens), reach=max(self.reach, other.reach))
 
 
 class Given:

@@ -252,8 +252,6 @@ class StageRules:
         head = owed.speech
         named = (owed.audio, head.sample_rate, head.samples.start, 2 * head.samples.length)
         if (audio.number, audio.sample_rate, audio.start, len(audio.pcm)) != named:
-            raise Violation(
-                "an audio message differs in number, rate, place or length from its frame"
-            )
+            raise Violation("an audio message differs in number, rate, place or length from its frame")
         self._number_in += 1
         return head.join(audio.pcm)

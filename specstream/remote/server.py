@@ -24,14 +24,7 @@ from specstream.checks import check_numbers
 from specstream.errors import AdapterUnavailable, ConfigError, ConnectionFailed, SpecstreamError
 from specstream.remote import frames as fr
 from specstream.remote.channel import MAX_SIZE, Channel
-from specstream.remote.frames import (
-    MAX_WINDOW,
-    SUBPROTOCOL,
-    ErrorFrame,
-    Kind,
-    ReadyFrame,
-    Violation,
-)
+from specstream.remote.frames import MAX_WINDOW, SUBPROTOCOL, ErrorFrame, Kind, ReadyFrame, Violation
 from specstream.remote.protocol import WINDOW, StageRules
 from specstream.server.asgi import listen_app
 from specstream.server.auth import NO_KEY, Asked, Authentication, check_key
@@ -190,9 +183,7 @@ class AdapterServer:
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         if kind not in get_args(Kind):
-            raise ConfigError(
-                f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}"
-            )
+            raise ConfigError(f"there is no {kind!r} adapter; there are: {', '.join(get_args(Kind))}")
         check_numbers(1, MAX_WINDOW, window=window)
         check_numbers(1, max_connections=max_connections)
         keys = KeyRing([] if api_key is None else [Key(api_key)])

@@ -20,14 +20,7 @@ from specstream.client.socket import CLOSE_TIMEOUT, DialedSocket
 from specstream.errors import ConfigError, ConnectionFailed, ProtocolError, SpecstreamError
 from specstream.remote import frames as fr
 from specstream.remote.channel import MAX_SIZE, DialedChannel
-from specstream.remote.frames import (
-    MAX_WINDOW,
-    SUBPROTOCOL,
-    Kind,
-    ReadyFrame,
-    StartFrame,
-    Violation,
-)
+from specstream.remote.frames import MAX_WINDOW, SUBPROTOCOL, Kind, ReadyFrame, StartFrame, Violation
 from specstream.remote.guards import CueOrder, PromptOrder, SpokenOrder
 from specstream.remote.order import Order
 from specstream.remote.protocol import WINDOW, StageRules

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from specstream.server.journal.postgres import PostgresJournal as PostgresJournal
     from specstream.server.journal.sqlite import SqliteJournal as SqliteJournal
     from specstream.server.keys import Key as Key, KeyRing as KeyRing
-    from specstream.server.options import (
-        ServerAccess as ServerAccess,
-        ServerLimits as ServerLimits,
-    )
+    from specstream.server.options import ServerAccess as ServerAccess, ServerLimits as ServerLimits
     from specstream.server.server import RealtimeServer as RealtimeServer
 
 __all__, __getattr__, __dir__ = offers(

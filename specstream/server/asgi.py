@@ -97,9 +97,7 @@ class _Waiting:
         if len(self._all) > self._most:
             if not self._told:
                 self._told = True
-                _log.warning(
-                    "over %d connections without a request: closing the oldest", self._most
-                )
+                _log.warning("over %d connections without a request: closing the oldest", self._most)
             oldest = next(iter(self._all))
             self.remove(oldest)
             oldest.transport.close()
@@ -246,9 +244,7 @@ async def listen_app(
 
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(
-            protocol, host, port, ssl=tls, reuse_port=reuse_port or None
-        )
+        server = await loop.create_server(protocol, host, port, ssl=tls, reuse_port=reuse_port or None)
     except (OSError, OverflowError, UnicodeError, ValueError) as error:  # no such option here
         raise _unavailable(host, port, error) from error
     for listening in server.sockets:  # every connection inherits it
@@ -294,9 +290,7 @@ def location(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _unavailable(
-    host: str, port: int, error: OSError | OverflowError | ValueError
-) -> PortUnavailable:
+def _unavailable(host: str, port: int, error: OSError | OverflowError | ValueError) -> PortUnavailable:
     """Return the error for an address that can't be listened on."""
     return PortUnavailable(
         f"can't listen on {location(host, port)}: {_reason(error)}; "

@@ -38,9 +38,7 @@ class Asked(NamedTuple):
         Raises:
             ValueError: a header can't be read.
         """
-        pairs = [
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
-        ]
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         query = scope["query_string"].decode("latin-1")
         try:
             return cls(f"{scope['path']}?{query}", Headers(pairs))

@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from specstream.realtime.wire import SAMPLE_RATE
 from specstream.types import Chunk
@@ -74,9 +70,7 @@ class Counters:
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     drafts: int = 0
     accepted_at: list[int] = field(default_factory=list)
-    registry: CollectorRegistry = field(
-        default_factory=lambda: CollectorRegistry(auto_describe=False)
-    )
+    registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=False))
 
     def __post_init__(self) -> None:
         self.registry.register(self)

@@ -69,9 +69,7 @@ class AccessGuard:
                 text = "this server isn't known by that name; its owner can allow it (--hosts)\n"
                 return PlainTextResponse(text, 421)
             if path == PATH and scope["type"] == "http":
-                return PlainTextResponse(
-                    "this is a WebSocket endpoint\n", 426, {"Upgrade": "websocket"}
-                )
+                return PlainTextResponse("this is a WebSocket endpoint\n", 426, {"Upgrade": "websocket"})
             caller = self.authentication.caller(asked, session=path == PATH)
             if caller is None and (path.startswith(_API) or path == "/metrics"):
                 return self._no_key(path)
@@ -138,9 +136,7 @@ def make_app(
     """
 
     def show_page(request: Request) -> Response:
-        return HTMLResponse(
-            page(bundled=bundled), headers={"Content-Security-Policy": CONTENT_POLICY}
-        )
+        return HTMLResponse(page(bundled=bundled), headers={"Content-Security-Policy": CONTENT_POLICY})
 
     def state() -> str:
         return "stopping" if limit.stopping else "ok" if ready() else "loading"
@@ -195,9 +191,7 @@ def make_app(
         WebSocketRoute(PATH, session),
         *api,
     ]
-    app = Starlette(
-        routes=routes, exception_handlers={404: unknown, 405: wrong_method, 500: breaks}
-    )
+    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: wrong_method, 500: breaks})
     gate: ASGIApp = AccessGuard(app, authentication, counters, limit)
     if access.origins:
         methods = ["GET", "POST"]

@@ -28,13 +28,7 @@ from specstream.server.keys import ClientSecrets, Key, KeyRing
 from specstream.server.limits import SEND_BUFFER, Allowances, ConnectionLimit, UnderWay
 from specstream.server.options import ServerAccess, ServerLimits
 from specstream.server.sessions.hosting import SessionHost
-from specstream.server.sessions.request import (
-    AdapterPool,
-    Factories,
-    Factory,
-    ServedEngine,
-    Service,
-)
+from specstream.server.sessions.request import AdapterPool, Factories, Factory, ServedEngine, Service
 from specstream.signals import Clock, LoopClock, finished
 from specstream.types import Manner, SamplingParams
 
@@ -144,9 +138,7 @@ class RealtimeServer:
         if ears is not None:
             heard = AudioInput(format=AudioFormat(), turn_detection=TurnDetection())
             modality["audio"] = Audio(input=heard)
-        settings = SessionSettings(
-            type="realtime", model=model, instructions=system or "", **modality
-        )
+        settings = SessionSettings(type="realtime", model=model, instructions=system or "", **modality)
         self._ears = ears
         self._by_manner = (params is None, system is None)
         self.counters = Counters()
@@ -188,9 +180,7 @@ class RealtimeServer:
             authentication=authentication,
             bundled=bundled,
             realtime=self.sessions.serve,
-            api=api_routes(
-                lambda: self.service, self.limit, self._allowances, self._requests, secrets
-            ),
+            api=api_routes(lambda: self.service, self.limit, self._allowances, self._requests, secrets),
             ready=lambda: self._open,
             access=access,
         )

@@ -11,15 +11,8 @@ from specstream.lazy import offers
 
 if TYPE_CHECKING:
     from specstream.remote.stage import RemoteStage as RemoteStage
-    from specstream.stages.adapters import (
-        default_voice as default_voice,
-        load_adapter as load_adapter,
-    )
-    from specstream.stages.contract import (
-        Event as Event,
-        Stage as Stage,
-        StageFailed as StageFailed,
-    )
+    from specstream.stages.adapters import default_voice as default_voice, load_adapter as load_adapter
+    from specstream.stages.contract import Event as Event, Stage as Stage, StageFailed as StageFailed
     from specstream.stages.drafts import Presynthesis as Presynthesis
     from specstream.stages.interfaces import (
         AudioMark as AudioMark,

@@ -19,15 +19,7 @@ from specstream.signals import LoopClock
 from specstream.text.marks import WIDE
 from specstream.types import Phrase, Speech
 
-__all__ = [
-    "MOMENT_S",
-    "START_S",
-    "Bounds",
-    "Deadlines",
-    "ReleasedPhrase",
-    "VoicePace",
-    "letters",
-]
+__all__ = ["MOMENT_S", "START_S", "Bounds", "Deadlines", "ReleasedPhrase", "VoicePace", "letters"]
 
 # A piece comes at once with the one before if the voice works on it for less than this share of the
 # time that it worked until the phrase's first audio.

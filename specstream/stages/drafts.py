@@ -265,9 +265,7 @@ class DraftLedger:
         taken: Whether any stage takes drafts.
     """
 
-    def __init__(
-        self, account: TurnAccount, trace: Callable[[DraftEvent], None] | None = None
-    ) -> None:
+    def __init__(self, account: TurnAccount, trace: Callable[[DraftEvent], None] | None = None) -> None:
         self.account = account
         self.taken = True
         self._trace = trace

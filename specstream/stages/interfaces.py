@@ -127,9 +127,7 @@ class _FunctionVoice:
             return
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.run_in_executor(
-                self._thread, for_future, self._function, phrase.spoken
-            )
+            made = await loop.run_in_executor(self._thread, for_future, self._function, phrase.spoken)
             pcm = await made if inspect.isawaitable(made) else made
         except SpecstreamError:
             raise
@@ -172,9 +170,7 @@ def voice_from_function(
     if not callable(function):
         raise ConfigError(f"a voice needs a function from text to PCM, not {function!r:.80}")
     if not isinstance(sample_rate, int) or sample_rate < 1000:
-        raise ConfigError(
-            f"sample_rate must be a whole number of at least 1000, not {sample_rate!r}"
-        )
+        raise ConfigError(f"sample_rate must be a whole number of at least 1000, not {sample_rate!r}")
     return _FunctionVoice(function, VoiceCapabilities(name, sample_rate, language=language))
 
 

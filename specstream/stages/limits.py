@@ -182,9 +182,7 @@ def cues_of(given: object) -> Iterator[AvatarCue]:
     Raises:
         AdapterFailed: something that is no cue, a time that is no number, a range that is no pair.
     """
-    return _each(
-        given, AvatarCue, ("t_ms", "duration_ms", "weight"), ("samples", "chars", "tokens")
-    )
+    return _each(given, AvatarCue, ("t_ms", "duration_ms", "weight"), ("samples", "chars", "tokens"))
 
 
 def prompts_of(given: object) -> Iterator[ScenePrompt]:
@@ -219,22 +217,16 @@ def _whole(span: Span) -> Span:
     return Span(index(start), index(end))
 
 
-def _each(
-    given: object, kind: type[T], numbers: Iterable[str], spans: Iterable[str]
-) -> Iterator[T]:
+def _each(given: object, kind: type[T], numbers: Iterable[str], spans: Iterable[str]) -> Iterator[T]:
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-        raise AdapterFailed(
-            f"the adapter gave {type(given).__name__}, not a list of {kind.__name__}"
-        )
+        raise AdapterFailed(f"the adapter gave {type(given).__name__}, not a list of {kind.__name__}")
     for item in given:
         if not isinstance(item, kind):
             raise AdapterFailed(f"the adapter gave {type(item).__name__}, not {kind.__name__}(...)")
         for name in numbers:
             value = getattr(item, name)
             if not isinstance(value, Real) or not math.isfinite(value):
-                raise AdapterFailed(
-                    f"{kind.__name__}.{name} must be a finite number, not {value!r:.80}"
-                )
+                raise AdapterFailed(f"{kind.__name__}.{name} must be a finite number, not {value!r:.80}")
         yield _with_spans(item, spans)
 
 
@@ -248,9 +240,7 @@ def _with_spans(item: T, names: Iterable[str]) -> T:
             changed[name] = _whole(span)
         except (TypeError, ValueError):
             what = f"{type(item).__name__}.{name}"
-            raise AdapterFailed(
-                f"{what} must be a pair of whole numbers, not {span!r:.80}"
-            ) from None
+            raise AdapterFailed(f"{what} must be a pair of whole numbers, not {span!r:.80}") from None
     return replace(item, **changed) if changed else item
 
 

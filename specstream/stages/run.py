@@ -13,14 +13,7 @@ import anyio
 
 from specstream.errors import AdapterFailed, SpecstreamError
 from specstream.signals import Signal
-from specstream.stages.contract import (
-    Event,
-    Link,
-    Stage,
-    StageFailed,
-    WrittenText,
-    as_failure,
-)
+from specstream.stages.contract import Event, Link, Stage, StageFailed, WrittenText, as_failure
 from specstream.stages.deadline import Deadlines, VoicePace
 from specstream.stages.drafts import Account, Drafted, DraftEvent, DraftLedger, Gate
 from specstream.stages.interfaces import listened_until

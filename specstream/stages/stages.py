@@ -85,9 +85,7 @@ class VoiceStage:
     def __init__(self, voice: SpeechSynthesizer, readout: Readout = Readout()) -> None:  # noqa: B008
         self._voice = voice
         facts = getattr(voice, "capabilities", None)
-        if not all(
-            hasattr(facts, fact) for fact in ("name", "sample_rate", "streaming", "language")
-        ):
+        if not all(hasattr(facts, fact) for fact in ("name", "sample_rate", "streaming", "language")):
             raise AdapterFailed(
                 f"the capabilities of {voice!r:.80} must be VoiceCapabilities(...), not "
                 f"{type(facts).__name__}"
@@ -166,9 +164,7 @@ class VoiceStage:
     def _refuse(self, what: str) -> NoReturn:
         raise AdapterFailed(f"voice {self._voice.capabilities.name!r} gave {what}")
 
-    async def _speak(
-        self, phrase: Phrase, reading: Reading, clock: int
-    ) -> AsyncGenerator[Speech, None]:
+    async def _speak(self, phrase: Phrase, reading: Reading, clock: int) -> AsyncGenerator[Speech, None]:
         origin = clock
         waiting = list(phrase.tags)
         where = (phrase.chars, phrase.tokens, phrase.index)
@@ -299,9 +295,7 @@ class PromptStage:
                 copies.keep(item.chars.start, board)
                 read = max(read, item.chars.end)
                 adding = partial(board.add, item)
-                for prompt in prompts_of(
-                    await items.unless_cancelled(adding, item.chars.end) or ()
-                ):
+                for prompt in prompts_of(await items.unless_cancelled(adding, item.chars.end) or ()):
                     yield prompt
                 continue
             if isinstance(item, Revoke):

@@ -30,12 +30,7 @@ from specstream.testing.doubles import (
     ScriptedTurnDetector,
     ScriptedVoice,
 )
-from specstream.testing.engine import (
-    ScriptedEngine,
-    ScriptedGeneration,
-    ScriptedSession,
-    chunks_of,
-)
+from specstream.testing.engine import ScriptedEngine, ScriptedGeneration, ScriptedSession, chunks_of
 from specstream.testing.latency import STAGES, LatencyReport, TurnLatency, assert_latency
 from specstream.testing.loop import VirtualTimeLoop, run_virtual
 from specstream.testing.scenario import Scenario, ScriptedNetwork, TurnScript, read_scenario

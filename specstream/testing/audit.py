@@ -14,17 +14,7 @@ from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 from specstream.stages.drafts import Confirmed, Drafted, DraftEvent, Withdrawn
-from specstream.types import (
-    AvatarCue,
-    Cancel,
-    Chunk,
-    Phrase,
-    Preview,
-    Revoke,
-    ScenePrompt,
-    Span,
-    Speech,
-)
+from specstream.types import AvatarCue, Cancel, Chunk, Phrase, Preview, Revoke, ScenePrompt, Span, Speech
 
 __all__ = ["BrokenRule", "audit"]
 
@@ -48,10 +38,7 @@ class BrokenRule:
 
 
 def audit(
-    trace: Iterable[DraftEvent],
-    *,
-    head: str = "text",
-    takers: Collection[str] = ("voice", "avatar"),
+    trace: Iterable[DraftEvent], *, head: str = "text", takers: Collection[str] = ("voice", "avatar")
 ) -> list[BrokenRule]:
     """Return a finding for each rule that a finished turn broke.
 

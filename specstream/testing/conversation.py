@@ -16,13 +16,7 @@ from specstream.agent import Agent, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.client.client import Exchange, RealtimeClient
 from specstream.errors import ConfigError, EngineError, ProtocolError, RequestError
 from specstream.listening.ears import Ears
-from specstream.listening.events import (
-    ListenerSettings,
-    ListeningFailed,
-    TurnEnded,
-    TurnHeard,
-    TurnLost,
-)
+from specstream.listening.events import ListenerSettings, ListeningFailed, TurnEnded, TurnHeard, TurnLost
 from specstream.playback.playout import Playout
 from specstream.realtime.wire import SAMPLE_RATE
 from specstream.server.sessions.timings import audible

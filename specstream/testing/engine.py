@@ -111,11 +111,7 @@ class ScriptedGeneration:
     error: SpecstreamError | None = None
 
     def __init__(
-        self,
-        chunks: Sequence[Chunk],
-        gate: Callable[[], anyio.Event | None],
-        *,
-        timed: bool = False,
+        self, chunks: Sequence[Chunk], gate: Callable[[], anyio.Event | None], *, timed: bool = False
     ) -> None:
         self.ahead = list(chunks)
         self._gate = gate

@@ -95,9 +95,7 @@ class Watched(Proposing):
         made = super().propose(sequences)
         for one, text, reference in zip(sequences, texts, references, strict=True):
             if (tuple(one.token_ids), list(one.reference_ids)) != (text, reference):
-                self.complain(
-                    RuntimeError("it changed the token_ids or reference_ids of a request")
-                )
+                self.complain(RuntimeError("it changed the token_ids or reference_ids of a request"))
                 one.token_ids[:], one.reference_ids[:] = text, reference
         for one, text, proposal in zip(sequences, texts, made, strict=True):
             found = ProposedText(text, proposal, one.id in self._rejected)
@@ -157,9 +155,7 @@ class Letters:
         """The letters of token ids."""
         return "".join(_LETTERS[token] for token in ids)
 
-    def joint(
-        self, prompt: str, params: SamplingParams, length: int
-    ) -> Mapping[tuple[int, ...], float]:
+    def joint(self, prompt: str, params: SamplingParams, length: int) -> Mapping[tuple[int, ...], float]:
         """The exact distribution of the first letters of a reply that the letter a ends."""
         return exact_joint(self._logits_after, params, self.ids(prompt), length, END)
 

@@ -113,7 +113,5 @@ def _chosen(only: Collection[str], skip: Collection[str]) -> tuple[str, ...]:
     for name in (*only, *skip):
         if name not in CHECKS:
             known = ", ".join(CHECKS)
-            raise ConfigError(
-                f"unknown check {name!r}{meant(name, CHECKS) or f'; there are: {known}'}"
-            )
+            raise ConfigError(f"unknown check {name!r}{meant(name, CHECKS) or f'; there are: {known}'}")
     return tuple(name for name in CHECKS if name in (only or CHECKS) and name not in skip)

@@ -216,8 +216,7 @@ def memory(letters: Letters, evidence: Evidence) -> str | None:
     if held[1] - held[0] <= _SPARE:
         return None
     return (
-        f"after {_FURTHER} further replies, all released, it holds {held[1]} bytes instead of "
-        f"{held[0]}"
+        f"after {_FURTHER} further replies, all released, it holds {held[1]} bytes instead of {held[0]}"
     )
 
 
@@ -227,11 +226,7 @@ def drafts(letters: Letters, evidence: Evidence) -> str | None:
         core = letters.engine()
         letters.answers(core, _asks(8))
         evidence.add(core)
-    return (
-        None
-        if evidence.drafted
-        else "it never drafted a token, so nothing else was put to the test"
-    )
+    return None if evidence.drafted else "it never drafted a token, so nothing else was put to the test"
 
 
 CHECKS: Mapping[str, Callable[[Letters, Evidence], str | None]] = {

@@ -236,9 +236,7 @@ class Talk(ABC):
             return
         turn = self.turns[self.speaking]
         if "asked" not in turn.seen and turn.seen.get("turn_end", -math.inf) >= turn.began:
-            raise EngineError(
-                f"nothing was understood of {turn.measured.user!r}, so no answer comes"
-            )
+            raise EngineError(f"nothing was understood of {turn.measured.user!r}, so no answer comes")
 
     def reply_begins(self) -> None:
         """Record that the answer to the turn that was said last begins.
@@ -253,9 +251,7 @@ class Talk(ABC):
             self._greeting = anyio.Event()
             return
         turn = self.turns[self.answering]
-        turn.seen = {
-            step: at for step, at in turn.seen.items() if step in ("turn_end", "transcript")
-        }
+        turn.seen = {step: at for step, at in turn.seen.items() if step in ("turn_end", "transcript")}
         turn.measured.reply = ""
         self.step("asked")
 

@@ -32,9 +32,7 @@ MONTHS: list[str] = words("de")["months"]
 # Which ending an article or a preposition before the ordinal asks for.
 _EN = frozenset("am im zum zur vom beim dem den des".split())
 _E = frozenset("das die ins ans".split())
-_DATIVE = frozenset(
-    "in an auf aus bei mit nach seit von zu ab vor unter während wegen laut".split()
-)
+_DATIVE = frozenset("in an auf aus bei mit nach seit von zu ab vor unter während wegen laut".split())
 _EIN = re.compile(r"(?:k?ein|[mds]ein|ihr|unse?r|eue?r)(e[mnrs]?)?")
 _DIES = re.compile(r"(?:jed|dies|jen|welch)(e[mnrs]?)")
 _AGREES = re.compile(r"(?<=\w\w)e[mnrs]?$")  # "als 1. deutsche Stadt"
@@ -263,9 +261,7 @@ _DATED = re.compile(
 def _short_date(found: re.Match[str]) -> Iterator[Edit]:
     """Give "am 1.5.24" a year of four digits, which the library reads; "Python 3.5.24" is no date."""
     before = found.string[max(0, found.start() - 10) : found.start()]
-    if not (
-        "0" in (found["day"][0], found["month"][0]) or " " in found[0] or _DATED.search(before)
-    ):
+    if not ("0" in (found["day"][0], found["month"][0]) or " " in found[0] or _DATED.search(before)):
         return
     century = 20 if int(found["year"]) < 50 else 19
     day, month = int(found["day"]), int(found["month"])

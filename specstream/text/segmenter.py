@@ -37,9 +37,7 @@ __all__ = ["Segmenter", "word_break"]
 _LONGEST = 9  # letters; no opener is longer
 _LETTERS = re.compile(r"[^\W\d_]*")
 # Words, light punctuation and nothing else: no quote, bracket, emphasis, link or table is open.
-_PROSE = re.compile(
-    r"\s*(?:[^\W_]+(?:['’.,:-][^\W_]+)*[,;:.!?]?\s+)*([^\W\d_]+(?:['’-][^\W\d_]+)*)"
-)
+_PROSE = re.compile(r"\s*(?:[^\W_]+(?:['’.,:-][^\W_]+)*[,;:.!?]?\s+)*([^\W\d_]+(?:['’-][^\W\d_]+)*)")
 _ENGLISH = re.compile(
     r"\b(?:and|are|because|been|between|does|during|from|how|it's|should|that|the|their|there|these|they|"
     r"this|through|which|while|who|whose|with|without|would|you|your)\b",
@@ -163,8 +161,7 @@ class Segmenter(Window):
             if bounds.least <= self._weight(cut) <= bounds.most:
                 return cut, reason
         cut = self._stretch().paced_break(
-            lambda cut: self._weight(cut) <= bounds.most,
-            lambda cut: self._weight(cut) >= bounds.least,
+            lambda cut: self._weight(cut) <= bounds.most, lambda cut: self._weight(cut) >= bounds.least
         )
         return cut, "deadline"
 

@@ -43,9 +43,7 @@ _INLINE = re.compile(
 _PICTURE = "[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
 _PARTS = "[\u200d\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
 _JOINED = f"(?<=\u200d){_PICTURE}{_PARTS}*"
-_EMOJI = re.compile(
-    f"[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}{_PARTS}*(?:{_JOINED})*|[\u20e3\ufe0f]"
-)
+_EMOJI = re.compile(f"[\U0001f1e6-\U0001f1ff]{{2}}|{_PICTURE}{_PARTS}*(?:{_JOINED})*|[\u20e3\ufe0f]")
 _TAIL = 40  # characters of earlier text that may decide how a form is read
 _FLAG_A = 0x1F1E6  # the regional indicator for the letter A
 

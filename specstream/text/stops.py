@@ -300,8 +300,5 @@ def _numbers_an_item(text: str, at: int, number: str) -> bool:
         return False
     if before[-1] == ":":
         return number == "1"
-    ended = (
-        before[-1] in STOPS
-        and stop_after(word_before(before, len(before) - 1)) is StopReading.PLAIN
-    )
+    ended = before[-1] in STOPS and stop_after(word_before(before, len(before) - 1)) is StopReading.PLAIN
     return len(number) <= 2 and ended

@@ -243,9 +243,7 @@ _CLOSED = f"[{re.escape(CLOSERS)}]*"
 _WIDE_MARKS = WIDE_CLAUSE_MARKS + "。！？｡"
 _WORD = re.compile(r"[^\W_]")
 _BREAK = re.compile(rf"\s+|[{_WIDE_MARKS}]{_CLOSED}\s*")
-_SOFT_BREAK = re.compile(
-    rf"[,;:،؛]{_CLOSED}\s+|[{_WIDE_MARKS}]{_CLOSED}\s*|\s[–—-]+\s+|—(?!\d)|\n\s*"
-)
+_SOFT_BREAK = re.compile(rf"[,;:،؛]{_CLOSED}\s+|[{_WIDE_MARKS}]{_CLOSED}\s*|\s[–—-]+\s+|—(?!\d)|\n\s*")
 _NUMBER = re.compile(r"[(+−$€£¥₹#-]*\d[\d.,:/()+–-]*")
 _FINISHED = re.compile(
     rf"[{re.escape(OPENERS)}]*[^\W\d_]{{2,}}(?:['’-][^\W\d_]+)*{_CLOSED}[.!?…,;]+{_CLOSED}"

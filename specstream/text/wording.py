@@ -84,9 +84,7 @@ class Wording:
             edits = self._safely(step, text.text)
             if edits and ("$" in text.text or "\\" in text.text):
                 math = [Span(*found.span()) for found in _MATH.finditer(text.text)]
-                edits = [
-                    e for e in edits if not any(m.start < e.end and e.start < m.end for m in math)
-                ]
+                edits = [e for e in edits if not any(m.start < e.end and e.start < m.end for m in math)]
             text = text.edited(edits)
         edits = []
         for start, end in _pieces(text.text):
@@ -99,9 +97,7 @@ class Wording:
             return list(step(text))
         except Exception as error:
             if not self._broken:
-                _log.warning(
-                    "a phrase is spoken as it is written: reading its forms failed: %r", error
-                )
+                _log.warning("a phrase is spoken as it is written: reading its forms failed: %r", error)
             self._broken = True
             return []
 
@@ -206,9 +202,7 @@ def wording_for(language: str) -> Wording | None:
     library = Normalizer(base)
     library.lexicon.remove("punctuation", "—")  # voices read a dash themselves
     for short in [key for key in library.lexicon.abbreviations if key.endswith(".")]:
-        library.lexicon.remove(
-            "abbreviations", short
-        )  # the list is ours, as sentences depend on it
+        library.lexicon.remove("abbreviations", short)  # the list is ours, as sentences depend on it
     for kind, said in SPOKEN[base].items():
         for short, full in said.items() if kind not in _BY_RULES else ():
             library.add_abbreviation(f"{short}.", full)

@@ -50,12 +50,7 @@ class BlockModule(nn.Module):
         self.norm = nn.RMSNorm(s.hidden, s.eps)
 
     def forward(
-        self,
-        states: Tensor,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        positions: Tensor,
-        seen: Tensor,
+        self, states: Tensor, x: Tensor, rotary: tuple[Tensor, Tensor], positions: Tensor, seen: Tensor
     ) -> Tensor:
         """Compute the normed hidden states ``[B, Q, hidden]`` of the blocks' tokens.
 
@@ -151,9 +146,7 @@ def trainee(
     fixed = {name: getattr(shape, name) for name in known.keys() - _CHANGED}
     made = BlockTrainee(target.model, **fixed, **given)
     if made.shape != shape:
-        raise ModelUnsupported(
-            f"--init {options.init} has layers unlike the target's: not trained here"
-        )
+        raise ModelUnsupported(f"--init {options.init} has layers unlike the target's: not trained here")
     before.into(made.module)
     return made
 
@@ -280,6 +273,4 @@ def _begin(module: BlockModule, inner: Any) -> None:
     for ours, theirs in zip(mine, layers[len(layers) - shape.layers :], strict=True):
         found = theirs.state_dict()
         norms = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
-        ours.load_state_dict(
-            {n: found[n] for n in ours.state_dict() if n not in norms}, strict=False
-        )
+        ours.load_state_dict({n: found[n] for n in ours.state_dict() if n not in norms}, strict=False)

@@ -80,9 +80,7 @@ def draft_config(target: ModelRunner, size: str = "") -> LlamaConfig:
         intermediate_size=-(-width * 8 // 3 // 64) * 64,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=next(
-            n for n in (heads // 3, heads // 2, heads) if n and heads % n == 0
-        ),
+        num_key_value_heads=next(n for n in (heads // 3, heads // 2, heads) if n and heads % n == 0),
         head_dim=head,
         max_position_embeddings=int(theirs.max_position_embeddings),
         rms_norm_eps=1e-6,
@@ -110,9 +108,7 @@ def _begin_like(model: LlamaForCausalLM, target: ModelRunner) -> None:
     own[:, :kept] = projected * (model.config.initializer_range / projected.std())
 
 
-def _read(
-    folder: Path, target: ModelRunner, tokenizer: PreTrainedTokenizerBase
-) -> LlamaForCausalLM:
+def _read(folder: Path, target: ModelRunner, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     name = str(folder)
     if not folder.is_dir():
         raise ConfigError(f"--init {name}: there is no such folder")

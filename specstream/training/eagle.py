@@ -48,9 +48,7 @@ class EagleModule(nn.Module):
         taps, eps = len(s.depths), s.eps
         self.fc = nn.Linear(taps * s.target_hidden, s.hidden, bias=False)
         self.fc_norm = (
-            nn.ModuleList(nn.RMSNorm(s.target_hidden, eps) for _ in range(taps))
-            if s.fc_norm
-            else None
+            nn.ModuleList(nn.RMSNorm(s.target_hidden, eps) for _ in range(taps)) if s.fc_norm else None
         )
         self.input_norm = nn.RMSNorm(taps * s.target_hidden, eps) if s.norm_before_fc else None
         self.midlayer = _Layer(s)
@@ -142,13 +140,7 @@ class _Layer(nn.Module):
         return rotated(keys, cos, sin), self.self_attn["v_proj"](entry).view(split)
 
     def attend(
-        self,
-        entry: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        seen: Tensor,
-        prefix: Rows,
-        own: Sequence[Rows],
+        self, entry: Tensor, cos: Tensor, sin: Tensor, seen: Tensor, prefix: Rows, own: Sequence[Rows]
     ) -> Tensor:
         s = self.shape
         queries = self.self_attn["q_proj"](entry).view(*entry.shape[:2], s.heads, s.head_dim)

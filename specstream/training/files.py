@@ -163,8 +163,7 @@ def write_head(
         OSError, SafetensorError: a file can't be written.
     """
     tensors = {
-        name: value.detach().to("cpu", dtype).contiguous()
-        for name, value in module.state_dict().items()
+        name: value.detach().to("cpu", dtype).contiguous() for name, value in module.state_dict().items()
     }
     save_file({**tensors, **(more or {})}, folder / "model.safetensors", {"format": "pt"})
     written = json.dumps({**config, "dtype": str(dtype).removeprefix("torch.")}, indent=2)

@@ -133,9 +133,7 @@ def _refuse_array(path: Path, text: str) -> None:
     except (ValueError, RecursionError):
         return
     if isinstance(found, list) and any(isinstance(one, dict) for one in found):
-        raise ConfigError(
-            f"{path} is one JSON array: write its objects one a line, without [ and ]"
-        )
+        raise ConfigError(f"{path} is one JSON array: write its objects one a line, without [ and ]")
 
 
 def _messages(value: Any, _: int) -> list[Message]:

@@ -129,9 +129,7 @@ class Optimizers:
         if matrices:
             self._each.append(Muon(matrices, lr=self._lr))
         if rest:
-            self._each.append(
-                torch.optim.AdamW(rest, lr=self._lr, betas=(0.9, 0.95), weight_decay=0.0)
-            )
+            self._each.append(torch.optim.AdamW(rest, lr=self._lr, betas=(0.9, 0.95), weight_decay=0.0))
 
     def step(self, factor: float) -> None:
         """Clip the gradients, take one step at ``factor`` times the peak rate, clear the gradients."""

@@ -74,9 +74,7 @@ def _reader(parse: Reader, fits: Callable[[Any], bool], says: str) -> Reader:
 
 def whole(least: int, most: int) -> Reader:
     """Return a parser of whole numbers from ``least`` to ``most``."""
-    return _reader(
-        int, range(least, most + 1).__contains__, f"a whole number from {least} to {most}"
-    )
+    return _reader(int, range(least, most + 1).__contains__, f"a whole number from {least} to {most}")
 
 
 def number(*allowed: int) -> Reader:
@@ -118,9 +116,7 @@ def layers_of(target: ModelRunner, what: str) -> int:
 _FLOOR = 1e-6  # least acceptance in the logarithm, which keeps it finite
 
 
-def distance(
-    draft_logits: Tensor, target_log_p: Tensor, acceptance: float
-) -> tuple[Tensor, Tensor]:
+def distance(draft_logits: Tensor, target_log_p: Tensor, acceptance: float) -> tuple[Tensor, Tensor]:
     """Return loss ``[n]`` and acceptance probability ``[n]`` (no gradient) of n draft distributions.
 
     The loss is a weighted sum of KL(p || q) and of the likelihood-of-acceptance loss -log sum min(p, q),

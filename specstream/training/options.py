@@ -136,9 +136,7 @@ def size_of(size: str) -> tuple[int, int]:
         raise ConfigError(f"--size {size!r} is not layers x width, such as 2x192")
     layers, width = int(match[1]), int(match[2])
     if not width or width % 8 or layers < 1:
-        raise ConfigError(
-            f"--size {size}: the width must be a multiple of 8, and layers at least 1"
-        )
+        raise ConfigError(f"--size {size}: the width must be a multiple of 8, and layers at least 1")
     return layers, width
 
 

@@ -81,9 +81,7 @@ def expected_speed(
     return Speed(*best, plain, draft_ms)
 
 
-def predict(
-    folder: Path, kind: str, positions: Sequence[float], config: EngineConfig
-) -> Speed | str:
+def predict(folder: Path, kind: str, positions: Sequence[float], config: EngineConfig) -> Speed | str:
     """Load the pair as ``--draft`` does and predict its speedup by timed passes; or return why not."""
     pair = {"draft": str(folder), "proposer": AutoProposerConfig()}
     try:
@@ -137,9 +135,7 @@ def table_of(trained: Trained) -> Iterator[str]:
     if not isinstance(speed, Speed):
         yield f"no prediction of the speedup: {speed}"
     else:
-        best = (
-            f"{speed.speedup:.2f}x with {speed.drafts} drafts a round" if speed.drafts else "none"
-        )
+        best = f"{speed.speedup:.2f}x with {speed.drafts} drafts a round" if speed.drafts else "none"
         yield (
             f"predicted speedup here: {best} (a target pass takes {speed.target_ms:.1f} ms, a draft "
             f"pass {speed.draft_ms:.1f} ms)"

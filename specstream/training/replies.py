@@ -35,9 +35,7 @@ class Prompts:
         left_out: Indices of the prompts that were encoded and found too long.
     """
 
-    def __init__(
-        self, items: Sequence[Any], encode: Callable[[Any], list[int]], longest: int
-    ) -> None:
+    def __init__(self, items: Sequence[Any], encode: Callable[[Any], list[int]], longest: int) -> None:
         self._items, self._encode, self.longest = items, encode, longest
         self.left_out = set[int]()
 
@@ -225,9 +223,7 @@ def _step(
     target: ModelRunner, running: list[_Slot], depths: Sequence[int], wanted: Writing
 ) -> list[StoredReply]:
     """Run one pass over all running replies; remove and return those that ended."""
-    inputs = [
-        ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running
-    ]
+    inputs = [ForwardInput(torch.tensor(slot.new, device=target.device), slot.cache) for slot in running]
     done: list[StoredReply] = []
     made = target.forward(inputs, Extras(depths))
     tokens = _drawn(running, torch.stack([logits[-1] for logits in made.logits]).float())

@@ -23,14 +23,7 @@ from specstream.training.inputs import check_out, digest
 from specstream.training.loop import Loop, measure
 from specstream.training.options import TrainOptions, trainee_of
 from specstream.training.output import Trained, facts_of, locked, open_work, output_folder, predict
-from specstream.training.replies import (
-    ON_POLICY,
-    Prompts,
-    Writing,
-    hold_out,
-    read_data,
-    write_replies,
-)
+from specstream.training.replies import ON_POLICY, Prompts, Writing, hold_out, read_data, write_replies
 from specstream.training.store import ReplyFolder
 from specstream.training.trainee import ChoosesTokens, Trainee, TrainingBatch
 
@@ -219,9 +212,7 @@ class _Training:
         if not replies.names:
             if len(prompts.left_out) == len(prompts):
                 raise ConfigError(f"no prompt for {what} is short enough: shorten them")
-            raise TrainingError(
-                f"no time for a single reply: raise --minutes ({options.minutes:g})"
-            )
+            raise TrainingError(f"no time for a single reply: raise --minutes ({options.minutes:g})")
 
     def _batches(self, replies: ReplyFolder, *, prompts: bool, skip: int = 0) -> Batches:
         options, vocabulary = self._options, self._target.model_vocab_size

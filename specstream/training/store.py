@@ -147,8 +147,7 @@ class ReplyFolder:
         """
         name = f"{len(self.shards):05}.pt"
         values = [
-            {"ids": r.ids, "prompt": r.prompt, "states": r.states, "source": r.source}
-            for r in replies
+            {"ids": r.ids, "prompt": r.prompt, "states": r.states, "source": r.source} for r in replies
         ]
         write_tensors(self.folder / name, values)
         tokens = sum(r.ids.shape[0] - r.prompt for r in replies)

@@ -201,9 +201,7 @@ def test_cues_and_samples_are_one_clock_for_ten_minutes() -> None:
     for _ in range(20):
         end = at + rng.randint(1, rate // 10)  # pieces arrive in any size
         mark = Mark("phoneme", "s", Span(at, end), Span(0, 1))
-        piece = Speech(
-            bytes(2 * (end - at)), rate, Span(at, end), (mark,), Span(0, 1), Span(0, 1), 0
-        )
+        piece = Speech(bytes(2 * (end - at)), rate, Span(at, end), (mark,), Span(0, 1), Span(0, 1), 0)
         cues += track.add(piece)
         at = end
     for cue in cues:

@@ -84,9 +84,7 @@ def speech() -> Speech:
             at += 1600
         marks.append(Mark("word", "bam" if at == 4800 else "loo", Span(first, at), Span(8, 11)))
     marks.append(Mark("tag", "wave", Span(at, at), Span(16, 22)))
-    return Speech(
-        bytes(2 * at), 16_000, Span(0, at), tuple(marks), Span(0, 22), Span(0, 9), 0, True
-    )
+    return Speech(bytes(2 * at), 16_000, Span(0, at), tuple(marks), Span(0, 22), Span(0, 9), 0, True)
 
 
 def script(**options: Any) -> list[AvatarCue]:
@@ -156,10 +154,7 @@ def test_what_was_taken_back_is_not_exported() -> None:
     span = Span(1600, 1600)
     rest = AvatarCue("viseme", "sil", 100.0, 0.0, 1.0, span, Span(0, 0), Span(0, 0))
     events = json.loads(export([*script(), rest], "microsoft"))
-    assert events == [
-        {"audio_offset": 0, "viseme_id": 21},
-        {"audio_offset": 1_000_000, "viseme_id": 0},
-    ]
+    assert events == [{"audio_offset": 0, "viseme_id": 21}, {"audio_offset": 1_000_000, "viseme_id": 0}]
 
 
 def test_talking_head_s_payload() -> None:

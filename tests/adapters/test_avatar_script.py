@@ -125,9 +125,7 @@ def turn(
         if "word" not in kinds:  # then a tag stands at the end
             marks = [replace(m, samples=Span(end, end)) if m.kind == "tag" else m for m in marks]
         marks = [mark for mark in marks if mark.kind in kinds.split()]
-        pieces += cut(
-            marks, end, cuts, start=at, phrase=phrase, pcm=bytes(pcm), late=late, ahead=ahead
-        )
+        pieces += cut(marks, end, cuts, start=at, phrase=phrase, pcm=bytes(pcm), late=late, ahead=ahead)
         at = end
     return pieces, at
 
@@ -272,8 +270,7 @@ def test_vowels_grow_with_length_and_stress() -> None:
 def test_a_sound_without_a_shape_takes_its_neighbour_s() -> None:
     def names(*sounds: str) -> list[str]:
         marks = [
-            Mark("phoneme", s, Span(i * 800, (i + 1) * 800), Span(0, 1))
-            for i, s in enumerate(sounds)
+            Mark("phoneme", s, Span(i * 800, (i + 1) * 800), Span(0, 1)) for i, s in enumerate(sounds)
         ]
         return [c.name for c in visemes(play(cut(marks, 800 * len(sounds), random.Random(0))))]
 

@@ -212,9 +212,7 @@ class Passes:
         self.untrusted: set[int] = set()
         patch.setattr(recognizer, "transcribe", self.read)
 
-    def read(
-        self, audio: Any, language: str | None, frames: int, beams: int
-    ) -> tuple[Transcript, bool]:
+    def read(self, audio: Any, language: str | None, frames: int, beams: int) -> tuple[Transcript, bool]:
         self.frames.append(frames)
         return Transcript(f"{len(audio)} by {frames}"), frames not in self.untrusted
 
@@ -238,15 +236,9 @@ async def test_a_doubtful_partial_is_withheld_and_read_again_at_the_end_only(
 
 
 @needs_ears
-async def test_a_clause_has_an_unfinished_alternative(
-    say: Any, recognizer: WhisperRecognizer
-) -> None:
+async def test_a_clause_has_an_unfinished_alternative(say: Any, recognizer: WhisperRecognizer) -> None:
     """Tokens' mean decides between beams: no sentence is left out, none said twice."""
-    for text in (
-        "We need a table for",
-        "What is the tallest mountain?",
-        "Stop. Now go on, please.",
-    ):
+    for text in ("We need a table for", "What is the tallest mountain?", "Stop. Now go on, please."):
         resampler, stream = Resampler(RATE, 16_000), recognizer.open(16_000)
         stream.add(resampler.push(pcm(say(text))) + resampler.flush())
         heard = await stream.finish()
@@ -323,9 +315,7 @@ async def test_a_short_answer_takes_one_short_pass(
 ) -> None:
     read, frames = recognizer.transcribe, list[int]()
 
-    def counted(
-        audio: Any, language: str | None, window: int, beams: int
-    ) -> tuple[Transcript, bool]:
+    def counted(audio: Any, language: str | None, window: int, beams: int) -> tuple[Transcript, bool]:
         frames.append(window)
         return read(audio, language, window, beams)
 

@@ -26,11 +26,7 @@ SEANET: dict[str, Any] = {
     **{"residual_kernel_size": 3, "dilation_base": 2, "causal": True, "pad_mode": "constant"},
     **{"true_skip": True, "compress": 2, "lstm": 2, "disable_norm_outer_blocks": 0},
 }
-DECODER = {
-    "final_activation": None,
-    "final_activation_params": None,
-    "trim_right_ratio": 1.0,
-}
+DECODER = {"final_activation": None, "final_activation_params": None, "trim_right_ratio": 1.0}
 CONFIG: dict[str, Any] = {"nbits": 16, "seanet": SEANET, "decoder": DECODER}
 
 

@@ -92,9 +92,7 @@ def test_what_a_pronoun_stood_for_once_is_remembered() -> None:
         ("A black cat watches them.", ["them"]),
     ],
 )
-def test_pronouns_of_somebody_outside_the_sentence_are_found(
-    sentence: str, outside: list[str]
-) -> None:
+def test_pronouns_of_somebody_outside_the_sentence_are_found(sentence: str, outside: list[str]) -> None:
     leading, later = pronouns(sentence)
     assert [found.word for found in leading + later] == outside
 

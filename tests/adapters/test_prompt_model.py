@@ -108,9 +108,7 @@ async def test_the_model_is_told_the_story_so_far_and_the_shot() -> None:
     await shoot(ModelRewriter(writer))
     first, second, third = writer.asked_for
     assert first.startswith("Text: A young painter named Iris stood")
-    assert second.startswith(
-        "Story so far: A young painter named Iris stood at the edge of a quiet"
-    )
+    assert second.startswith("Story so far: A young painter named Iris stood at the edge of a quiet")
     assert "Text: Rain fell on the roof of a barn." in second
     assert "Rain fell" in third.partition("Text:")[0]
     assert writer.references[1].startswith("Rain fell on the roof of a barn.\nWide shot: Rain")
@@ -170,10 +168,7 @@ TOLD = {
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (
-            "iris",
-            "Close-up: a young woman kneels on a grassy shore, lifting the lid of a wooden case.",
-        ),
+        ("iris", "Close-up: a young woman kneels on a grassy shore, lifting the lid of a wooden case."),
         ("iris", "An artist by the lake unlatches a small chest of brushes, golden hour."),
         ("fox", "Low angle, a red fox slinks beside an old dry-stone wall in fading blue light."),
         ("leo", "Leo the baker works the dough, sleeves rolled up, flour in the air, amber light."),
@@ -207,16 +202,8 @@ async def test_a_picture_in_other_words_is_taken(text: str, answer: str) -> None
         ),
         ("fog", "Fog pours in, fog pours in, fog pours in, fog pours in at a keyhole.", "repeats"),
         ("leo", "Say who is meant instead of he, she or they: Leo kneads dough.", "the task"),
-        (
-            "leo",
-            "Here is one richer line of plain English: Leo kneads dough on a table.",
-            "the task",
-        ),
-        (
-            "leo",
-            "Medium shot: Leo kneads dough. Add no person, no animal and no quotation.",
-            "the task",
-        ),
+        ("leo", "Here is one richer line of plain English: Leo kneads dough on a table.", "the task"),
+        ("leo", "Medium shot: Leo kneads dough. Add no person, no animal and no quotation.", "the task"),
         ("fox", "Prompt for a video generator: a fox crept along a stone wall.", "the task"),
         ("leo", "Leo kneads dough on a wooden table. Text: Leo kneads dough.", "the task"),
         ("leo", "Leo says: “Good morning” and kneads the dough on the table.", "quotes"),

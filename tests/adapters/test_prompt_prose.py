@@ -65,10 +65,7 @@ async def test_the_sentences_alone_are_worse() -> None:
     ("text", "told"),
     [
         ("“My dear,” said his lady, “have you heard?”", ""),
-        (
-            '"Come out," a voice said, and a light swept over the wall.',
-            "A light swept over the wall.",
-        ),
+        ('"Come out," a voice said, and a light swept over the wall.', "A light swept over the wall."),
         ('"Stop!" Paul shouted and ran across the street.', "Paul ran across the street."),
         ('"No," the guard said and lifted his lantern.', "The guard lifted his lantern."),
         (
@@ -79,10 +76,7 @@ async def test_the_sentences_alone_are_worse() -> None:
         ('"Go," said Lily and Mary, and walked off.', "Lily and Mary walked off."),
         ('"Come in," said the old gardener. He swept', "He swept."),
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
-        (
-            "He flung down his brush, said “Bother!” and “O blow!” and ran.",
-            "He flung down his brush.",
-        ),
+        ("He flung down his brush, said “Bother!” and “O blow!” and ran.", "He flung down his brush."),
         ("It is known as a “Penang lawyer.”", "It is known as a “Penang lawyer.”"),
         ("„Guten Tag“, sprach er.", ""),
         ("—¿Quién es? —preguntó ella.", ""),

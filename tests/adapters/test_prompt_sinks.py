@@ -21,9 +21,7 @@ def shot(number: int, rev: int = 0, length: int = 10) -> ScenePrompt:
     )
 
 
-async def play(
-    sink: PromptQueue, items: Sequence[object], every_s: float, takes_s: float
-) -> list[str]:
+async def play(sink: PromptQueue, items: Sequence[object], every_s: float, takes_s: float) -> list[str]:
     """Add an item every ``every_s`` while a generator runs that takes ``takes_s`` for each prompt."""
     shown: list[str] = []
 
@@ -93,9 +91,7 @@ async def test_after_a_revoke_the_generator_goes_back_to_what_holds(sink: Prompt
 
 
 @pytest.mark.parametrize("sink", [LatestPrompt(), PromptQueue()])
-async def test_what_was_revoked_or_cancelled_before_it_was_taken_is_not_shown(
-    sink: PromptQueue,
-) -> None:
+async def test_what_was_revoked_or_cancelled_before_it_was_taken_is_not_shown(sink: PromptQueue) -> None:
     assert await play(sink, [shot(0), shot(1), Revoke(10)], 1, 60) == ["0.0"]
 
 

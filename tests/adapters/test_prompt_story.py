@@ -18,8 +18,7 @@ TEXT = (
 def phrase(text: str, start: int, end: int, reason: str = "clause") -> Phrase:
     piece = text[start:end]
     tags = [
-        Tag(m[1], Span(start + m.start(), start + m.end()))
-        for m in re.finditer(r"\[([a-z ]+)\]", piece)
+        Tag(m[1], Span(start + m.start(), start + m.end())) for m in re.finditer(r"\[([a-z ]+)\]", piece)
     ]
     span, tokens = Span(start, end), Span(start // 4, -(-end // 4))
     return Phrase(piece, span, tokens, tags=tuple(tags), reason=reason)  # type: ignore[arg-type]
@@ -119,11 +118,7 @@ LEO = "Leo, a tired baker, stands at the door of a barn. "
     ("before", "sentence", "told"),
     [
         (MARA, "A grey wolf follows her through a field of snow.", "wolf follows Mara through"),
-        (
-            MARA,
-            "An old man with a lantern takes her hand.",
-            "man with a lantern takes Mara's hand.",
-        ),
+        (MARA, "An old man with a lantern takes her hand.", "man with a lantern takes Mara's hand."),
         (LEO, "A black cat watches him from a wall.", "cat watches Leo from a wall."),
         (LEO, "An old woman drinks from his bucket in the yard.", "drinks from Leo's bucket"),
         (LEO, "Behind him, a fire glows in the oven.", "Behind Leo, a fire glows"),
@@ -134,16 +129,8 @@ LEO = "Leo, a tired baker, stands at the door of a barn. "
             "A black cat looks at them from a wall.",
             "looks at Ana and Tom from",
         ),
-        (
-            "Two men sat on a bench. ",
-            "A black cat watches them from a wall.",
-            "watches the two men",
-        ),
-        (
-            "Two men sat on a bench. ",
-            "A dog stole their bread from a basket.",
-            "stole the two men's",
-        ),
+        ("Two men sat on a bench. ", "A black cat watches them from a wall.", "watches the two men"),
+        ("Two men sat on a bench. ", "A dog stole their bread from a basket.", "stole the two men's"),
     ],
 )
 async def test_a_pronoun_that_is_an_object_is_replaced_by_who_is_meant(
@@ -159,9 +146,7 @@ async def test_whoever_was_named_in_a_shot_may_be_meant_by_a_pronoun_in_it() -> 
     assert "Leo lifted a lantern from his table." in final(await shoot(text))[-1].prompt
 
 
-async def test_a_pronoun_that_nobody_known_is_meant_by_brings_what_was_told_or_makes_no_shot() -> (
-    None
-):
+async def test_a_pronoun_that_nobody_known_is_meant_by_brings_what_was_told_or_makes_no_shot() -> None:
     text = "It was full of young cats. A black dog watches them from a wall."
     assert "Same scene as: It was full of young cats." in final(await shoot(text))[-1].prompt
     text = "Snow fell on the roof of a house. A black dog looks at him from a wall."

@@ -178,9 +178,7 @@ async def test_names_and_pronouns_carry_the_description_word_for_word(
 async def test_what_a_pronoun_stands_for_is_in_the_same_prompt() -> None:
     shots = final(await shoot(STORIES["nature"]))
     assert "a snow leopard moves along a cliff in the Himalayas. Her two cubs" in shots[0].prompt
-    assert (
-        "The leopard crouches and waits. Suddenly she leaps. Featuring a snow" in shots[-1].prompt
-    )
+    assert "The leopard crouches and waits. Suddenly she leaps. Featuring a snow" in shots[-1].prompt
 
 
 async def test_a_pronoun_that_begins_a_shot_is_replaced() -> None:
@@ -348,20 +346,14 @@ async def test_where_nothing_can_be_seen_no_shot_is_made(text: str) -> None:
 async def test_quoted_speech_stays_out_and_what_is_done_meanwhile_is_shown() -> None:
     text = 'Ada, a tall guard, waited at a gate. "Who goes there?" she called, and a dog ran away.'
     shots = final(await shoot(text))
-    assert [shot.action for shot in shots] == [
-        "Ada, a tall guard, waited at a gate.",
-        "A dog ran away.",
-    ]
+    assert [shot.action for shot in shots] == ["Ada, a tall guard, waited at a gate.", "A dog ran away."]
 
 
 async def test_who_speaks_is_who_acts_then() -> None:
     first = "A boy in a yellow raincoat walked along the beach."
     text = f'{first} "Stop!" shouted a fisherman. He pointed at the waves.'
     shots = final(await shoot(text))
-    assert [shot.action for shot in shots] == [
-        first,
-        "The fisherman pointed at the waves.",
-    ]
+    assert [shot.action for shot in shots] == [first, "The fisherman pointed at the waves."]
 
 
 @pytest.mark.parametrize(
@@ -417,9 +409,7 @@ async def test_what_was_taken_back_is_forgotten() -> None:
 
 
 async def test_a_revoke_withdraws_and_what_is_left_of_a_shot_is_a_revision() -> None:
-    text = (
-        "A fox slept in a cave. It woke up. A wolf ran across a field and over a hill. It howled."
-    )
+    text = "A fox slept in a cave. It woke up. A wolf ran across a field and over a hill. It howled."
     whole = [shot.prompt for shot in final(await shoot(text))]
     for cut in range(1, len(text), 2):
         board, sent = TemplateRewriter().open(), list[ScenePrompt]()

@@ -83,9 +83,7 @@ def test_silence_at_a_comma_is_a_pause_and_at_a_space_a_closure() -> None:
 def test_a_long_silence_without_punctuation_is_a_pause_too() -> None:
     frames = [10, 4, 10, 4, 4]
     start = 10 * FRAME - EARLY
-    spoken = marked(
-        "a b", "a b", frames, (start, start + 4 * FRAME), (24 * FRAME - EARLY, 27 * FRAME)
-    )
+    spoken = marked("a b", "a b", frames, (start, start + 4 * FRAME), (24 * FRAME - EARLY, 27 * FRAME))
     assert [mark.text for mark in phonemes(spoken)] == ["a", PAUSE, "b", PAUSE]
 
 

@@ -289,9 +289,7 @@ async def test_a_key_is_never_logged(
     assert "1234567" not in " ".join(r.getMessage() for r in mine) + str(failed.value)
 
 
-def test_the_name_chooses_the_voice_and_the_service_needs_a_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_name_chooses_the_voice_and_the_service_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELEVENLABS_API_KEY", raising=False)
     with pytest.raises(AdapterUnavailable, match=r"set \$ELEVENLABS_API_KEY"):
         load_adapter("voice", "elevenlabs")

@@ -50,18 +50,14 @@ async def test_capabilities(library: EspeakLibrary) -> None:
     assert not facts.deterministic
 
 
-async def test_words_of_written_forms_are_marked_where_they_are_written(
-    library: EspeakLibrary,
-) -> None:
+async def test_words_of_written_forms_are_marked_where_they_are_written(library: EspeakLibrary) -> None:
     pytest.importorskip("normt2s")
     text = "It is $5.50, or call (555) 123-4567 now."
     spoken = await feed(VoiceStage(EspeakVoice()), [phrase(text)])
     marks = [mark for piece in spoken if isinstance(piece, Speech) for mark in piece.marks]
     found = [(m.text, text[slice(*m.chars)]) for m in marks if m.kind == "word"]
     money = [(word, "$5.50") for word in "five dollars and fifty cents".split()]
-    digits = zip(
-        "five five five one two three four five six seven".split(), "5551234567", strict=True
-    )
+    digits = zip("five five five one two three four five six seven".split(), "5551234567", strict=True)
     assert found == [
         ("It", "It"),
         ("is", "is"),

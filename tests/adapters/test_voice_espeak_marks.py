@@ -92,13 +92,7 @@ def test_a_long_pause_is_held_until_it_is_known_that_the_word_is_over() -> None:
 
 
 def test_a_sound_without_length_joins_its_neighbour() -> None:
-    events = [
-        word(0, 0),
-        sound(0, "\u0254\u02d0"),
-        sound(90, "l"),
-        word(90, 4),
-        sound(90, "\u026a"),
-    ]
+    events = [word(0, 0), sound(0, "\u0254\u02d0"), sound(90, "l"), word(90, 4), sound(90, "\u026a")]
     assert of("phoneme", follow("all is", events, loud(200))) == [
         ("\u0254\u02d0l", 0, 90), ("\u026a", 90, 200),
     ]  # fmt: skip

@@ -117,9 +117,7 @@ async def test_nobody_waits_for_somebody_else_s_consumer(library: CountingLibrar
 
 
 @pytest.mark.parametrize("by", ["generator", "voice", "task"])
-async def test_stopping_stops_the_library_within_one_buffer(
-    library: CountingLibrary, by: str
-) -> None:
+async def test_stopping_stops_the_library_within_one_buffer(library: CountingLibrary, by: str) -> None:
     voice = EspeakVoice()
     stream = speak("abc|" + "a" * 100, voice)
     await anext(stream)
@@ -203,14 +201,8 @@ def test_voices_that_are_made_at_once_share_one_thread(monkeypatch: pytest.Monke
     assert len(set(map(id, threads))) == 1
 
 
-async def test_of_the_jobs_that_wait_the_one_goes_first_whose_listener_hears_silence_first() -> (
-    None
-):
-    thread, go, done = (
-        shared.thread_of("another library of this test"),
-        threading.Event(),
-        list[str](),
-    )
+async def test_of_the_jobs_that_wait_the_one_goes_first_whose_listener_hears_silence_first() -> None:
+    thread, go, done = (shared.thread_of("another library of this test"), threading.Event(), list[str]())
     thread.submit(go.wait)
 
     def submit(name: str, silent_at: float | None) -> Future[None]:

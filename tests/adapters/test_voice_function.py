@@ -67,9 +67,7 @@ async def test_a_coroutine_function_is_a_voice_too() -> None:
     assert len(await pcm_of(voice_from_function(remote, 8000), phrase("hello"))) == 10
 
 
-@pytest.mark.parametrize(
-    ("given", "says"), [("PCM", "returned str"), (OSError("no key"), "no key")]
-)
+@pytest.mark.parametrize(("given", "says"), [("PCM", "returned str"), (OSError("no key"), "no key")])
 async def test_a_function_that_breaks_is_reported(given: object, says: str) -> None:
     def broken(text: str) -> bytes:
         if isinstance(given, Exception):

@@ -109,9 +109,7 @@ async def test_another_speaker_has_a_model_and_words_of_their_own(
     shutil.copy(Path(voices.ASSETS, "hibari.onnx"), tmp_path / "bf_emma.int8.onnx")
     voice = HibariVoice(speaker="emma")
     assert voice.capabilities.name == "hibari:emma"
-    sounds = [
-        [m.text for b in await speak(v, "hello") for m in b.marks] for v in (voice, HibariVoice())
-    ]
+    sounds = [[m.text for b in await speak(v, "hello") for m in b.marks] for v in (voice, HibariVoice())]
     assert sounds[0] != sounds[1]
 
 

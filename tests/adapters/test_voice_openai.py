@@ -291,9 +291,7 @@ async def test_a_key_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "1234567" not in caplog.text + str(failed.value) + repr(vars(voice))
 
 
-def test_without_a_key_or_the_package_it_says_what_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_key_or_the_package_it_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(AdapterUnavailable, match=r"set \$OPENAI_API_KEY"):
         load_adapter("voice", "openai")

@@ -13,10 +13,7 @@ from specstream_adapters.voice.openai import OpenAIVoice
 from specstream_adapters.voice.piper import PiperVoice
 
 NEEDS: dict[object, str] = {HibariVoice: "hibari", OpenAIVoice: "openai"}
-URLS: dict[object, str] = {
-    OpenAIVoice: "http://127.0.0.1:1/v1",
-    ElevenLabsVoice: "ws://127.0.0.1:1/v1",
-}
+URLS: dict[object, str] = {OpenAIVoice: "http://127.0.0.1:1/v1", ElevenLabsVoice: "ws://127.0.0.1:1/v1"}
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,7 @@ def test_letters_of_other_scripts_are_named(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize(("odd", "plain"), [("\u0663", "3"), ("\u2461", "2"), ("\uff21b", "Ab")])
-def test_odd_digits_and_letters_sound_as_the_plain_ones(
-    reader: Reader, odd: str, plain: str
-) -> None:
+def test_odd_digits_and_letters_sound_as_the_plain_ones(reader: Reader, odd: str, plain: str) -> None:
     assert reader.read(odd).symbols == reader.read(plain).symbols != ""
 
 

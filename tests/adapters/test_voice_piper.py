@@ -168,9 +168,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldPiper]:
     made.go_on.set()
 
 
-async def test_closing_the_voice_ends_a_phrase_that_is_being_made(
-    held: HeldPiper, path: Path
-) -> None:
+async def test_closing_the_voice_ends_a_phrase_that_is_being_made(held: HeldPiper, path: Path) -> None:
     voice = PiperVoice(model=path)
     running = asyncio.create_task(speak(voice))
     await asyncio.to_thread(held.began.wait, 60)
@@ -182,9 +180,7 @@ async def test_closing_the_voice_ends_a_phrase_that_is_being_made(
         await speak(voice)
 
 
-async def test_closing_after_a_sentence_leaves_the_others_unsaid(
-    held: HeldPiper, path: Path
-) -> None:
+async def test_closing_after_a_sentence_leaves_the_others_unsaid(held: HeldPiper, path: Path) -> None:
     held.go_on.set()
     voice = PiperVoice(model=path)
     async with aclosing(voice.synthesize(phrase("One. Two. Three."))) as buffers:

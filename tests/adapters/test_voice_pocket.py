@@ -43,11 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tokenizers.models.BPE(vocab={**letters, "<unk>": 95}, merges=[], unk_token="<unk>")
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.save(str(place / "tokenizer.json"))
-    lookup |= {
-        "n_bins": 96,
-        "tokenizer": "tokenizers",
-        "tokenizer_path": "hf://a/b/tokenizer.json@1",
-    }
+    lookup |= {"n_bins": 96, "tokenizer": "tokenizers", "tokenizer_path": "hf://a/b/tokenizer.json@1"}
     (place / "small.yaml").write_text(yaml.safe_dump(config))
     unread = {**config, "weights_path": None, "weights_path_without_voice_cloning": None}
     unread["flow_lm"]["lookup_table"] = {**lookup, "tokenizer_path": str(place / "tokenizer.json")}
@@ -106,11 +102,7 @@ def test_a_folder_that_lacks_a_file_says_which(folder: Path, tmp_path: Path, mis
 
 
 def test_options_that_it_has_not_are_refused(folder: Path, tmp_path: Path) -> None:
-    wrong: list[dict[str, Any]] = [
-        {},
-        {"folder": str(tmp_path / "none")},
-        {"folder": str(tmp_path)},
-    ]
+    wrong: list[dict[str, Any]] = [{}, {"folder": str(tmp_path / "none")}, {"folder": str(tmp_path)}]
     for options in wrong:
         with pytest.raises(ConfigError):
             PocketVoice(**options)

@@ -43,23 +43,13 @@ def made(events: list[Event], kind: type) -> list[Any]:
 
 async def test_it_answers_what_it_is_asked_in_order_with_every_part() -> None:
     sound, engine = Sound(), ScriptedEngine([TEXT, "Fine."])
-    parts: dict[str, Any] = {
-        "voice": WordVoice(),
-        "avatar": OneCueFace(),
-        "prompts": OneShotBoard(),
-    }
+    parts: dict[str, Any] = {"voice": WordVoice(), "avatar": OneCueFace(), "prompts": OneShotBoard()}
     async with Agent(engine=engine, play=sound, system="Be brief.", **parts) as agent:
         await agent.say("Hi")
         await agent.say("And you?")
         agent.finish()
         events = await read(agent)
-        assert [m["content"] for m in agent.messages] == [
-            "Be brief.",
-            "Hi",
-            TEXT,
-            "And you?",
-            "Fine.",
-        ]
+        assert [m["content"] for m in agent.messages] == ["Be brief.", "Hi", TEXT, "And you?", "Fine."]
     assert [event.seq for event in events] == list(range(len(events)))
     assert [item.asked for item in made(events, ReplyStarted)] == ["Hi", "And you?"]
     ended = made(events, ReplyEnded)

@@ -72,9 +72,7 @@ async def asked(agent: Agent, *texts: str) -> list[Event]:
     return await reading
 
 
-async def test_a_call_runs_while_the_words_before_it_are_spoken_and_its_result_is_answered() -> (
-    None
-):
+async def test_a_call_runs_while_the_words_before_it_are_spoken_and_its_result_is_answered() -> None:
     times: list[float] = []
 
     async def weather(city: str) -> dict[str, Any]:
@@ -477,9 +475,7 @@ async def working(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(("clean_s", "waited_s"), [(0.0, 0.0), (0.5, 0.5), (2.0, 1.0)])
-async def test_leaving_cancels_what_runs_and_waits_for_its_end(
-    clean_s: float, waited_s: float
-) -> None:
+async def test_leaving_cancels_what_runs_and_waits_for_its_end(clean_s: float, waited_s: float) -> None:
     stopped: list[str] = []
 
     async def slow() -> None:
@@ -530,9 +526,7 @@ async def test_a_thread_that_hangs_keeps_no_process() -> None:
 
 @pytest.mark.virtual_time(charge_threads=True)
 async def test_functions_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "specstream.agent.tools._hanging", set()
-    )  # those of other tests don't count
+    monkeypatch.setattr("specstream.agent.tools._hanging", set())  # those of other tests don't count
     hang, ended = threading.Event(), list[ToolEnded]()
     engine = scripted(*[calling("", *[call("stuck", f"c{n}") for n in range(8)]), "So."] * 5)
     async with agent_of(engine, tool(hang.wait, "stuck", timeout_s=0.05), voice=None) as agent:
@@ -635,14 +629,9 @@ async def test_nothing_is_called_while_a_question_is_only_guessed() -> None:
         called.append(anyio.current_time())
         return "booked"
 
-    engine = scripted(
-        calling("", call("book")), calling("", call("book", "call_2")), "It is booked."
-    )
+    engine = scripted(calling("", call("book")), calling("", call("book", "call_2")), "It is booked.")
     room = Room(
-        ["Book it for two now please."],
-        engine=engine,
-        tools=[tool(book, "book")],
-        preempt=Preempt(),
+        ["Book it for two now please."], engine=engine, tools=[tool(book, "book")], preempt=Preempt()
     )
     async with room.talking():
         await room.speak(400)

@@ -183,9 +183,7 @@ async def test_a_full_queue_of_typed_questions_holds_up_no_listener() -> None:
             await room.speak(3000, silence=True)
         await anyio.sleep(60)
     asked = [e.asked for e in room.made(ReplyStarted)]
-    assert sorted(asked) == sorted(
-        [f"{n}?" for n in range(12)] + ["Wait a moment please.", "Go on."]
-    )
+    assert sorted(asked) == sorted([f"{n}?" for n in range(12)] + ["Wait a moment please.", "Go on."])
 
 
 async def test_a_recogniser_that_hangs_costs_a_turn_and_the_reply_goes_on() -> None:
@@ -236,9 +234,7 @@ async def test_what_was_said_last_is_answered_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_mix_of_coughs_words_and_typing_leaves_a_history_of_what_was_heard(
-    seed: int,
-) -> None:
+async def test_any_mix_of_coughs_words_and_typing_leaves_a_history_of_what_was_heard(seed: int) -> None:
     from random import Random
 
     random = Random(seed)

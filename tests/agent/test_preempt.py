@@ -36,9 +36,7 @@ async def ask(room: Room, ms: int = 400) -> None:
 
 
 def first_time(room: Room, kind: type) -> float:
-    return next(
-        at for at, e in zip(room.times, room.events, strict=True) if isinstance(e.item, kind)
-    )
+    return next(at for at, e in zip(room.times, room.events, strict=True) if isinstance(e.item, kind))
 
 
 def late(room: Room) -> float:
@@ -278,10 +276,7 @@ async def test_in_speech_it_begins_with_the_words_so_far() -> None:
         await ask(room)
     assert room.told() == [ASKED, TEXT]
     begun = [messages[-1]["content"] for messages, _ in room.engine.requests]
-    assert begun == [
-        "Tell",
-        ASKED,
-    ]  # "Tell me" came less than a second later, "Tell me a" is unfinished
+    assert begun == ["Tell", ASKED]  # "Tell me" came less than a second later, "Tell me a" is unfinished
     assert room.agent.preempted.hits == 1
 
 

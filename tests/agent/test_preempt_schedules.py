@@ -244,9 +244,7 @@ def _accounted(early: Conversation, plain: Conversation) -> None:
         assert made_s == pytest.approx(spoken_s + report.wasted_audio_s), schedule
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(15), pytest.param(range(15, 600), marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 600), marks=pytest.mark.nightly)])
 async def test_what_is_heard_and_remembered_is_the_same_as_without(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

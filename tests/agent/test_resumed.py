@@ -120,9 +120,7 @@ async def test_a_reply_that_was_heard_and_stopped_by_hand_stays() -> None:
 
 
 async def test_a_reply_that_begins_paused_says_so() -> None:
-    room = Room(
-        ["Tell a story.", ""], recognizer=ScriptedRecognizer(["Tell a story.", ""], takes_s=1)
-    )
+    room = Room(["Tell a story.", ""], recognizer=ScriptedRecognizer(["Tell a story.", ""], takes_s=1))
     async with room.talking():
         await room.speak(300)
         await room.speak(700, silence=True)

@@ -36,11 +36,7 @@ SKIES = ("sunny", "cloudy", "rainy", "windy", "cold", "warm")
 ASKED = ("What is the weather in {}?", "How is the weather in {} today?", "Is it warm in {}?")
 WEATHER = Tool(
     "get_weather",
-    parameters={
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
 
 
@@ -118,8 +114,4 @@ async def test_a_call_runs_beside_the_words_before_it_and_is_answered(
     assert tools == [ToolStarted, ToolEnded]
     assert "Let me look at Oslo." in text and "It is rainy in Oslo." in text
     assert spoken > 0
-    assert [message["role"] for message in agent.messages][-3:] == [
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    assert [message["role"] for message in agent.messages][-3:] == ["assistant", "tool", "assistant"]

@@ -10,13 +10,7 @@ from typing import Any, cast
 import pytest
 
 from specstream.bench.load.callers import Caller, figures
-from specstream.bench.load.capacity import (
-    Order,
-    ServingCosts,
-    capacity,
-    measured_costs,
-    simulate,
-)
+from specstream.bench.load.capacity import Order, ServingCosts, capacity, measured_costs, simulate
 from specstream.testing import ScriptedEngine, ScriptedVoice
 from specstream.types import Phrase, SpeechBuffer
 

@@ -113,14 +113,7 @@ async def test_both_ways_serve_the_same_requests_and_go_first_in_turn() -> None:
 async def test_no_round_begins_when_the_time_is_up_but_each_way_goes_first_once() -> None:
     arm = SteppingArm()
     crowd = await measure_crowd(
-        arm,
-        [prompt("a", steps=4)],
-        PARAMS,
-        3,
-        rounds=9,
-        each=3,
-        budget=100.0,
-        clock=lambda: arm.now,
+        arm, [prompt("a", steps=4)], PARAMS, 3, rounds=9, each=3, budget=100.0, clock=lambda: arm.now
     )
     assert len(crowd.alone.seconds) == 3  # 48 seconds each: the third began at 96
     crowd = await measure_crowd(
@@ -184,12 +177,7 @@ def load(at_once: int, ratio: float, shape: Shape = "closed") -> LoadFigures:
 
 def test_a_load_gives_both_ways_and_their_ratio() -> None:
     found = load(4, 1.25).to_dict()
-    assert (found["at_once"], found["shape"], found["rounds"], found["ratio"]) == (
-        4,
-        "closed",
-        1,
-        1.25,
-    )
+    assert (found["at_once"], found["shape"], found["rounds"], found["ratio"]) == (4, "closed", 1, 1.25)
     assert found["auto"]["tokens_per_second"] == 80.0 and found["off"]["tokens_per_second"] == 64.0
     assert found["auto"]["tokens_per_second_each"] == 500.0
     assert found["auto"]["ttft_ms_p99"] == 10.0 and found["auto"]["gap_ms_p50"] == 20.0
@@ -201,10 +189,7 @@ def test_a_load_gives_both_ways_and_their_ratio() -> None:
     [
         ({1: 1.8, 4: 1.2, 16: 1.0}, "speculation pays up to 4 requests at once here"),
         ({1: 1.8, 4: 1.0, 16: 1.3}, "speculation pays up to 1 request at once here"),
-        (
-            {1: 0.9, 4: 1.2},
-            "speculation doesn't pay at any of these loads here; it is slower with 1",
-        ),
+        ({1: 0.9, 4: 1.2}, "speculation doesn't pay at any of these loads here; it is slower with 1"),
     ],
 )
 def test_the_verdict_names_the_load(ratios: dict[int, float], words: str) -> None:

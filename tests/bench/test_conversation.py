@@ -144,16 +144,7 @@ def test_a_bad_limit_is_told_before_anything_is_loaded(capsys: pytest.CaptureFix
 
 @pytest.mark.nightly
 def test_with_the_bundled_pair_a_real_voice_and_real_ears(tmp_path: Path) -> None:
-    given = [
-        "bench",
-        "--conversation",
-        "--limit",
-        "2",
-        "--max-tokens",
-        "12",
-        "--out",
-        str(tmp_path),
-    ]
+    given = ["bench", "--conversation", "--limit", "2", "--max-tokens", "12", "--out", str(tmp_path)]
     assert cli.main(given) == 0
     document = json.loads((tmp_path / "conversation.json").read_text())
     assert document["word_error_rate"]["questions"]["rate"] < 0.5

@@ -29,9 +29,7 @@ def test_what_was_expected_is_a_ratio_of_sums_too() -> None:
     runs = [
         replace(plain_run(300, 5.0), predicted_speedup=3.0),
         replace(plain_run(100, 5.0), predicted_speedup=1.0),
-        replace(
-            plain_run(0, 5.0), predicted_speedup=9.0
-        ),  # no decode phase: nothing to be compared
+        replace(plain_run(0, 5.0), predicted_speedup=9.0),  # no decode phase: nothing to be compared
     ]
     assert Figures([made_record("auto", run) for run in runs]).predicted_speedup == 2.0
     assert Figures([made_record("auto", runs[2])]).predicted_speedup is None

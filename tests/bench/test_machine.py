@@ -7,12 +7,7 @@ import pytest
 
 import specstream
 from specstream.bench import machine
-from specstream.bench.machine import (
-    choose_threads,
-    load_average,
-    provenance_of,
-    settle_threads,
-)
+from specstream.bench.machine import choose_threads, load_average, provenance_of, settle_threads
 from specstream.bench.run import Outcome
 from specstream.bench.table import heading_of
 from specstream.config import DEFAULT_TARGET, EngineConfig
@@ -51,9 +46,7 @@ async def test_threads_that_were_asked_for_stand() -> None:
     assert (config.threads, notes) == (3, [])
 
 
-@pytest.mark.parametrize(
-    ("rates", "chosen"), [({4: 9.0, 2: 5.0, 1: 3.0}, 4), ({4: 1, 2: 9, 1: 2}, 2)]
-)
+@pytest.mark.parametrize(("rates", "chosen"), [({4: 9.0, 2: 5.0, 1: 3.0}, 4), ({4: 1, 2: 9, 1: 2}, 2)])
 async def test_busy_cores_are_left_alone_and_that_is_said(
     rates: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

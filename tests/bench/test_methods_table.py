@@ -11,9 +11,7 @@ def results(*arms: str) -> Results:
     records = [made_record("own", plain_run(20, 4.0), domain=d) for d in ("chat", "math")]
     for arm in arms:
         for domain, ms in (("chat", 4.0), ("math", 8.0)):
-            run = made_run(
-                [(ms, 3, 4)] * 5
-            )  # four tokens a round: chat 4 times, math twice as fast
+            run = made_run([(ms, 3, 4)] * 5)  # four tokens a round: chat 4 times, math twice as fast
             records.append(made_record(arm, run, domain=domain))
     return Results(records)
 

@@ -10,8 +10,7 @@ from tests.bench.llama import gguf_file, install_llama_cpp
 
 
 @pytest.mark.parametrize(
-    ("text", "padding"),
-    [("100M", Padding(100_000_000)), ("1.5b:28", Padding(1_500_000_000, 28))],
+    ("text", "padding"), [("100M", Padding(100_000_000)), ("1.5b:28", Padding(1_500_000_000, 28))]
 )
 def test_sizes_are_read(text: str, padding: Padding) -> None:
     assert parse_padding(text) == padding
@@ -32,9 +31,7 @@ def test_a_gguf_file_and_the_package_are_all_it_takes(
     check_gguf(str(gguf_file(tmp_path)))
 
 
-def test_what_is_wrong_with_the_file_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_llama_cpp(tmp_path, monkeypatch)
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 64)
     (tmp_path / "empty.gguf").write_bytes(b"")

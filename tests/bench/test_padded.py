@@ -9,14 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from specstream.bench.load import padded as padded_module
-from specstream.bench.load.padded import (
-    Shape,
-    choose_shape,
-    heads_for,
-    pad,
-    padded_target,
-    save_padded,
-)
+from specstream.bench.load.padded import Shape, choose_shape, heads_for, pad, padded_target, save_padded
 from specstream.bench.prompts import Padding, parse_padding
 from specstream.config import EngineConfig
 from specstream.errors import ConfigError, ModelUnsupported
@@ -92,9 +85,7 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     folder = tmp_path / "gpt2"
-    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
-        folder
-    )
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     with pytest.raises(ModelUnsupported, match="plain Llama"):
         save_padded(str(folder), Padding(1_000_000, 3), tmp_path / "large")
@@ -112,9 +103,7 @@ def test_a_block_head_is_told_of_the_layers_that_padding_adds(tmp_path: Path) ->
     assert heads_for(tmp_path, {"eagle": "mine"}) == {"eagle": "mine"}
 
 
-async def test_a_padded_target_is_there_as_long_as_it_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_padded_target_is_there_as_long_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(target: str, padding: object, folder: Path) -> tuple[Shape, int]:
         (folder / "config.json").write_text(target)
         return Shape(12, 64, 256, 4, 2), 5_000_000

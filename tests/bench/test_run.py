@@ -144,9 +144,7 @@ async def test_cancelling_leaves_the_complete_cells() -> None:
 
     todo = list(cells(prompts("chat", each=3), 1))
     with pytest.raises(asyncio.CancelledError):
-        await run_cells(
-            [auto, own], todo, PARAMS, Budget(None, lambda: clock[0]), outcome, keep=stop
-        )
+        await run_cells([auto, own], todo, PARAMS, Budget(None, lambda: clock[0]), outcome, keep=stop)
     assert [(r.prompt, r.arm) for r in outcome.records] == [("chat-0", "auto"), ("chat-0", "own")]
 
 

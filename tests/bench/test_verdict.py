@@ -58,8 +58,7 @@ def test_it_says_where_it_pays_and_what_the_most_would_be() -> None:
 
 def test_a_loss_beside_a_gain_is_in_the_headline() -> None:
     records = [
-        made_record("own", plain_run(40, 4.0), domain=domain)
-        for domain in ("chat", "tools", "math")
+        made_record("own", plain_run(40, 4.0), domain=domain) for domain in ("chat", "tools", "math")
     ]
     for domain, ms in (("chat", 1.0), ("tools", 1.0), ("math", 8.0)):
         records.append(made_record("auto", plain_run(40, ms), domain=domain))
@@ -91,9 +90,7 @@ def with_llama_cpp(ms: float) -> Results:
         (2.0, "is about as fast as {}: 1.00 times its speed; without speculation, 0.50 times"),
     ],
 )
-def test_llama_cpp_is_in_verdict_table_and_ratios_be_it_faster_or_slower(
-    ms: float, says: str
-) -> None:
+def test_llama_cpp_is_in_verdict_table_and_ratios_be_it_faster_or_slower(ms: float, says: str) -> None:
     results = with_llama_cpp(ms)
     document = document_of(results, Outcome(cells=2), {"dtype": "float32"})
     assert f"with speculation, ours {says.format(LLAMA)}" in document["verdict"]
@@ -155,17 +152,7 @@ def test_the_number_of_prompts_and_their_spread_are_told() -> None:
     assert "(n = 5 prompts, the middle half of them between 2.00 and 8.00; only a hint" in head
     rows = [line.split() for line in table_of(results)]
     assert ["prompts", "5", "5"] in rows
-    assert [
-        "auto",
-        "/",
-        "own,",
-        "middle",
-        "half",
-        "of",
-        "prompts",
-        "2.00-8.00x",
-        "2.00-8.00x",
-    ] in rows
+    assert ["auto", "/", "own,", "middle", "half", "of", "prompts", "2.00-8.00x", "2.00-8.00x"] in rows
     found = document_of(results, Outcome(cells=5), {"dtype": "float32"})["ratios"]["chat"]
     assert found["auto / own"]["prompts"] == 5
     assert found["auto / own"]["decode_p25_of_prompts"] == 2.0

@@ -35,16 +35,7 @@ from specstream.errors import (
 )
 from specstream.testing import ScriptedEngine, ScriptedGeneration
 from specstream.types import AvatarCue, Message, RawPrompt, SamplingParams, ScenePrompt
-from tests.server.doubles import (
-    BrokenVoice,
-    Gate,
-    Stand,
-    WordVoice,
-    end_of,
-    read,
-    text_of,
-    wait_for,
-)
+from tests.server.doubles import BrokenVoice, Gate, Stand, WordVoice, end_of, read, text_of, wait_for
 from tests.support.sockets import listen
 
 SAID = "Hello [smile] there, dear friend. How are you?"
@@ -101,9 +92,7 @@ async def test_a_text_reply_is_verbatim_and_takes_its_own_settings() -> None:
 
 async def test_cancel_ends_the_reply_and_the_next_one_is_whole() -> None:
     gate = Gate(shut=False)
-    async with Stand(
-        ScriptedEngine(["one two three four.", "five."], gate=gate)
-    ).python() as client:
+    async with Stand(ScriptedEngine(["one two three four.", "five."], gate=gate)).python() as client:
         reply = client.respond("Hi", audio=False)
         gate.shut(after=2)
         first = await anext(reply)
@@ -375,7 +364,5 @@ async def test_cancelling_a_step_of_the_iteration_loses_nothing() -> None:
 
 def test_the_client_needs_no_torch() -> None:
     code = "import sys, specstream.client.client; print('torch' in sys.modules)"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

@@ -12,17 +12,10 @@ from specstream.testing import ScriptedEngine
 from specstream.types import ToolCall
 from tests.server.doubles import Stand, read
 
-UNSENDABLE = {
-    "x" * 1_100_000: "shorten",
-    "é" * 600_000: "shorten",
-    "\ud800": "Unicode",
-    b"x": "bytes",
-}
+UNSENDABLE = {"x" * 1_100_000: "shorten", "é" * 600_000: "shorten", "\ud800": "Unicode", b"x": "bytes"}
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"), UNSENDABLE.items(), ids=["long", "bytes", "half", "type"]
-)
+@pytest.mark.parametrize(("text", "reason"), UNSENDABLE.items(), ids=["long", "bytes", "half", "type"])
 async def test_what_cannot_be_sent_is_refused_and_the_client_stays_usable(
     text: Any, reason: str
 ) -> None:
@@ -40,10 +33,7 @@ async def test_what_cannot_be_sent_is_refused_and_the_client_stays_usable(
         with pytest.raises(RequestError, match=reason):
             await client.add_result(ToolCall("1", "f", "{}"), text)
         await read(client.respond("And?", audio=False))
-    assert [[m["content"] for m in r[0]] for r in engine.requests] == [
-        ["Hi"],
-        ["Hi", "five.", "And?"],
-    ]
+    assert [[m["content"] for m in r[0]] for r in engine.requests] == [["Hi"], ["Hi", "five.", "And?"]]
 
 
 async def test_a_server_may_take_only_smaller_frames() -> None:

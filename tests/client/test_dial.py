@@ -96,9 +96,7 @@ async def test_a_server_that_comes_up_meanwhile_is_found(
     assert end_of(events).status == "completed"
 
 
-async def test_a_server_that_asks_to_come_back_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_that_asks_to_come_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial, "PAUSES_S", (0.0,))
     visits = 0
 

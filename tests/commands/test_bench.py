@@ -25,11 +25,7 @@ SUMMARY = {
     "worst_domain_vs_own",
 }
 PROMPTS = [
-    {
-        "id": f"{domain}-{i}",
-        "domain": domain,
-        "messages": [{"role": "user", "content": f"{i} ab ab"}],
-    }
+    {"id": f"{domain}-{i}", "domain": domain, "messages": [{"role": "user", "content": f"{i} ab ab"}]}
     for domain in ("chat", "tools", "math", "code", "scene")
     for i in range(2)
 ]
@@ -59,9 +55,7 @@ def test_all_arms_on_a_small_pair(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arms = "own,auto,draft-2,suffix,generate,assisted,lookup"
-    assert (
-        bench(*pair, "--quick", "--arms", arms, "--concurrency", "2", "--out", str(tmp_path)) == 0
-    )
+    assert bench(*pair, "--quick", "--arms", arms, "--concurrency", "2", "--out", str(tmp_path)) == 0
     values = last_line(capsys)
     assert values["summary"].keys() >= SUMMARY
     assert all(values["summary"][key] > 0 for key in SUMMARY)
@@ -119,10 +113,7 @@ def test_a_padded_target_says_so(
 
 
 def test_without_matplotlib_there_is_one_line_instead_of_pictures(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots, "can_plot", lambda: False)
     argv = ["--arms", "own,auto", "--limit", "1", "--domains", "chat", "--out", str(tmp_path)]
@@ -133,10 +124,7 @@ def test_without_matplotlib_there_is_one_line_instead_of_pictures(
 
 
 def test_llama_cpp_is_measured_and_compared(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_llama_cpp(tmp_path, monkeypatch)
     argv = ["--arms", "own,auto", "--limit", "1", "--out", str(tmp_path / "out")]
@@ -153,9 +141,7 @@ def test_llama_cpp_is_measured_and_compared(
 
 
 def test_what_is_in_the_notes_is_printed_and_progress_is_not(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["--dtype", "bfloat16", "--arms", "own,auto", "--limit", "1", "--out", str(tmp_path)]
     assert bench(*pair, *argv, "--budget", "0.001") == 0
@@ -168,10 +154,7 @@ def test_what_is_in_the_notes_is_printed_and_progress_is_not(
 
 
 def test_a_terminal_is_shown_how_far_it_is_and_stdout_is_not(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -183,19 +166,13 @@ def test_a_terminal_is_shown_how_far_it_is_and_stdout_is_not(
     argv = ["--arms", "own", "--limit", "1", "--out", str(tmp_path)]
     assert bench(*pair, *argv) == 0
     shown = terminal.getvalue().split("\r\x1b[K")
-    for begin in (
-        "warm-up reply 1 of 3, about",
-        "prompt 4 of 5, about",
-    ):
+    for begin in ("warm-up reply 1 of 3, about", "prompt 4 of 5, about"):
         assert any(line.startswith(begin) for line in shown), begin
     assert "\r" not in capsys.readouterr().out
 
 
 def test_an_interrupt_leaves_what_was_measured(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def show(self: Progress, line: str) -> None:
         if line.startswith("prompt 2 of 10"):  # the second cell is complete
@@ -210,10 +187,7 @@ def test_an_interrupt_leaves_what_was_measured(
 
 
 def test_a_peer_that_breaks_is_told_and_left_out(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: PeerArm, *asked: object) -> None:
         raise ValueError("a static cache is not supported")
@@ -242,9 +216,7 @@ def test_bad_usage_is_one_line(
 ) -> None:
     code = bench(*pair, "--arms", "own,auto", "--out", str(tmp_path), *argv)
     assert code == (1 if "--target" in argv else 2)
-    (line,) = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("specstream:")
-    ]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("specstream:")]
     assert says in line
 
 
@@ -267,10 +239,7 @@ def test_its_options_load_no_torch() -> None:
 
 @pytest.mark.broken_proposer
 def test_what_the_engine_logs_as_an_error_is_in_the_notes(
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specstream.drafting.proposers.suffix import SuffixProposer
 

@@ -21,9 +21,7 @@ from tests.support.standins import ToneVoice, events_by_source, stream
 async def test_an_adapter_of_another_kind_is_refused_at_once() -> None:
     async with adapter_server("voice", ToneVoice) as port:
         with pytest.raises(ConfigError, match="serves: voice, not: prompt"):
-            async with open_pipeline(
-                Engine.load(), "reference", "viseme", f"ws://127.0.0.1:{port}"
-            ):
+            async with open_pipeline(Engine.load(), "reference", "viseme", f"ws://127.0.0.1:{port}"):
                 pass
 
 
@@ -88,9 +86,7 @@ def test_a_voice_that_is_installed_but_broken_is_announced(
     assert capsys.readouterr().err == wanted
 
 
-async def test_a_mark_by_name_and_the_names_of_what_speaks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_mark_by_name_and_the_names_of_what_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry_points(group: str) -> list[EntryPoint]:
         mark = EntryPoint("bit", "tests.support.standins:BitMark", group)
         return [mark] if group == "specstream.mark" else list(metadata.entry_points(group=group))

@@ -72,10 +72,7 @@ def test_each_reply_has_its_figures_when_asked(
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert [lines[0], lines[2]] == ["one.", "two"]
-    assert [json.loads(line)["finish_reason"] for line in (lines[1], lines[3])] == [
-        "stop",
-        "length",
-    ]
+    assert [json.loads(line)["finish_reason"] for line in (lines[1], lines[3])] == ["stop", "length"]
     assert captured.err == "cut at 1 token; --max-tokens raises that\n"
 
 

@@ -61,22 +61,14 @@ CASES = {  # name: arguments, exit code, part of what is said
     "grammar": (["generate", "x", "--config", "{tmp}/grammar.toml"], 2, "grammar can't be used"),
     "out": (["say", "x", "--out", "/dev/null/out"], 1, "can't write /dev/null/out"),
     "out, read-only": (["say", "x", "--out", "/proc"], 1, "can't write /proc"),
-    "out, a file": (
-        ["say", "x", "--out", "{tmp}/bad.toml"],
-        1,
-        "bad.toml: it is a file, and a folder",
-    ),
+    "out, a file": (["say", "x", "--out", "{tmp}/bad.toml"], 1, "bad.toml: it is a file, and a folder"),
     "out, no name": (["say", "x", "--out", ""], 2, "--out must name a folder"),
     "pull": (["pull"], 2, "which model? one of: smollm2"),
     "before the start": (["trace", "x", "--at=-1s"], 2, "not '-1s'"),
     "drain": (["serve", "--port", "0", "--drain", "nan"], 2, "finite"),
     "host": (["serve", "--port", "0", "--host", "not a host"], 2, "'not a host' is no host name"),
     "voice by HTTP": (["say", "x", "--out", "{tmp}/out", "--voice", "http://a.b"], 1, "ws://a.b"),
-    "voice": (
-        ["say", "x", "--out", "{tmp}/out", "--voice", "nobody"],
-        2,
-        "are: elevenlabs, espeak",
-    ),
+    "voice": (["say", "x", "--out", "{tmp}/out", "--voice", "nobody"], 2, "are: elevenlabs, espeak"),
     "avatar": (["serve", "--port", "0", "--avatar", "nobody"], 2, "there are: viseme"),
     "prompts": (["adapter", "prompt", "--name", "nobody"], 2, "there are: model, template"),
     "voice away": (["serve", "--port", "0", "--voice", "{nobody}"], 1, "can't reach the voice"),
@@ -97,9 +89,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, 
     with socket.socket() as bound:  # but nobody listens
         bound.bind(("127.0.0.1", 0))
         places = {"tmp": str(tmp), "nobody": f"ws://127.0.0.1:{bound.getsockname()[1]}"}
-        argvs = {
-            name: [word.format(**places) for word in argv] for name, (argv, *_) in CASES.items()
-        }
+        argvs = {name: [word.format(**places) for word in argv] for name, (argv, *_) in CASES.items()}
         done = subprocess.run(
             [sys.executable, "-c", CHILD],
             input=json.dumps(argvs),

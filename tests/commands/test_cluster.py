@@ -130,9 +130,7 @@ async def story(client: RealtimeClient) -> tuple[str, Done]:
     return text, done
 
 
-@pytest.mark.parametrize(
-    "argument", [{"option": "--port 1"}, {"replicas": 0}, {"options": "--lead x"}]
-)
+@pytest.mark.parametrize("argument", [{"option": "--port 1"}, {"replicas": 0}, {"options": "--lead x"}])
 def test_a_wrong_argument_is_refused_where_it_was_given(argument: dict[str, Any]) -> None:
     with pytest.raises((ConfigError, SystemExit)):
         app(argument)
@@ -160,9 +158,7 @@ async def test_places_of_clients_that_are_cut_are_free_at_once(cluster: Cluster)
     await anyio.sleep(1.0)
     async with AsyncExitStack() as stack:  # every place is free again
         for _ in range(2 * PLACES):
-            socket = await stack.enter_async_context(
-                connect(f"{cluster.url}/v1/realtime", proxy=None)
-            )
+            socket = await stack.enter_async_context(connect(f"{cluster.url}/v1/realtime", proxy=None))
             assert json.loads(await socket.recv())["type"] == "session.created"
 
 
@@ -243,9 +239,7 @@ async def test_an_update_and_a_scaling_down_cut_no_socket(cluster: Cluster) -> N
             stories = 0
             while stories < 5 or {process.pid for process in replicas()} <= before:
                 _, done = await story(client)  # the last ones may fill the model's context
-                assert (
-                    done.status in ("completed", "incomplete") and done.reason != "server_restarted"
-                )
+                assert done.status in ("completed", "incomplete") and done.reason != "server_restarted"
                 stories += 1
     cluster.run()
 

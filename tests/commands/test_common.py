@@ -99,9 +99,7 @@ def test_learning_asks_for_consent_in_so_many_words(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_parameter_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="unknown key sampling.temperatur; did you mean temperature"
-    ):
+    with pytest.raises(ConfigError, match="unknown key sampling.temperatur; did you mean temperature"):
         params_of(options(tmp_path, "[sampling]\ntemperatur = 0.5"))
 
 

@@ -68,10 +68,7 @@ def test_an_extra_is_here_if_all_its_packages_are(monkeypatch: pytest.MonkeyPatc
         return Installed() if name == "specstream-client" else real(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-    assert extras() == {
-        "here": "found",
-        "half": "not here; pip install 'specstream-client[half]'",
-    }
+    assert extras() == {"here": "found", "half": "not here; pip install 'specstream-client[half]'"}
 
 
 @pytest.mark.slow

@@ -50,10 +50,7 @@ def test_a_dash_reads_the_prompt_from_stdin(
     ],
 )
 def test_what_is_no_prompt_is_one_clear_line(
-    data: bytes,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    data: bytes, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = scripted(monkeypatch, "generate", "Yes.")
     monkeypatch.setattr(stdin, "MAX_BYTES", 50)

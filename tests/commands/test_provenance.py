@@ -135,9 +135,7 @@ def test_speech_is_signed_and_still_a_wave_file(
     }, "nothing half signed is left"
 
 
-def test_a_file_that_was_changed_is_broken(
-    signed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_was_changed_is_broken(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(signed.read_bytes())
     data[2000] ^= 1
     signed.write_bytes(data)
@@ -156,9 +154,7 @@ def test_a_manifest_that_was_changed_is_broken(signed: Path) -> None:
     assert read_manifest(signed)["state"] in ("broken", "none")
 
 
-def test_a_file_without_a_manifest_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_a_manifest_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert say(tmp_path) == 0
     capsys.readouterr()
     assert main(["provenance", str(tmp_path / "speech.wav")]) == 1
@@ -177,11 +173,7 @@ def test_a_file_that_is_no_audio_is_no_broken_manifest(
 
 @pytest.mark.parametrize("how", ["cut", "whole"])
 def test_authorities_that_can_not_be_read_are_named(
-    how: str,
-    signed: Path,
-    credentials: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    how: str, signed: Path, credentials: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = (credentials / "ca.pem").read_text()
     trust = tmp_path / "authorities.pem"
@@ -203,9 +195,7 @@ def test_a_copy_in_another_encoding_has_lost_it(signed: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("file", ["both.pem", "edwards.pem"])
-def test_one_file_may_hold_certificates_and_key(
-    credentials: Path, file: str, tmp_path: Path
-) -> None:
+def test_one_file_may_hold_certificates_and_key(credentials: Path, file: str, tmp_path: Path) -> None:
     assert say(tmp_path, "--sign-cert", str(credentials / file)) == 0
     assert read_manifest(tmp_path / "speech.wav")["state"] == "valid"
 
@@ -256,9 +246,7 @@ def test_options_that_do_not_go_together(
         assert says in capsys.readouterr().err
 
 
-def test_a_file_that_can_not_be_signed_is_an_output_error(
-    credentials: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_can_not_be_signed_is_an_output_error(credentials: Path, tmp_path: Path) -> None:
     signer = SpeechSigner(credentials / "both.pem")
     (tmp_path / "a.wav").write_bytes(b"no wave file")
     with pytest.raises(OutputError, match="can't sign"):

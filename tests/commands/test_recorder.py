@@ -46,10 +46,7 @@ def check_whole(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 44, 200, 20_000, 300_000])
 def test_a_full_disk_leaves_whole_files_or_none(
-    size: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted(monkeypatch, "say", REPLY)
     argv = ["say", "Tell me a story", "--voice", "reference", "--out", str(tmp_path)]

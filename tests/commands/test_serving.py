@@ -230,9 +230,7 @@ async def test_sigterm_lets_a_reply_finish_and_exits_with_nothing_wrong(
     ],
 )
 async def test_a_server_that_says_it_is_ready_can_be_stopped(
-    run: Callable[[Namespace], Awaitable[int]],
-    argv: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[Namespace], Awaitable[int]], argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that waits for the line may send SIGTERM before the server does anything else."""
     notes: list[str] = []

@@ -208,9 +208,7 @@ def test_a_stall_at_the_start_is_not_taken_for_a_slow_model(clock: Clock) -> Non
     class Starting(Paced):
         def forward(self, inputs: Sequence[ForwardInput]) -> ForwardOutput:
             made = super().forward(inputs)
-            self.clock.now += (
-                1.0 if len(self.passes) < 8 else 0.0
-            )  # all that comes in the first turn
+            self.clock.now += 1.0 if len(self.passes) < 8 else 0.0  # all that comes in the first turn
             return made
 
     assert costs_of(Starting(clock, 10.0, 0.5), None).verify(9) == pytest.approx(14.5)

@@ -101,9 +101,7 @@ def test_an_engine_of_the_same_models_is_measured_once(
     measured = list[str]()
     of = MeasuredTimes.of
 
-    def told(
-        self: MeasuredTimes, name: str, count: int, measure: Callable[[], list[float]]
-    ) -> object:
+    def told(self: MeasuredTimes, name: str, count: int, measure: Callable[[], list[float]]) -> object:
         def work() -> list[float]:
             measured.append(name)
             return measure()
@@ -126,9 +124,7 @@ def test_all_that_times_depend_on_is_part_of_the_identity(tmp_path: Path) -> Non
     target, _ = save_pair(tmp_path)
     core = build_engine(EngineConfig(target=str(target), threads=1))
 
-    def identity(
-        config: EngineConfig = core.config, cores: int = 2, quota: float | None = None
-    ) -> str:
+    def identity(config: EngineConfig = core.config, cores: int = 2, quota: float | None = None) -> str:
         return json.dumps(identity_of(config, core.target, cores, quota))
 
     one = identity()

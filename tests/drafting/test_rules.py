@@ -14,12 +14,7 @@ import torch
 from torch import Tensor
 
 from specstream.bench.exactness.enumeration import Table, enumerate_rule, joint
-from specstream.drafting.rules import (
-    Acceptance,
-    block_rule,
-    deterministic_rule,
-    ratio_rule,
-)
+from specstream.drafting.rules import Acceptance, block_rule, deterministic_rule, ratio_rule
 from tests.exactness.tables import KINDS, random_table
 
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Acceptance]] = {

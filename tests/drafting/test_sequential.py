@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 from specstream.drafting import sequential as module
-from specstream.drafting.rules import (
-    Acceptance,
-    block_rule,
-    deterministic_rule,
-    ratio_rule,
-)
+from specstream.drafting.rules import Acceptance, block_rule, deterministic_rule, ratio_rule
 from specstream.drafting.sequential import Rule, verify_sequentially
 from tests.exactness.tables import KINDS, random_table
 

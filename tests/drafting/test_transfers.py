@@ -88,9 +88,7 @@ def steps(values: dict[str, Any], **options: Any) -> list[list[str]]:
 
 @pytest.mark.usefixtures("no_reading")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(
-    "values", [*ON_DEVICE.values(), EVERYTHING], ids=[*ON_DEVICE, "everything"]
-)
+@pytest.mark.parametrize("values", [*ON_DEVICE.values(), EVERYTHING], ids=[*ON_DEVICE, "everything"])
 def test_a_round_with_processors_waits_once(values: dict[str, Any], temperature: float) -> None:
     assert steps(values | {"temperature": temperature}) == [["tolist"]] * 4
 

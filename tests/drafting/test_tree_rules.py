@@ -12,34 +12,18 @@ from torch import Tensor
 
 from specstream.bench.exactness.enumeration import enumerate_rule, joint
 from specstream.drafting.proposal import Proposal
-from specstream.drafting.rules import (
-    Acceptance,
-    deterministic_rule,
-    ratio_rule,
-    sibling_rule,
-    tree_rule,
-)
+from specstream.drafting.rules import Acceptance, deterministic_rule, ratio_rule, sibling_rule, tree_rule
 from specstream.drafting.verify import Case, verify_batch
 from specstream.model.tree import Tree
 from specstream.types import SamplingParams
 from tests.exactness.tables import KINDS, random_table
 
-TREES = [
-    [-1, -1],
-    [-1, -1, -1],
-    [-1, -1, 0],
-    [-1, 0, 0],
-    [-1, 0, -1],
-    [-1, -1, 0, 0],
-    [-1, 0, -1, 2],
-]
+TREES = [[-1, -1], [-1, -1, -1], [-1, -1, 0], [-1, 0, 0], [-1, 0, -1], [-1, -1, 0, 0], [-1, 0, -1, 2]]
 PLAIN = SamplingParams(temperature=1.0)
 
 
 def judged(parents: list[int], *, drawn: bool) -> Callable[[Tensor, Tensor, Tensor], Acceptance]:
-    return lambda tokens, draft, target: tree_rule(
-        tokens, parents, target, draft if drawn else None
-    )
+    return lambda tokens, draft, target: tree_rule(tokens, parents, target, draft if drawn else None)
 
 
 @pytest.mark.parametrize("way", ["deterministic", "with replacement", "without replacement"])
@@ -80,9 +64,7 @@ def test_a_chain_is_a_tree() -> None:
         (tree_rule(tokens, [-1, 0, 1], target), deterministic_rule(tokens, target)),
     ):
         assert torch.allclose(ours.accepted, theirs.accepted, atol=1e-15)
-        normal = [
-            found.following / found.following.sum(-1, keepdim=True) for found in (ours, theirs)
-        ]
+        normal = [found.following / found.following.sum(-1, keepdim=True) for found in (ours, theirs)]
         assert (normal[0] - normal[1]).abs().max() < 1e-12
 
 

@@ -171,9 +171,7 @@ def test_a_verdict_does_not_depend_on_its_neighbours(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", ["ratio", "block"])
-def test_looking_and_at_once_give_the_same_verdicts(
-    rule: Rule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looking_and_at_once_give_the_same_verdicts(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways take the same noise: two uniforms a sampled case."""
     cases, twins = [mixed(n) for n in range(600)], [mixed(n) for n in range(600)]
     looking = verify_batch(cases, rule=rule)

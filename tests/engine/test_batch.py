@@ -23,9 +23,7 @@ def test_every_row_is_as_alone_however_raggedly_they_advance(kind: str, count: i
     ragged = 0
     while core.step():
         latest = [
-            len(inbox.chunks[-1].token_ids)
-            for request, inbox in asked
-            if request.finish_reason is None
+            len(inbox.chunks[-1].token_ids) for request, inbox in asked if request.finish_reason is None
         ]
         advanced.update(latest)
         ragged += len(set(latest)) > 1

@@ -91,9 +91,7 @@ def test_a_fault_of_one_row_is_its_own(fault: str, kind: str, temperature: float
 
 
 # The last row of a tree need not be on the accepted path.
-_ROWS = [(kind, 0) for kind in KINDS] + [
-    (k, None) for k in KINDS if k not in ("eagle", "lookahead")
-]
+_ROWS = [(kind, 0) for kind in KINDS] + [(k, None) for k in KINDS if k not in ("eagle", "lookahead")]
 
 
 @pytest.mark.parametrize(("kind", "row"), _ROWS)

@@ -14,9 +14,7 @@ from tests.support.tiny import Inbox, ask, run_until_idle
 def newcomer_beside(
     kind: str, budget: int, monkeypatch: pytest.MonkeyPatch, prompt: str
 ) -> tuple[EngineCore, Passes, list[tuple[Request, Inbox]], tuple[Request, Inbox]]:
-    monkeypatch.setattr(
-        PrefillBudget, "tokens", lambda self, most, proposed, **how: min(most, budget)
-    )
+    monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed, **how: min(most, budget))
     core = make(kind, max_running=5)
     passes = Passes(core)
     asked = [ask(core, text, greedy(150)) for text in TEXTS[:3]]

@@ -114,9 +114,7 @@ def test_without_a_draft_that_fits_lookup_drafts_alone_and_one_line_says_so(
     assert explanation is not None and explanation.kind in ("off", "suffix")
 
 
-def test_a_bundled_draft_that_is_asked_for_and_does_not_fit_is_an_error(
-    pair: tuple[Path, Path],
-) -> None:
+def test_a_bundled_draft_that_is_asked_for_and_does_not_fit_is_an_error(pair: tuple[Path, Path]) -> None:
     config = {"target": str(pair[0]), "threads": 1, "proposer": {"kind": "draft"}}
     with pytest.raises(VocabularyMismatch, match="--proposer suffix"):
         build.build_engine(parse_config(config))
@@ -162,9 +160,7 @@ def test_the_bundled_target_gets_the_bundled_draft_under_any_name(tmp_path: Path
 def test_an_end_that_the_model_has_no_row_for_is_none(tmp_path: Path) -> None:
     target, _ = save_pair(tmp_path)
     config = json.loads((target / "generation_config.json").read_text())
-    (target / "generation_config.json").write_text(
-        json.dumps(config | {"eos_token_id": [EOS, 5, 9999]})
-    )
+    (target / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": [EOS, 5, 9999]}))
     core = build.build_engine(
         parse_config({"target": str(target), "proposer": {"kind": "off"}, "threads": 1})
     )
@@ -262,9 +258,7 @@ def test_what_a_model_computes_in_bfloat16_is_not_kept_for_float32(tmp_path: Pat
     core, tokens = build.build_engine(parse_config(values)), torch.arange(3, 9)
     model = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     with torch.inference_mode():
-        (found,) = core.target.forward(
-            [ForwardInput(tokens, core.target.new_cache(), keep=6)]
-        ).logits
+        (found,) = core.target.forward([ForwardInput(tokens, core.target.new_cache(), keep=6)]).logits
         wanted = model(tokens.unsqueeze(0)).logits[0]
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 

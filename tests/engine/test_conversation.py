@@ -121,9 +121,7 @@ async def test_a_turn_that_is_refused_is_forgotten(engine: Engine, text: str) ->
         assert told(session) == ["user: one", "user: two"]
 
 
-async def test_a_turn_that_found_the_engine_busy_is_forgotten_and_nothing_else(
-    engine: Engine,
-) -> None:
+async def test_a_turn_that_found_the_engine_busy_is_forgotten_and_nothing_else(engine: Engine) -> None:
     async with engine, engine.session() as session:
         async with Held(engine):
             async with session.generate("one"):

@@ -101,9 +101,7 @@ async def test_a_model_makes_a_call_that_is_required_and_reads_its_result(
         engine.session() as session,
     ):
         assert engine.no_tools is None
-        async with session.generate(
-            "Set it.", SamplingParams(max_tokens=120), tools=tools
-        ) as reply:
+        async with session.generate("Set it.", SamplingParams(max_tokens=120), tools=tools) as reply:
             texts = [chunk.text async for chunk in reply]
         assert "".join(texts) == "" and reply.report.finish_reason == "tool_calls"
         assert reply.report.drafted > 0

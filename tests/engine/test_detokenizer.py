@@ -33,12 +33,7 @@ PIECES = [
 
 
 SPACES = [
-    (
-        decoders.Replace("▁", " "),
-        decoders.ByteFallback(),
-        decoders.Fuse(),
-        decoders.Strip(" ", 1, 0),
-    ),
+    (decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)),
     (decoders.ByteFallback(), decoders.Metaspace("▁", "always")),
 ]
 """The two ways in which spaces come back: by the text's first character, or by its first token."""
@@ -50,15 +45,7 @@ def fuzz_text(rng: random.Random, pieces: Sequence[str] = PIECES) -> str:
 
 def falling_back(spaces: tuple[decoders.Decoder, ...]) -> Tokenizer:
     """Words with their space before them, and bytes for whatever is no word, as SentencePiece has it."""
-    tokens = [
-        "<unk>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "▁",
-        "▁fox",
-        "a",
-        "▁a",
-        "<mark>",
-    ]
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁fox", "a", "▁a", "<mark>"]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     model = models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True)
     tokenizer = Tokenizer(model)
@@ -85,9 +72,7 @@ def test_pieces_laid_end_to_end_are_the_decoding() -> None:
 
 
 @pytest.mark.parametrize("spaces", SPACES, ids=["strip", "metaspace"])
-def test_pieces_of_a_vocabulary_that_falls_back_to_bytes(
-    spaces: tuple[decoders.Decoder, ...],
-) -> None:
+def test_pieces_of_a_vocabulary_that_falls_back_to_bytes(spaces: tuple[decoders.Decoder, ...]) -> None:
     """1,000 texts. There one half character, seen without its other half, spoils all beside it."""
     tokenizer = falling_back(spaces)
     rng = random.Random(3)
@@ -133,18 +118,13 @@ def shown(data: bytes) -> str:
 
 UNSHOWN = [
     (decoders.BPEDecoder("</w>"), ["lo", "w</w>", "</w>", "b", "</w>", "a</w>", "b"]),
-    (
-        decoders.CTC("<pad>", "|", cleanup=False),
-        ["b", "<pad>", "<pad>", "b", "b", "<pad>", "|", "b"],
-    ),
+    (decoders.CTC("<pad>", "|", cleanup=False), ["b", "<pad>", "<pad>", "b", "b", "<pad>", "|", "b"]),
     (decoders.Metaspace("▁", "always"), ["▁", *["<mark>"] * 5, "▁a", "<mark>", "▁", "▁a"]),
     (decoders.ByteLevel(), ["â", "<mark>", "Ĥ", "<mark>", "<mark>", "¬", "a"]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("decoder", "tokens"), UNSHOWN, ids=["suffix", "ctc", "metaspace", "bytes"]
-)
+@pytest.mark.parametrize(("decoder", "tokens"), UNSHOWN, ids=["suffix", "ctc", "metaspace", "bytes"])
 def test_tokens_that_are_not_shown_may_tell_others_apart(
     decoder: decoders.Decoder, tokens: list[str]
 ) -> None:
@@ -173,11 +153,7 @@ def test_the_window_stays_short_whatever_comes() -> None:
             longest = max(longest, len(token_ids))
             return str(tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
-    detokenizer, rng, mark = (
-        Detokenizer(Watched()),
-        random.Random(8),
-        tokenizer.get_vocab_size() - 1,
-    )
+    detokenizer, rng, mark = (Detokenizer(Watched()), random.Random(8), tokenizer.get_vocab_size() - 1)
     for _ in range(300):
         for _ in range(rng.choice([1, 3, 40])):
             detokenizer.add(rng.choice([mark, rng.randrange(1, mark)]))

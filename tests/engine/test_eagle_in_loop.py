@@ -20,14 +20,7 @@ from specstream.errors import ConfigError
 from specstream.methods import AutoProposerConfig, EagleProposerConfig
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
-from tests.engine.plain import (
-    MODEL,
-    PROMPTS,
-    TOKENIZER,
-    check_cancelled,
-    check_greedy,
-    plain_greedy,
-)
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_cancelled, check_greedy, plain_greedy
 from tests.support.heads import eagle_head, random_eagle, trained_eagle
 from tests.support.tiny import EOS, answered, make_core
 
@@ -57,10 +50,7 @@ def test_many_at_once_get_the_targets_own_text(settings: dict[str, int]) -> None
 @pytest.mark.parametrize("settings", SHAPES, ids=["chain", "tree"])
 @pytest.mark.parametrize(
     "params",
-    [
-        {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
-        {"logit_bias": {70: 4.0}, "min_tokens": 12},
-    ],
+    [{"repetition_penalty": 1.3, "frequency_penalty": 0.5}, {"logit_bias": {70: 4.0}, "min_tokens": 12}],
     ids=["penalties", "bias"],
 )
 def test_processors_see_the_drafted_path(settings: dict[str, int], params: dict[str, Any]) -> None:

@@ -253,9 +253,7 @@ def test_reading_and_blocking_uploads_are_seen() -> None:
             rows + torch.ones(3)
 
 
-@pytest.mark.parametrize(
-    ("way", "most"), [("greedy", 80), ("sampled", 200), ("seeded and top-p", 250)]
-)
+@pytest.mark.parametrize(("way", "most"), [("greedy", 80), ("sampled", 200), ("seeded and top-p", 250)])
 def test_a_step_of_thirty_two_launches_about_as_much_as_a_step_of_one(
     way: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,9 +262,7 @@ def test_a_step_of_thirty_two_launches_about_as_much_as_a_step_of_one(
     found = []
     for count in (1, 32):
         inside = [0]
-        run = Run(
-            "draft", SamplingParams(max_tokens=60, **values), count, monkeypatch, inside=inside
-        )
+        run = Run("draft", SamplingParams(max_tokens=60, **values), count, monkeypatch, inside=inside)
         check(run, "draft")
         found.append(run.counts.launched - run.counts.uploads - inside[0])
         assert run.counts.uploads <= 15

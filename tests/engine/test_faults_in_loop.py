@@ -18,22 +18,14 @@ from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
 from tests.engine.plain import MODEL, TOKENIZER, plain_greedy, proposer
-from tests.support.tiny import (
-    answered,
-    ask,
-    make_core,
-    noisy_copy,
-    run_until_idle,
-)
+from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 
 
 def explode(*args: object) -> None:
     raise RuntimeError("boom")
 
 
-def test_a_broken_round_ends_its_requests_with_a_typed_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_round_ends_its_requests_with_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
     _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
     core.step()
@@ -85,9 +77,7 @@ def test_whatever_a_proposer_raises_the_engine_goes_on(
 
 
 @pytest.mark.broken_proposer
-def test_a_proposal_with_the_engines_own_marks_fails_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_proposal_with_the_engines_own_marks_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
     wrong = cast("torch.Tensor", "x")
 

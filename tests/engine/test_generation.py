@@ -51,9 +51,7 @@ async def test_a_second_reader_is_refused_and_takes_nothing(engine: Engine) -> N
         assert sum(len(chunk.token_ids) for chunk in chunks) == 8
 
 
-async def test_previews_come_ahead_of_their_chunks_and_change_nothing(
-    pair: tuple[Path, Path],
-) -> None:
+async def test_previews_come_ahead_of_their_chunks_and_change_nothing(pair: tuple[Path, Path]) -> None:
     params = SamplingParams(max_tokens=24)
     async with Engine.load(*pair, proposer="draft", dtype="float32", max_unread_chunks=2) as engine:
         async with engine.generate("hello", params) as generation:

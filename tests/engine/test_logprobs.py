@@ -99,9 +99,7 @@ async def test_the_prompt_s_are_those_of_the_target_on_its_own(
     assert [[other.token_id for other in one.top] for one in told] == expected.topk(2)[1].tolist()
 
 
-async def test_of_a_prompt_of_one_token_there_is_nothing_to_foretell(
-    pair: tuple[Path, Path],
-) -> None:
+async def test_of_a_prompt_of_one_token_there_is_nothing_to_foretell(pair: tuple[Path, Path]) -> None:
     async with Engine.load(*pair, proposer="off") as engine:
         params = SamplingParams(max_tokens=1, prompt_logprobs=0)
         async with engine.generate(RawPrompt(tokens=(5,)), params) as generation:

@@ -50,9 +50,7 @@ def test_greedy_output_is_that_of_the_plain_loop(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_counters_agree_with_a_count_of_the_passes(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counters_agree_with_a_count_of_the_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = 0
     core = make_core(MODEL, TOKENIZER, proposer(kind), prefill_chunk=5)
     run = Decoder.__call__

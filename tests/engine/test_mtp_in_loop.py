@@ -20,14 +20,7 @@ from specstream.model.heads.base import Level
 from specstream.model.heads.mtp import MtpHead
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
-from tests.engine.plain import (
-    MODEL,
-    PROMPTS,
-    TOKENIZER,
-    check_cancelled,
-    check_greedy,
-    plain_greedy,
-)
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, check_cancelled, check_greedy, plain_greedy
 from tests.model.heads.test_mtp import qwen, write
 from tests.support.mtps import mtp_head, mtp_proposer, random_module, tensors_of, trained_module
 from tests.support.tiny import EOS, answered, make_core
@@ -50,10 +43,7 @@ def test_many_at_once_get_the_targets_own_text() -> None:
 
 @pytest.mark.parametrize(
     "params",
-    [
-        {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
-        {"logit_bias": {70: 4.0}, "min_tokens": 12},
-    ],
+    [{"repetition_penalty": 1.3, "frequency_penalty": 0.5}, {"logit_bias": {70: 4.0}, "min_tokens": 12}],
     ids=["penalties", "bias"],
 )
 def test_processors_see_the_drafted_path(params: dict[str, Any]) -> None:
@@ -72,9 +62,7 @@ def test_a_module_that_lies_costs_only_speed(scale: float) -> None:
 
 
 @pytest.mark.broken_proposer
-def test_ids_outside_the_vocabulary_cost_only_the_modules_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ids_outside_the_vocabulary_cost_only_the_modules_help(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = MtpHead.__call__
 
     def astray(*given: Any) -> Level:

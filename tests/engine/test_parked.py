@@ -22,9 +22,7 @@ class Clock:
 
 def crowded(clock: Clock) -> tuple[EngineCore, list[Inbox]]:
     """Three places, each of them taken by a reply that nobody reads."""
-    core = make_core(
-        MODEL, TOKENIZER, OffProposer(), eos_ids=(), now=clock, max_running=1, max_parked=2
-    )
+    core = make_core(MODEL, TOKENIZER, OffProposer(), eos_ids=(), now=clock, max_running=1, max_parked=2)
     slow = [Inbox(reading=False, limit=3) for _ in range(3)]
     for inbox in slow:
         answered(core, "abab", SamplingParams(max_tokens=9), inbox=inbox)

@@ -38,9 +38,7 @@ def test_sixteen_where_their_pass_takes_less_than_four_of_four(
     assert f"{chosen} requests share a pass" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("many_ms", "kept"), [(2.0, True), (3.2, False), (5.0, False), (6.0, True)]
-)
+@pytest.mark.parametrize(("many_ms", "kept"), [(2.0, True), (3.2, False), (5.0, False), (6.0, True)])
 def test_only_a_clear_choice_is_kept_for_later_starts(
     many_ms: float, kept: bool, measured: list[float], tmp_path: Path
 ) -> None:

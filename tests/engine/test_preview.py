@@ -90,9 +90,7 @@ def test_the_loop_sends_them_to_who_asked_and_only_the_reply() -> None:
     drafted = [item for item in inbox.items if isinstance(item, Preview)]
     assert drafted and all(request.text[slice(*item.chars)] == item.text for item in drafted)
     rounds = [item.round for item in inbox.chunks]
-    assert [item.round for item in drafted] == [
-        n for n in rounds if n in {d.round for d in drafted}
-    ]
+    assert [item.round for item in drafted] == [n for n in rounds if n in {d.round for d in drafted}]
     plain, other = written(WRITTEN, block=5)
     assert not any(isinstance(item, Preview) for item in other.items)
     assert [c.token_ids for c in other.chunks] == [c.token_ids for c in inbox.chunks]

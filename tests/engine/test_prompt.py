@@ -74,9 +74,7 @@ def test_ordinary_prompts_are_tokenised_as_ever() -> None:
         for _ in range(100):
             text = "".join(rng.choices(bits, k=4)).replace("<|end|>", "").replace("<think>", "")
             messages = [user("Be kind.\n\n", "system"), user(text + ".")]
-            rendered = made.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
+            rendered = made.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             assert encode(made, *messages) == made.encode(rendered, add_special_tokens=False)
 
 

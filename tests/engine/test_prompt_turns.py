@@ -45,17 +45,12 @@ def test_what_joining_does_not_mend_is_told_in_the_templates_own_words(turns: li
         prompt(STRICT, *turns)
 
 
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + STRICT
-)
-SILENT = (
-    "{% for m in messages if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
-)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + STRICT
+SILENT = "{% for m in messages if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:"
 
 
 @pytest.mark.parametrize(
-    ("template", "read"),
-    [(LENIENT, "s:Greet;a:"), (NO_SYSTEM, "u:Greet;a:"), (SILENT, "u:Greet;a:")],
+    ("template", "read"), [(LENIENT, "s:Greet;a:"), (NO_SYSTEM, "u:Greet;a:"), (SILENT, "u:Greet;a:")]
 )
 def test_the_model_speaks_first_by_its_system_message(template: str, read: str) -> None:
     assert prompt(template, "s:Greet") == read

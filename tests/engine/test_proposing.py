@@ -199,9 +199,7 @@ def test_where_looking_is_a_wait_numbers_are_checked_without_one(
         assert inbox.token_ids == plain_greedy("abab", 40, eos=None)
     judged_by_q = temperature > 0.0 and mode == "default"
     if judged_by_q and name.startswith("prob"):
-        assert (
-            request.stats.accepted_at[0] <= made.sound
-        )  # nothing stands where the first q is none
+        assert request.stats.accepted_at[0] <= made.sound  # nothing stands where the first q is none
     if judged_by_q or "id" in name.split():
         assert "out of range" in caplog.text
 
@@ -232,9 +230,7 @@ class Fake:
 def plan(batch: list[Any], chunk: int, budget: int) -> tuple[list[Any], list[tuple[Any, int]]]:
     """Who takes a first round, and who reads how many tokens beside."""
     proposals = [Proposal.empty() for request in batch if request.stats.rounds]
-    parts: list[Any] = plan_step(
-        batch, proposals, chunk=chunk, budget=budget, empty=Proposal.empty()
-    )
+    parts: list[Any] = plan_step(batch, proposals, chunk=chunk, budget=budget, empty=Proposal.empty())
     rounds = [part.request for part in parts if part.proposal is not None]
     assert rounds[: len(proposals)] == [request for request in batch if request.stats.rounds]
     reading = [(part.request, part.tokens) for part in parts[len(rounds) :]]

@@ -24,9 +24,7 @@ def park(request: Request, parked: bool = True) -> None:
 def scheduling(
     running: int, waiting: int, parked: int = 0, now: Callable[[], float] = time.monotonic
 ) -> Scheduler:
-    config = EngineConfig(
-        max_running=running, max_waiting=waiting, max_parked=parked, max_parked_s=10.0
-    )
+    config = EngineConfig(max_running=running, max_waiting=waiting, max_parked=parked, max_parked_s=10.0)
     return Scheduler(config, now)
 
 

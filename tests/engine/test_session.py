@@ -260,9 +260,7 @@ async def test_a_prompt_lookup_engine_completes_text(pair: tuple[Path, Path]) ->
         assert plain == helped
 
 
-async def test_a_callback_that_raises_cancelled_error_does_not_end_the_engine(
-    engine: Engine,
-) -> None:
+async def test_a_callback_that_raises_cancelled_error_does_not_end_the_engine(engine: Engine) -> None:
     def criterion(ids: list[int], text: str) -> bool:
         raise asyncio.CancelledError
 

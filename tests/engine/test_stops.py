@@ -52,8 +52,7 @@ def looping(text: str, most: int = 3) -> str:
 
 def test_a_sentence_that_comes_too_often_is_noticed_however_it_is_marked() -> None:
     assert (
-        looping("I like the sea. Do you? I like the sea! Yes. I like THE sea. And")
-        == "I like THE sea."
+        looping("I like the sea. Do you? I like the sea! Yes. I like THE sea. And") == "I like THE sea."
     )
     assert looping("I like the sea. Do you? I like the sea! Yes.") == ""
     assert looping("one two three\n" * 3) == "one two three"

@@ -60,9 +60,7 @@ class Ending:
     reason: str
 
 
-def reference(
-    target: ScriptedRunner, params: SamplingParams, prompt: list[int], seed: int
-) -> Ending:
+def reference(target: ScriptedRunner, params: SamplingParams, prompt: list[int], seed: int) -> Ending:
     """One token at a time, everything looked at anew after each: no cache, no drafts, no engine."""
     ids: list[int] = []
     while True:
@@ -192,9 +190,7 @@ class World:
         inner: Proposer = OffProposer()
         if kind == "draft":
             inner = DraftModelProposer(
-                DraftProposerConfig(num_tokens=count),
-                self.draft,
-                frozenset({EOS}),
+                DraftProposerConfig(num_tokens=count), self.draft, frozenset({EOS})
             )
         elif kind == "suffix":
             inner = SuffixProposer(
@@ -362,9 +358,7 @@ def check(request: Request, inbox: Inbox, wanted: Ending) -> None:
     assert got == wanted
     assert request.text == wanted.text
     assert request.token_ids[request.prompt_length :] == wanted.ids
-    assert [c.finish_reason for c in inbox.chunks] == [None] * (len(inbox.chunks) - 1) + [
-        wanted.reason
-    ]
+    assert [c.finish_reason for c in inbox.chunks] == [None] * (len(inbox.chunks) - 1) + [wanted.reason]
     tokens = chars = 0
     for chunk in inbox.chunks:
         assert chunk.tokens == (tokens, tokens + len(chunk.token_ids))

@@ -101,9 +101,7 @@ def test_a_proposer_reads_the_states_of_prompt_and_accepted_tokens() -> None:
     """With several requests, a prompt in parts, and trees whose paths are not the first rows."""
     proposer = Reading()
     core = engine(proposer, prefill_chunk=7)
-    asked = [
-        ask(core, text, SamplingParams(max_tokens=30))[0] for text in (TEXT, "Hello, you", TEXT)
-    ]
+    asked = [ask(core, text, SamplingParams(max_tokens=30))[0] for text in (TEXT, "Hello, you", TEXT)]
     run_until_idle(core)
     assert proposer.branched > 3
     for request in asked:

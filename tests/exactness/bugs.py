@@ -149,9 +149,7 @@ class KeyedByPosition(Meddling):
 
     def disguise(self, request: Any) -> Any:
         """By seed and position."""
-        return _Drawing(
-            request, lambda probs, position: gumbel_max(probs, request.noise.seed, position)
-        )
+        return _Drawing(request, lambda probs, position: gumbel_max(probs, request.noise.seed, position))
 
 
 def _less_unsure(chains: Sequence[Drafting], device: torch.device) -> list[Proposal]:

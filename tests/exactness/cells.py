@@ -99,11 +99,7 @@ WARPERS: Mapping[str, SamplingParams] = {
 }
 PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
-    "penalties": {
-        "repetition_penalty": 1.3,
-        "frequency_penalty": 0.6,
-        "presence_penalty": 0.4,
-    },
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.6, "presence_penalty": 0.4},
     "bias": {"logit_bias": {1: 1.5, 3: -2.0}},
     "automaton": {"processors": (alternating,)},
     "min tokens": {"min_tokens": 3},

@@ -31,11 +31,7 @@ NO_END: frozenset[int] = frozenset()
 _WARPERS: tuple[tuple[str, SamplingParams, dict[str, Any]], ...] = (
     ("T 1", SamplingParams(1.0), {}),
     ("top-p", SamplingParams(1.2, top_p=0.8), {"temperature": 1.2, "top_p": 0.8}),
-    (
-        "repetition penalty",
-        SamplingParams(1.0, repetition_penalty=1.3),
-        {"repetition_penalty": 1.3},
-    ),
+    ("repetition penalty", SamplingParams(1.0, repetition_penalty=1.3), {"repetition_penalty": 1.3}),
 )
 
 
@@ -130,10 +126,7 @@ def _stop_strings() -> dict[str, Any]:
     fast: Any = PreTrainedTokenizerFast
     tokenizer, target = fast(tokenizer_object=inner, unk_token="a"), _target()
     found: dict[str, Any] = {}
-    ways: dict[str, dict[str, Any]] = {
-        "plain": {},
-        "assisted": {"assistant_model": _assistant(target)},
-    }
+    ways: dict[str, dict[str, Any]] = {"plain": {}, "assisted": {"assistant_model": _assistant(target)}}
     for name, options in ways.items():
         try:
             target.generate(

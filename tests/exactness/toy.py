@@ -185,9 +185,7 @@ def make_core(
     return EngineCore(config, target, tokenizer, proposer, end_ids)
 
 
-def sampled_text(
-    build: Callable[[ModelRunner], Proposer], params: SamplingParams, batch: int
-) -> GTest:
+def sampled_text(build: Callable[[ModelRunner], Proposer], params: SamplingParams, batch: int) -> GTest:
     """A G-test of 600 replies; a total variation of 0.17 is found with probability 0.99."""
     runner = TinyRunner(5, 0)
     ModelRunner.__init__(runner, tiny_llama(5, 0, layers=2))

@@ -12,14 +12,7 @@ from torch import Tensor
 
 from specstream.checks import first_line
 from specstream.model.forward import Extras, ForwardInput
-from specstream.model.graphs import (
-    DRAFT,
-    TARGET,
-    CapturePlan,
-    Graphs,
-    compile_passes,
-    drop_what_differs,
-)
+from specstream.model.graphs import DRAFT, TARGET, CapturePlan, Graphs, compile_passes, drop_what_differs
 from specstream.model.graphs.capture import batches_up_to
 from specstream.model.kv import KVCache
 from specstream.model.numerics import rounding

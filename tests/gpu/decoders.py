@@ -92,9 +92,7 @@ class _Trial:
         found: Tensor = self._model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
         return found
 
-    def _compare(
-        self, what: str, texts: list[Tensor], caches: list[Any], counts: list[int]
-    ) -> None:
+    def _compare(self, what: str, texts: list[Tensor], caches: list[Any], counts: list[int]) -> None:
         starts = [cache.length for cache in caches]
         parts = list(zip(texts, starts, counts, strict=True))
         inputs = [

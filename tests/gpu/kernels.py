@@ -116,9 +116,7 @@ def _written_out(case: _Case) -> Tensor:
     return torch.stack(found)
 
 
-def _case(
-    context: Context, queries: int, group: int, dim: int, dtype: torch.dtype, tree: bool
-) -> _Case:
+def _case(context: Context, queries: int, group: int, dim: int, dtype: torch.dtype, tree: bool) -> _Case:
     """Four sequences of different lengths in slots out of order; all other rows are NaN."""
     kv_heads, device = 2, context.device
     counts = [queries, max(1, queries - 1), 1, queries]

@@ -66,9 +66,7 @@ def _pretended(model: Any) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def random_llama(
-    context: Context, name: str, dtype: torch.dtype = torch.bfloat16
-) -> PreTrainedModel:
+def random_llama(context: Context, name: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
     """A model of the shape ``name`` with random weights, on the device."""
     heads, kv_heads = (4, 2) if context.tiny else _HEADS[name]
     config = LlamaConfig(

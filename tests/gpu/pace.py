@@ -45,9 +45,7 @@ class Pace:
     def words(self) -> str:
         """For the table."""
         idle = "" if self.busy is None else f", idle {max(0.0, 1 - self.busy):.0%}"
-        return (
-            f"{self.rate:.0f} tok/s, {self.tokens:.2f} a pass, {self.step_ms:.2f} ms a step{idle}"
-        )
+        return f"{self.rate:.0f} tok/s, {self.tokens:.2f} a pass, {self.step_ms:.2f} ms a step{idle}"
 
 
 @torch.inference_mode()

@@ -92,9 +92,7 @@ class Pair:
         eos = end_ids(self.target.model, self.tokenizer) if self.ends else frozenset[int]()
         told = {"draft": told_acceptance(vars(self.draft.model.config))}
         heads = self.heads if method in self.heads else {}
-        parts = EngineParts(
-            self.target, eos, self.tokenizer, self.draft, None, heads, acceptance=told
-        )
+        parts = EngineParts(self.target, eos, self.tokenizer, self.draft, None, heads, acceptance=told)
         proposer = build_proposer(config.proposer, parts)
         return EngineCore(config, self.target, self.tokenizer, proposer, eos)
 

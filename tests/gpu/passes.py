@@ -16,13 +16,7 @@ from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv import KVCache, RowCache
 from specstream.model.numerics import rounding
 from tests.gpu.context import Context
-from tests.gpu.models import (
-    capture_with,
-    copy_bandwidth,
-    pooled_decoder,
-    random_llama,
-    read_bytes,
-)
+from tests.gpu.models import capture_with, copy_bandwidth, pooled_decoder, random_llama, read_bytes
 
 __all__ = ["passes"]
 

@@ -47,8 +47,7 @@ def _chosen(outcome: Outcome, most: int) -> list[tuple[str, str, str]]:
     order = {"missed": 0, "met": 2}
     # What was left out and why is as important as what was met.
     first = sorted(
-        each,
-        key=lambda pair: 1 if pair[1].get("left_out") else order.get(pair[1].get("bar", "-"), 3),
+        each, key=lambda pair: 1 if pair[1].get("left_out") else order.get(pair[1].get("bar", "-"), 3)
     )
     if len(each) <= most:
         kept, rest = each, 0

@@ -138,9 +138,7 @@ def _eager(context: Context, name: str, pair: Pair) -> None:
         context.row(f"{name} off, batch 1, greedy, eager", pace.words)
 
 
-def _bars(
-    context: Context, name: str, paces: dict[tuple[str, int, str], Pace], roofline: float
-) -> None:
+def _bars(context: Context, name: str, paces: dict[tuple[str, int, str], Pace], roofline: float) -> None:
     """What the engine is to reach; judged for the shape of 8B only."""
     card = torch.cuda.get_device_name(0)
     wanted = next((share for model, share in _BARS.items() if model in card), 0.75)

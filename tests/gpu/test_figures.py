@@ -196,10 +196,6 @@ def test_the_table_fits_and_keeps_what_matters(tmp_path: Path) -> None:
     (tmp_path / "trace.json.gz").write_bytes(b"1")
     (tmp_path / "log.txt").write_text("the caller's")
     write_files(tmp_path, lines)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "log.txt",
-        "report.md",
-        "results.tar.gz",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "report.md", "results.tar.gz"]
     with tarfile.open(tmp_path / "results.tar.gz") as archive:
         assert archive.getnames() == ["report.md", "trace.json.gz"]

@@ -9,26 +9,14 @@ from specstream.listening.endings import claims_turn, is_backchannel
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "Mm hmm.",
-        "Mm-hmm.",
-        "Uh huh.",
-        "uh-huh",
-        "Right.",
-        "Right, right.",
-        "Ja.",
-        "Ja, genau.",
-        "Okay.",
-    ],
+    ["Mm hmm.", "Mm-hmm.", "Uh huh.", "uh-huh", "Right.", "Right, right.", "Ja.", "Ja, genau.", "Okay."],
 )
 def test_a_listeners_words_claim_nothing(text: str) -> None:
     assert is_backchannel(text)
     assert not claims_turn(text, again=True)
 
 
-@pytest.mark.parametrize(
-    "text", ["Right now.", "Stop.", "Yes.", "No.", "Okay, stop.", "Mama.", "右"]
-)
+@pytest.mark.parametrize("text", ["Right now.", "Stop.", "Yes.", "No.", "Okay, stop.", "Mama.", "右"])
 def test_other_words_are_a_turn(text: str) -> None:
     assert not is_backchannel(text)
 

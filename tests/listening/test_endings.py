@@ -108,9 +108,7 @@ def test_each_kind(kind: Ending, text: str) -> None:
 
 
 def test_a_question_is_answered_sooner_and_a_clause_waited_for() -> None:
-    factors = [
-        silence_factor(Transcript(t)) for t in ("Is it?", "It is.", "it does it", "it does and")
-    ]
+    factors = [silence_factor(Transcript(t)) for t in ("Is it?", "It is.", "it does it", "it does and")]
     assert factors == sorted(set(factors))
     assert factors[1] == 1.0
 

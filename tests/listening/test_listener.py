@@ -450,9 +450,7 @@ async def test_without_words_that_count_nobody_is_asked_about_the_sound() -> Non
         {"text": "Hi", "alternatives": [Alternative("Hi", 0.6)]},
     ],
 )
-async def test_a_recogniser_that_makes_a_wrong_transcript_loses_one_turn(
-    wrong: dict[str, Any],
-) -> None:
+async def test_a_recogniser_that_makes_a_wrong_transcript_loses_one_turn(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Transcript(**wrong)
     with pytest.raises(ConfigError):

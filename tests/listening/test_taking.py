@@ -106,12 +106,7 @@ def test_who_goes_on_soon_and_unanswered_resumes_the_question(
     at_ms: float, played_ms: float, resumes: bool
 ) -> None:
     taking = TurnTaking()
-    follow(
-        taking,
-        TurnStarted(0, 0.0, 0.0),
-        TurnEnded(0, 0.0, 500.0),
-        TurnHeard(0, said("Tell me")),
-    )
+    follow(taking, TurnStarted(0, 0.0, 0.0), TurnEnded(0, 0.0, 500.0), TurnHeard(0, said("Tell me")))
     _, partial, _, heard = follow(
         taking,
         TurnStarted(1, at_ms, at_ms),

@@ -156,10 +156,7 @@ def test_how_audio_is_cut_changes_nothing() -> None:
         kinds = [type(step) for step in marks(steps)]
         assert kinds == [Opened, Paused, Paused, Closed, Opened]
         opened = [step for step in steps if isinstance(step, Opened)]
-        assert [o.at_ms for o in opened] == [
-            pytest.approx(500, abs=32),
-            pytest.approx(2900, abs=32),
-        ]
+        assert [o.at_ms for o in opened] == [pytest.approx(500, abs=32), pytest.approx(2900, abs=32)]
     assert marks(whole.hear(sound))
 
 

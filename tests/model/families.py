@@ -67,9 +67,7 @@ def decoder_of(model: Any, backend: str, rows: int = 16_384) -> Decoder:
 
 def whole_inputs(tokens: Sequence[torch.Tensor], caches: Sequence[KVCache]) -> list[ForwardInput]:
     """Inputs of a pass that keeps all tokens."""
-    return [
-        ForwardInput(ids, cache, ids.shape[0]) for ids, cache in zip(tokens, caches, strict=True)
-    ]
+    return [ForwardInput(ids, cache, ids.shape[0]) for ids, cache in zip(tokens, caches, strict=True)]
 
 
 def text(count: int, seed: int = 1) -> torch.Tensor:

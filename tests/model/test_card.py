@@ -31,9 +31,7 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return answers
 
 
-def test_a_card_and_what_is_used_of_it(
-    h100: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_and_what_is_used_of_it(h100: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "installed", lambda: False)
     found = card_facts()
     assert found["gpu"] == ("NVIDIA H100 80GB HBM3, compute capability 9.0, 70 of 80 GiB free")
@@ -49,9 +47,7 @@ def test_several_and_old_cards(h100: dict[str, Any]) -> None:
     assert "older than 8.0" in words
 
 
-def test_a_card_that_breaks_is_described(
-    h100: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_breaks_is_described(h100: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(device: torch.device) -> None:
         raise RuntimeError("CUDA error: out of memory\nmore")
 

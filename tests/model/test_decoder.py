@@ -80,9 +80,7 @@ def test_rows_that_nobody_wants_change_nothing(name: str) -> None:
 
 
 @torch.inference_mode()
-def test_an_interrupted_pass_counts_for_nothing(
-    passes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_pass_counts_for_nothing(passes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(build("llama"))
     cache = runner.new_cache()
     runner.forward([ForwardInput(text(6), cache)])
@@ -155,9 +153,7 @@ def test_weights_that_can_only_be_multiplied_by_are_left_alone() -> None:
     runner, ids = ModelRunner(model), text(20)
     assert not runner.lean
     cache = runner.new_cache()
-    parts = [
-        runner.forward([ForwardInput(p, cache, keep=10)]).logits[0] for p in (ids[:10], ids[10:])
-    ]
+    parts = [runner.forward([ForwardInput(p, cache, keep=10)]).logits[0] for p in (ids[:10], ids[10:])]
     torch.testing.assert_close(torch.cat(parts), whole(model, ids), atol=1e-4, rtol=1e-4)
 
 

@@ -18,13 +18,7 @@ from transformers import PreTrainedModel
 
 from specstream.config import DEFAULT_TARGET, EngineConfig
 from specstream.engine.build import build_engine
-from specstream.errors import (
-    ConfigError,
-    ModelBroken,
-    ModelError,
-    ModelNotFound,
-    ModelUnsupported,
-)
+from specstream.errors import ConfigError, ModelBroken, ModelError, ModelNotFound, ModelUnsupported
 from specstream.methods import OffProposerConfig
 from specstream.model.gguf import convert, read_gguf_model, read_gguf_tokenizer
 from specstream.model.load import load_config, load_model, load_tokenizer
@@ -53,9 +47,7 @@ def test_the_weights_are_those_that_were_written(file: Path) -> None:
 
 def test_blocks_and_half_precision_are_unpacked(tmp_path: Path) -> None:
     up, down, key = "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.0.ffn_gate.weight"
-    model = write_gguf(
-        tmp_path / "mixed.gguf", kinds={up: Kind.Q8_0, down: Kind.F16, key: Kind.BF16}
-    )
+    model = write_gguf(tmp_path / "mixed.gguf", kinds={up: Kind.Q8_0, down: Kind.F16, key: Kind.BF16})
     ours, theirs = read(tmp_path / "mixed.gguf").state_dict(), model.state_dict()
     name = "model.layers.0.mlp.up_proj.weight"
     packed = quants.quantize(theirs[name].numpy(), Kind.Q8_0)
@@ -80,13 +72,7 @@ def test_text_is_split_as_the_file_states(file: Path, tmp_path: Path) -> None:
         assert tokenizer.tokenize(text) == tokens
         assert tokenizer.decode(tokenizer.encode(text)) == text
     write_gguf(tmp_path / "gpt2.gguf", split="gpt-2")
-    assert read_gguf_tokenizer(tmp_path / "gpt2.gguf").tokenize("a  12") == [
-        "a",
-        "Ġ",
-        "Ġ",
-        "1",
-        "2",
-    ]
+    assert read_gguf_tokenizer(tmp_path / "gpt2.gguf").tokenize("a  12") == ["a", "Ġ", "Ġ", "1", "2"]
 
 
 def test_special_tokens_and_chat_template_are_the_files(file: Path) -> None:

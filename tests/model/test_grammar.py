@@ -32,9 +32,7 @@ def ids(text: str) -> list[int]:
     return [int(i) for i in TOKENIZER.encode(text, add_special_tokens=False)]
 
 
-def state(
-    kind: Any, text: str, *, width: int = SIZE, ends: tuple[int, ...] = (EOS,)
-) -> GrammarState:
+def state(kind: Any, text: str, *, width: int = SIZE, ends: tuple[int, ...] = (EOS,)) -> GrammarState:
     return GrammarState(Grammar(kind, text), TOKENIZER, width, frozenset(ends))
 
 
@@ -305,9 +303,7 @@ async def test_a_grammar_that_ends_too_early_is_refused_before_the_first_token()
 
 def test_a_schema_that_nothing_satisfies_is_told_in_words() -> None:
     grammar = state("json_schema", '{"$ref": "#"}')
-    with pytest.raises(
-        SamplingError, match="followed further: no text that goes on from here"
-    ) as told:
+    with pytest.raises(SamplingError, match="followed further: no text that goes on from here") as told:
         grammar.allowed([])
     assert "state" not in str(told.value)
 
@@ -400,11 +396,7 @@ def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
         ({"minimum": 0, "exclusiveMaximum": 1}, ["0", "0.9", "0.99", "0.999"], ["1", "1.0"]),
         ({"minimum": 0, "exclusiveMaximum": 100}, ["99", "99.99"], ["100", "100.0"]),
         ({"exclusiveMinimum": -90, "exclusiveMaximum": 90}, ["89.99", "-89.99"], ["90", "-90"]),
-        (
-            {"exclusiveMinimum": 10**10, "maximum": 10**10 + 0.5},
-            ["10000000000.25"],
-            ["10000000000"],
-        ),
+        ({"exclusiveMinimum": 10**10, "maximum": 10**10 + 0.5}, ["10000000000.25"], ["10000000000"]),
         *(
             ({"exclusiveMinimum": low, "maximum": low + 0.5}, [f"{low}.25"], [str(low)])
             for low in range(123_456_700, 123_456_720)

@@ -245,9 +245,7 @@ def test_a_special_token_without_a_row_is_told_and_a_prompt_with_it_refused(
     assert not inbox.chunks and len(other.token_ids) == 4
 
 
-def test_a_draft_whose_tokenizer_has_more_tokens_added_is_served(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_draft_whose_tokenizer_has_more_tokens_added_is_served(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["hello"])
@@ -256,9 +254,7 @@ def test_a_draft_whose_tokenizer_has_more_tokens_added_is_served(
     build(folder, other, "draft")
 
 
-def test_one_tokenizer_with_output_layers_of_two_widths_is_served(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_one_tokenizer_with_output_layers_of_two_widths_is_served(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "wide"
     tokenizer = byte_tokenizer()
     tiny_model(len(tokenizer) + 13).save_pretrained(other)
@@ -273,9 +269,7 @@ def test_devices_and_dtypes() -> None:
     assert choose_dtype("auto", cpu) is torch.float32
     assert choose_dtype("bfloat16", cpu) is torch.bfloat16
     for missing in ("nonsense", "xpu"):
-        with pytest.raises(
-            ConfigError, match=f"'{missing}' can't be used here .*; choose auto or cpu"
-        ):
+        with pytest.raises(ConfigError, match=f"'{missing}' can't be used here .*; choose auto or cpu"):
             choose_device(missing)
 
 
@@ -300,12 +294,7 @@ def test_a_gpu_is_used_without_cudnns_attention(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_quantised_weights_without_their_packages_are_refused_by_name(
-    folder: Path,
-    tmp_path: Path,
-    method: str,
-    missing: str,
-    wanted: str,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, tmp_path: Path, method: str, missing: str, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where one of two is there."""
     find = importlib.util.find_spec

@@ -28,9 +28,7 @@ def fits(tokens: Tensor, wanted: Tensor) -> float:
     expected = wanted[there].double() / wanted.sum() * seen.sum()
     seen = seen[there]
     kept = seen > 0
-    return survival(
-        float(2 * (seen[kept] * (seen[kept] / expected[kept]).log()).sum()), len(seen) - 1
-    )
+    return survival(float(2 * (seen[kept] * (seen[kept] / expected[kept]).log()).sum()), len(seen) - 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

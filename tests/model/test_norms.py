@@ -13,9 +13,7 @@ HALF = (torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("eps", [1e-5, 1e-6, 0.0])
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 3e4])
-def test_it_is_the_root_mean_square_in_float32(
-    dtype: torch.dtype, eps: float, scale: float
-) -> None:
+def test_it_is_the_root_mean_square_in_float32(dtype: torch.dtype, eps: float, scale: float) -> None:
     torch.manual_seed(0)
     x = (torch.randn(7, 3, 24) * scale).clamp(-6e4, 6e4).to(dtype)
     weight = torch.randn(24).to(dtype)

@@ -158,8 +158,7 @@ class Both:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(Older, "past_key_values"), (Newer, "cache"), (Both, "past_key_values")],
+    ("kind", "name"), [(Older, "past_key_values"), (Newer, "cache"), (Both, "past_key_values")]
 )
 def test_the_name_is_the_one_that_forward_declares(kind: type, name: str) -> None:
     assert cache_argument(cast(Any, kind())) == name

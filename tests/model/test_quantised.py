@@ -160,9 +160,7 @@ def test_a_target_with_one_scale_for_all_tokens_of_a_pass_is_refused_unless_it_i
     for layer in planted.model.layers:
         for name in ("gate_proj", "up_proj", "down_proj"):
             setattr(layer.mlp, name, Rounded(getattr(layer.mlp, name)))
-    planted.hf_quantizer = SimpleNamespace(
-        quantization_config=SimpleNamespace(quant_method="planted")
-    )
+    planted.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="planted"))
     monkeypatch.setattr(build, "load_model", lambda *_: planted)
     with pytest.raises(ModelUnsupported, match="in planted, .*--allow-width-dependent"):
         build.load_target(config, tokenizer)
@@ -184,8 +182,7 @@ def test_torchaos_eight_bits_and_a_checkpoint_that_it_saved(tmp_path: Path) -> N
     assert (linear(rows) - exact).abs().max() < 0.02 * exact.abs().max()
     MODEL.save_pretrained(tmp_path / "plain")
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "plain",
-        quantization_config=TorchAoConfig(torchao.Int8WeightOnlyConfig()),
+        tmp_path / "plain", quantization_config=TorchAoConfig(torchao.Int8WeightOnlyConfig())
     )
     loaded.save_pretrained(tmp_path / "eight")
     TOKENIZER.save_pretrained(tmp_path / "eight")

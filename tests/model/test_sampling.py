@@ -17,14 +17,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specstream.model.tokens.sampling import (
-    draw,
-    draw_at,
-    draw_one,
-    nucleus,
-    probabilities,
-    uniforms,
-)
+from specstream.model.tokens.sampling import draw, draw_at, draw_one, nucleus, probabilities, uniforms
 from specstream.types import SamplingParams
 
 
@@ -56,16 +49,13 @@ def compare(params: SamplingParams, seed: int = 0) -> None:
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("top_k", [0, 1, 7, 500])
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.35, 1e-6])
-def test_probabilities_are_those_of_transformers(
-    temperature: float, top_k: int, top_p: float
-) -> None:
+def test_probabilities_are_those_of_transformers(temperature: float, top_k: int, top_p: float) -> None:
     compare(SamplingParams(temperature, top_p, top_k))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize(
-    "values",
-    [{"min_p": p} for p in (0.01, 0.2, 1.0)] + [{"typical_p": p} for p in (0.05, 0.5, 0.95)],
+    "values", [{"min_p": p} for p in (0.01, 0.2, 1.0)] + [{"typical_p": p} for p in (0.05, 0.5, 0.95)]
 )
 def test_min_p_and_typical_p_are_too(temperature: float, values: dict[str, float]) -> None:
     compare(SamplingParams(temperature, **values))  # type: ignore[arg-type]
@@ -177,9 +167,7 @@ def test_a_uniform_meets_the_token_whose_share_it_falls_in() -> None:
 def test_one_row_is_drawn_as_several_are() -> None:
     """One row on a CPU is looked at; the token is the same, to the last bit of the uniform."""
     generator = torch.Generator().manual_seed(9)
-    weights = torch.rand(400, 7, generator=generator) * (
-        torch.rand(400, 7, generator=generator) > 0.4
-    )
+    weights = torch.rand(400, 7, generator=generator) * (torch.rand(400, 7, generator=generator) > 0.4)
     weights[:, 3] += 1e-30
     uniform = torch.tensor(uniforms(400, generator), dtype=torch.float64)
     shares = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)

@@ -42,9 +42,7 @@ def test_states_are_the_models_own_at_every_depth(name: str) -> None:
     for depth in range(3):
         own = wanted(runner, ids, depth)[4:]
         torch.testing.assert_close(states[:, depth], own, rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(
-            second[:, depth], wanted(runner, others, depth), rtol=1e-5, atol=1e-4
-        )
+        torch.testing.assert_close(second[:, depth], wanted(runner, others, depth), rtol=1e-5, atol=1e-4)
 
 
 @torch.inference_mode()

@@ -187,9 +187,7 @@ def test_a_tree_that_goes_on_over_several_passes_is_the_same_tree() -> None:
         stops = sorted(rng.sample(range(1, size), min(3, size - 1))) + [size]
         for start, stop in zip([0, *stops], stops, strict=False):
             part = Tree(tree.parents[:stop])
-            (rows,) = runner.forward(
-                [ForwardInput(nodes[start:stop], cache, stop - start, part)]
-            ).logits
+            (rows,) = runner.forward([ForwardInput(nodes[start:stop], cache, stop - start, part)]).logits
             found += list(rows)
         for node in range(0, size, 1 + size // 8):
             path = torch.cat([prompt, nodes[list(tree.paths[node])]])

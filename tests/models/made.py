@@ -28,9 +28,7 @@ def write_wheel(folder: Path, gguf: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(GGUF, gguf)
         archive.writestr(f"{info}/LICENSE", "licence text")
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-wheel\nVersion: 1.0\n"
-        )
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-wheel\nVersion: 1.0\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return path

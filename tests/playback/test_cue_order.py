@@ -18,9 +18,7 @@ from specstream_adapters.voice import EspeakVoice, HibariVoice, ReferenceVoice
 from tests.server.doubles import ALL_OWN, Stand
 from tests.support.turns import Stage
 
-TEXT = (
-    "Bob [smile] bought a map, and a pumpkin pie! [nod] My mother maybe bumped into him at $3.50."
-)
+TEXT = "Bob [smile] bought a map, and a pumpkin pie! [nod] My mother maybe bumped into him at $3.50."
 
 
 def speech(start: int, end: int) -> Speech:

@@ -155,9 +155,7 @@ def test_no_unheard_word_is_ever_inside_the_cut(seed: int) -> None:
         assert cuts == sorted(cuts)
 
 
-def test_a_phrase_without_marks_counts_no_faster_than_a_slow_voice_until_its_length_is_known() -> (
-    None
-):
+def test_a_phrase_without_marks_counts_no_faster_than_a_slow_voice_until_its_length_is_known() -> None:
     text = "one two three four five six"
     chars = Span(0, len(text))
     begun = piece([], Span(0, RATE), chars, last=False)

@@ -23,9 +23,7 @@ def cue(kind: str, name: str, start: int, end: int, **weights: float) -> AvatarC
     return AvatarCue(kind, name, start, end - start, 1.0, span, none, none, weights)  # type: ignore[arg-type]
 
 
-def after(
-    rest: AfterStop, *made: AvatarCue, at_ms: int, late: tuple[object, ...] = ()
-) -> list[Event]:
+def after(rest: AfterStop, *made: AvatarCue, at_ms: int, late: tuple[object, ...] = ()) -> list[Event]:
     """What comes after a stop at ``at_ms``; ``late`` are made behind it."""
     for seq, item in enumerate(made):
         rest.saw(Event(seq, 0.0, "avatar", item))
@@ -149,9 +147,7 @@ def random_cues(rng: random.Random) -> list[AvatarCue]:
             made.append(cue("viseme", rng.choice(["aa", "sil", "E"]), start, end))
         else:
             start = max(0, end + rng.choice([-30, 0, 100, 400]))
-            kind, name = rng.choice(
-                [("gesture", "nod"), ("emotion", "smile"), ("emotion", "neutral")]
-            )
+            kind, name = rng.choice([("gesture", "nod"), ("emotion", "smile"), ("emotion", "neutral")])
             made.append(cue(kind, name, start, start + rng.choice([0, 500])))
     return made
 

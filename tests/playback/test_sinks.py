@@ -29,9 +29,7 @@ async def test_a_file_has_a_valid_header_after_every_write(tmp_path: Path) -> No
     assert path.read_bytes() == data
 
 
-async def test_a_file_that_is_full_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def much(self: wave.Wave_write, pcm: bytes) -> None:
         self._datawritten = 2**32  # type: ignore[attr-defined]
         plain(self, pcm)

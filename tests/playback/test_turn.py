@@ -82,9 +82,7 @@ async def test_an_interruption_says_what_was_heard_and_what_was_not() -> None:
     assert stage.voice.speaking == 0
 
 
-async def test_a_stage_that_does_not_end_holds_an_interrupted_turn_up_for_a_quarter_second() -> (
-    None
-):
+async def test_a_stage_that_does_not_end_holds_an_interrupted_turn_up_for_a_quarter_second() -> None:
     class Lingering(PromptStage):
         async def run(self, items: Inlet[Phrase]) -> AsyncGenerator[ScenePrompt | Control, None]:
             async for item in super().run(items):
@@ -104,9 +102,7 @@ async def test_a_stage_that_does_not_end_holds_an_interrupted_turn_up_for_a_quar
     assert stage.told() == ["user: Hi", f"assistant: {first(5)}"]
 
 
-async def test_after_an_interruption_nothing_comes_but_the_cues_that_bring_the_face_to_rest() -> (
-    None
-):
+async def test_after_an_interruption_nothing_comes_but_the_cues_that_bring_the_face_to_rest() -> None:
     stage = Stage()
     async with stage.turn() as turn:
         stage.events.append(await anext(turn))

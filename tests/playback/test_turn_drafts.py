@@ -48,10 +48,7 @@ def reply(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Chunk]:
 async def heard(chunks: list[Chunk], stop_s: float, trace: list[DraftEvent], drafts: bool) -> Any:
     stage = Stage(chunks)
     stage.pipeline = Pipeline(
-        [
-            [VoiceStage(stage.voice), AvatarStage(OneCueFace())],
-            [PromptStage(TemplateRewriter())],
-        ],
+        [[VoiceStage(stage.voice), AvatarStage(OneCueFace())], [PromptStage(TemplateRewriter())]],
         head=SegmentStage(clock=anyio.current_time, drafts=drafts),
         presynthesis=ALWAYS,
         trace=trace.append,
@@ -65,9 +62,7 @@ async def heard(chunks: list[Chunk], stop_s: float, trace: list[DraftEvent], dra
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_an_interruption_cuts_at_the_same_word(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interruption_cuts_at_the_same_word(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     revokes = 0
     for stop_s in (0.01, 0.3, 0.75, 1.5, 2.2, 3.1, 9.0):
         trace: list[DraftEvent] = []

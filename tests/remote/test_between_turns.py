@@ -134,9 +134,7 @@ async def test_a_cancel_while_the_peer_is_asked_whether_it_is_quiet_drops_the_co
 
 
 @pytest.mark.virtual_time
-async def test_a_peer_that_answers_no_ping_gets_no_second_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_peer_that_answers_no_ping_gets_no_second_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = Stray(None)
     monkeypatch.setattr(ClientConnection, "ping", never_answered)
     async with impostor(adapter.answer) as stage:

@@ -85,9 +85,7 @@ def reply(rng: random.Random, *, drafts: bool) -> Iterator[Any]:
             yield Flush()
         elif drafted < 4:
             index = given[-1].index + 1 if given else 0
-            given.append(
-                phrase_at(rng.choice(SENTENCES), index, given[-1].chars.end if given else 0)
-            )
+            given.append(phrase_at(rng.choice(SENTENCES), index, given[-1].chars.end if given else 0))
             drafted += 1
             yield given[-1]
         if drafted and (not drafts or rng.random() < 0.5):

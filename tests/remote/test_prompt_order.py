@@ -19,11 +19,7 @@ ONE, TWO = phrase(0, 10), phrase(10, 20)
 
 
 def prompt(
-    shot: str = "a",
-    rev: int = 0,
-    old: str | None = None,
-    span: tuple[int, int] = (0, 10),
-    **fields: Any,
+    shot: str = "a", rev: int = 0, old: str | None = None, span: tuple[int, int] = (0, 10), **fields: Any
 ) -> ScenePrompt:
     names = ("subject", "action", "setting", "camera", "style", "prompt", "negative")
     words = dict.fromkeys(names, "")
@@ -70,9 +66,7 @@ WRONG: list[tuple[ScenePrompt, int | None, str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "read", "why"), WRONG)
-def test_prompts_that_do_not_fit_are_violations(
-    wrong: ScenePrompt, read: int | None, why: str
-) -> None:
+def test_prompts_that_do_not_fit_are_violations(wrong: ScenePrompt, read: int | None, why: str) -> None:
     order = order_of(ONE, TWO)
     for good in (prompt("b"), prompt("a"), prompt("a", 1, "a@0")):
         order.check(good, 20)

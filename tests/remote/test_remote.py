@@ -132,10 +132,7 @@ async def test_a_reader_that_stops_stops_the_remote_voice() -> None:
         return ToneVoice(script if made == 1 else None)
 
     window = 4
-    async with (
-        adapter_server("voice", make) as port,
-        at(port, "voice", window=window) as stage,
-    ):
+    async with adapter_server("voice", make) as port, at(port, "voice", window=window) as stage:
         link: Link[Any] = Link(1024)
         many = phrases_of("A word and another word. " * 200)
         for phrase in many:

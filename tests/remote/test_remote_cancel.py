@@ -30,12 +30,7 @@ from tests.server.remotes import (
     spoken,
     unnumbered,
 )
-from tests.support.standins import (
-    Script,
-    events_by_source,
-    feed,
-    stream,
-)
+from tests.support.standins import Script, events_by_source, feed, stream
 
 
 @pytest.mark.parametrize("kind", KINDS)

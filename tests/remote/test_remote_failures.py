@@ -28,16 +28,7 @@ from specstream.types import Speech
 from tests.server.doubles import wait_for
 from tests.server.remotes import KINDS, PHRASES, Cable, at, impostor, pipeline, remote, spoken
 from tests.support.sockets import listen
-from tests.support.standins import (
-    Board,
-    Face,
-    Relay,
-    Script,
-    ToneVoice,
-    events_by_source,
-    feed,
-    stream,
-)
+from tests.support.standins import Board, Face, Relay, Script, ToneVoice, events_by_source, feed, stream
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,9 +48,7 @@ async def test_a_broken_adapter_fails_alike_wherever_it_runs(kind: Kind, error: 
             outcomes.append((found, type(failure.error), str(failure.error)))
             script.break_at = None
             async with line.run(stream(PHRASES)) as run:  # and the next turn is fine
-                assert not [
-                    f for f in (await events_by_source(run))[kind] if isinstance(f, StageFailed)
-                ]
+                assert not [f for f in (await events_by_source(run))[kind] if isinstance(f, StageFailed)]
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0]["text"] == PHRASES
 
@@ -73,9 +62,7 @@ async def test_a_connection_lost_in_the_middle_of_a_turn(
         monkeypatch.setattr("specstream.remote.stage._PONG_S", 0.05)
     script = Script(stall_at=5)
     async with AsyncExitStack() as stack, AsyncExitStack() as server:
-        target = await server.enter_async_context(
-            adapter_server("voice", lambda: ToneVoice(script))
-        )
+        target = await server.enter_async_context(adapter_server("voice", lambda: ToneVoice(script)))
         cable = Cable(target)
         port = await stack.enter_async_context(cable.plugged())
         stage = await stack.enter_async_context(at(port))

@@ -75,11 +75,7 @@ def says(*heads: dict[str, Any]) -> Answer:
         (says(head(8000, (800, 880))), "protocol_error", "where 0 of 8000 Hz was due"),
         (says(head(8000, (0, 80)), head(8000, (79, 99))), "protocol_error", "where 80 of 8000"),
         (says(head(8000) | {"phrase": 7}), "protocol_error", "for phrase 7"),
-        (
-            says(head(8000) | {"chars": [0, 5]}),
-            "protocol_error",
-            "(characters 0 to 5), which was",
-        ),
+        (says(head(8000) | {"chars": [0, 5]}), "protocol_error", "(characters 0 to 5), which was"),
         (says(head(8000) | {"last": True}, head(8000)), "protocol_error", "is over"),
         (says(head(8000, (0, 80)) | marked((0, 10**8))), "protocol_error", "a wrong mark"),
         (says(head(8000, (0, 80)) | marked((0, 80), (0, 500))), "protocol_error", "a wrong mark"),
@@ -119,16 +115,11 @@ ITEMS: dict[str, list[tuple[dict[str, Any], str]]] = {
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
-    ("kind", "fields", "said"),
-    [(kind, *case) for kind, cases in ITEMS.items() for case in cases],
+    ("kind", "fields", "said"), [(kind, *case) for kind, cases in ITEMS.items() for case in cases]
 )
 async def test_items_that_do_not_fit_the_turn(kind: Any, fields: dict[str, Any], said: str) -> None:
-    cue = encode(
-        CueFrame(cue=replace(CUE, chars=Span(0, 1), tokens=Span(0, 1), samples=Span(0, 1)))
-    )
-    shot = encode(
-        PromptFrame(prompt=replace(SHOT, rev=0, supersedes=None, span=Span(0, 1)), read=9)
-    )
+    cue = encode(CueFrame(cue=replace(CUE, chars=Span(0, 1), tokens=Span(0, 1), samples=Span(0, 1))))
+    shot = encode(PromptFrame(prompt=replace(SHOT, rev=0, supersedes=None, span=Span(0, 1)), read=9))
 
     async def answer(socket: ServerConnection, frame: dict[str, Any]) -> None:
         if frame["type"] == "chunk":
@@ -213,13 +204,7 @@ async def test_a_long_piece_is_converted_in_parts() -> None:
 
     seconds = 10
     piece = Speech(
-        b"\x01\0" * 16_000 * seconds,
-        16_000,
-        Span(0, 16_000 * seconds),
-        (),
-        Span(0, 1),
-        Span(0, 1),
-        0,
+        b"\x01\0" * 16_000 * seconds, 16_000, Span(0, 16_000 * seconds), (), Span(0, 1), Span(0, 1), 0
     )
     async with anyio.create_task_group() as group:
         group.start_soon(other)

@@ -58,9 +58,7 @@ CHUNK = encode(ChunkFrame(phrase=PHRASES[0]))
 def nonsense(rng: random.Random) -> str | bytes:
     """A message that no adapter may take when no turn is open."""
     header = struct.pack("<4sBBHIIQI", b"SPST", 1, 1, 0, 0, 8000, 0, 8)
-    letters = "".join(
-        chr(rng.choice([rng.randrange(128), rng.randrange(0xD000)])) for _ in range(20)
-    )
+    letters = "".join(chr(rng.choice([rng.randrange(128), rng.randrange(0xD000)])) for _ in range(20))
     return rng.choice(
         [
             rng.randbytes(rng.randint(0, 100)),
@@ -86,9 +84,7 @@ def nonsense(rng: random.Random) -> str | bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_nonsense_gets_one_error_and_a_close(
-    seed: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_nonsense_gets_one_error_and_a_close(seed: int, capfd: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(seed)
     async with adapter_server("voice", ToneVoice) as port:
         for _ in range(40):
@@ -161,11 +157,7 @@ async def test_what_the_socket_itself_refuses(capfd: pytest.CaptureFixture[str])
 
 async def test_who_may_connect() -> None:
     async with adapter_server("voice", ToneVoice, api_key="s3cret") as port:
-        headers: list[dict[str, str]] = [
-            {},
-            {"Authorization": "Bearer"},
-            {"Authorization": "Bearer s"},
-        ]
+        headers: list[dict[str, str]] = [{}, {"Authorization": "Bearer"}, {"Authorization": "Bearer s"}]
         for header in headers:
             with pytest.raises(InvalidStatus, match="401"):
                 async with dial(port, additional_headers=header):
@@ -211,9 +203,7 @@ async def begin(make: Callable[[], Any], **options: Any) -> None:
 
 async def test_a_port_that_is_taken() -> None:
     async with adapter_server("voice", ToneVoice) as port:
-        with pytest.raises(
-            PortUnavailable, match=f"127.0.0.1:{port}: Address already in use; choose"
-        ):
+        with pytest.raises(PortUnavailable, match=f"127.0.0.1:{port}: Address already in use; choose"):
             await begin(ToneVoice, port=port)
     for host, number in (("127.0.0.1", 70_000), ("203.0.113.7", 0)):
         with pytest.raises(PortUnavailable, match=str(number)):

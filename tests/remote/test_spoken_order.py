@@ -99,9 +99,7 @@ def test_marks_in_order_may_be_early_late_or_rounded() -> None:
         ([(290, 300, 5, 9), (80, 90, 5, 9)], "at sample 80 came after"),
     ],
 )
-def test_marks_that_do_not_fit_their_phrase(
-    marks: list[tuple[int, int, int, int]], why: str
-) -> None:
+def test_marks_that_do_not_fit_their_phrase(marks: list[tuple[int, int, int, int]], why: str) -> None:
     order = order_of(ONE, TWO)
     order.check(speech(ONE, 0, 80, last=True))
     with pytest.raises(Violation, match=f"phrase 1 has a wrong mark: .*{why}"):

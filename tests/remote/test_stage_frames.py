@@ -30,9 +30,7 @@ from tests.server.frames import CUE, PHRASE, SAMPLES, SHOT, SILENT, SPEECH
 
 
 def test_there_is_a_sample_of_every_frame() -> None:
-    assert {frame.__name__ for frame in get_args(Frame)} == {
-        type(f).__name__ for f in SAMPLES.values()
-    }
+    assert {frame.__name__ for frame in get_args(Frame)} == {type(f).__name__ for f in SAMPLES.values()}
 
 
 @pytest.mark.parametrize("frame", SAMPLES.values(), ids=lambda frame: str(frame.type))

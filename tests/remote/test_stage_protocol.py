@@ -57,9 +57,7 @@ def expected(role: Role) -> dict[str, dict[str, str]]:
         for names, target in re.findall(r"([^→]+)→(\w+)", rest.strip()):
             for name in names.split():
                 sign, bare = re.match(r"(<?)(\w+)", name).groups()  # type: ignore[union-attr]
-                many = (
-                    ["speech", "cue", "prompt", "flushed", "revoked"] if bare == "out" else [bare]
-                )
+                many = ["speech", "cue", "prompt", "flushed", "revoked"] if bare == "out" else [bare]
                 row.update({sign + one: target for one in many})
     return table
 
@@ -86,9 +84,7 @@ def at(role: Role, kind: Kind, state: State, *asked: Frame) -> StageRules:
         "cancelling": [READY, start, cancel],
         "closed": [ErrorFrame(code="x", message="")],
     }
-    frames = [
-        one for frame in way[state] for one in ((frame, *asked) if frame is start else (frame,))
-    ]
+    frames = [one for frame in way[state] for one in ((frame, *asked) if frame is start else (frame,))]
     for frame in frames:
         mine = isinstance(frame, (ReadyFrame, DoneFrame, ErrorFrame)) == (role == "adapter")
         side.send(frame) if mine else side.receive(encode(frame))

@@ -62,9 +62,7 @@ class Tab:
 
 
 @asynccontextmanager
-async def tab(
-    url: str, folder: Path, *, microphone: Path | None = None
-) -> AsyncGenerator[Tab, None]:
+async def tab(url: str, folder: Path, *, microphone: Path | None = None) -> AsyncGenerator[Tab, None]:
     """Open ``url`` in a fresh browser; ``microphone``: a WAV file that its microphone plays."""
     assert CHROMIUM is not None
     options = [
@@ -104,9 +102,7 @@ async def tab(
                 await made.call("Runtime.enable")
                 await made.call("Page.enable")
                 await made.call("Page.navigate", url=url)
-                await made.until(
-                    "document.readyState === 'complete' && location.href !== 'about:blank'"
-                )
+                await made.until("document.readyState === 'complete' && location.href !== 'about:blank'")
                 yield made
         drain.cancel()
     finally:

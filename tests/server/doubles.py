@@ -71,9 +71,7 @@ async def wait_for(condition: Callable[[], bool]) -> None:
 class WordVoice:
     """Every word is a tone of 200 ms, in buffers of 50 ms; ``gate`` may hold each buffer back."""
 
-    def __init__(
-        self, rate: int = 24000, gate: Callable[[], anyio.Event | None] = lambda: None
-    ) -> None:
+    def __init__(self, rate: int = 24000, gate: Callable[[], anyio.Event | None] = lambda: None) -> None:
         self.rate = rate
         self.gate = gate
         self.closed = False
@@ -152,14 +150,7 @@ class OneShotBoard:
         facts = ("a fox", "runs", "a wood", "wide", "oil")
         return [
             ScenePrompt(
-                f"shot-{phrase.index}",
-                0,
-                0.0,
-                phrase.chars,
-                phrase.tokens,
-                *facts,
-                "prompt",
-                "blur",
+                f"shot-{phrase.index}", 0, 0.0, phrase.chars, phrase.tokens, *facts, "prompt", "blur"
             )
         ]
 

@@ -26,18 +26,12 @@ from specstream.remote.frames import (
 from specstream.remote.protocol import Item, Role
 from specstream.types import AvatarCue, Mark, Phrase, ScenePrompt, Span, Speech, Tag
 
-PHRASE = Phrase(
-    "Hi [wink] you", Span(5, 18), Span(1, 4), 2, (Tag("wink", Span(8, 14)),), 1 / 3, "end"
-)
+PHRASE = Phrase("Hi [wink] you", Span(5, 18), Span(1, 4), 2, (Tag("wink", Span(8, 14)),), 1 / 3, "end")
 MARK = Mark("phoneme", "ɑː", Span(0, 4), Span(5, 7))
 SPEECH = Speech(bytes(range(8)), 8000, Span(100, 104), (MARK,), Span(5, 18), Span(1, 4), 2)
 SILENT = Speech(b"", 8000, Span(104, 104), (), Span(5, 18), Span(1, 4), 2, last=True)
-CUE = AvatarCue(
-    "viseme", "aa", 0.1 + 0.2, 1e-17, 1.0, Span(0, 4), Span(5, 7), Span(1, 2), {"a": 0.7}
-)
-SHOT = ScenePrompt(
-    "s", 1, 2.5, Span(5, 18), Span(1, 4), "a", "b", "c", "d", "e", "f\n“g”", "h", "s@0"
-)
+CUE = AvatarCue("viseme", "aa", 0.1 + 0.2, 1e-17, 1.0, Span(0, 4), Span(5, 7), Span(1, 2), {"a": 0.7})
+SHOT = ScenePrompt("s", 1, 2.5, Span(5, 18), Span(1, 4), "a", "b", "c", "d", "e", "f\n“g”", "h", "s@0")
 READY = ReadyFrame(kind="voice", adapter="tone", window=3)
 HEAD = SpeechHead.of(SPEECH)
 

@@ -6,12 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +34,7 @@ TEXT = (
 )
 PHRASES = phrases_of(TEXT)
 KINDS: tuple[Kind, ...] = ("voice", "avatar", "prompt")
-MAKE: dict[Kind, Callable[[Script | None], Any]] = {
-    "voice": ToneVoice,
-    "avatar": Face,
-    "prompt": Board,
-}
+MAKE: dict[Kind, Callable[[Script | None], Any]] = {"voice": ToneVoice, "avatar": Face, "prompt": Board}
 LOCAL: dict[Kind, Callable[[Any], Stage[Any, Any]]] = {
     "voice": VoiceStage,
     "avatar": AvatarStage,
@@ -56,10 +47,7 @@ async def served(
     kind: Kind, make: Callable[[], Any], *, window: int = WINDOW
 ) -> AsyncGenerator[RemoteStage, None]:
     """Serve adapters that ``make`` makes; the stage that stands for them."""
-    async with (
-        adapter_server(kind, make, window=window) as port,
-        at(port, kind, window=window) as stage,
-    ):
+    async with adapter_server(kind, make, window=window) as port, at(port, kind, window=window) as stage:
         yield stage
 
 

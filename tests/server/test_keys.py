@@ -30,9 +30,7 @@ class Time:
 
 
 def test_a_file_of_keys() -> None:
-    text = (
-        "# whose\n\nabc\nk2 name=web sessions=8 tokens_per_day=1000 until=2027-01-31T12:00+01:00\n"
-    )
+    text = "# whose\n\nabc\nk2 name=web sessions=8 tokens_per_day=1000 until=2027-01-31T12:00+01:00\n"
     first, second = read_keys(text, "keys.txt")
     assert (first.secret, first.name, first.sessions) == ("abc", "key 1", None)
     until = datetime(2027, 1, 31, 11, tzinfo=UTC)

@@ -187,9 +187,7 @@ async def standing_still(engine: ScriptedEngine, rounds: int = 20) -> int:
 
 
 @pytest.mark.parametrize("modality", ["text", "audio"])
-async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soon(
-    modality: str,
-) -> None:
+async def test_a_reply_to_a_reader_that_stops_is_parked_and_its_cancel_comes_soon(modality: str) -> None:
     words = 20_000
     engine = ScriptedEngine([chunks_of(" ".join(["word"] * words))])
     stand = Stand(engine)  # a free clock: nothing but the socket holds the audio back

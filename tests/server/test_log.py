@@ -34,10 +34,7 @@ KEY = "s3cret-KEY.of_mine"
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("", {"additional_headers": {"Authorization": f"Bearer {KEY}"}}),
     (f"?model=m&token={KEY}", {}),
-    (
-        "",
-        {"subprotocols": [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{KEY}")]},
-    ),
+    ("", {"subprotocols": [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{KEY}")]}),
     ("", {"additional_headers": {"Cookie": f"session={KEY}"}}),
 ]
 
@@ -80,9 +77,7 @@ async def test_what_the_server_itself_has_to_say_is_printed(
     assert capsys.readouterr().err == f"the journal can't be swept, {KEY}\n"
 
 
-@pytest.mark.parametrize(
-    ("query", "options"), WAYS, ids=["header", "query", "subprotocol", "cookie"]
-)
+@pytest.mark.parametrize(("query", "options"), WAYS, ids=["header", "query", "subprotocol", "cookie"])
 @pytest.mark.parametrize("right", [True, False])
 async def test_no_key_is_logged_by_the_server(
     right: bool, query: str, options: dict[str, Any], everything: io.StringIO
@@ -134,10 +129,7 @@ async def test_no_key_is_logged_by_clients(everything: io.StringIO) -> None:
             pass
     assert KEY not in str(caught.value)
     async with adapter_server("voice", ToneVoice, api_key=KEY) as port:
-        for url, key in (
-            (f"ws://127.0.0.1:{port}", KEY),
-            (f"ws://127.0.0.1:{port}?token={KEY}", None),
-        ):
+        for url, key in ((f"ws://127.0.0.1:{port}", KEY), (f"ws://127.0.0.1:{port}?token={KEY}", None)):
             async with RemoteStage(url, "voice", api_key=key) as stage:
                 await stage.connect()
     log = everything.getvalue()
@@ -149,10 +141,7 @@ def test_what_hides_a_key_leaves_the_rest() -> None:
     kept = "< GET /v1/realtime HTTP/1.1\n< Host: 127.0.0.1:8765\n> TEXT 'who?are you' [11 bytes]"
     assert hide_keys(kept) == kept
     assert hide_keys("< GET /?model=m&token=k HTTP/1.1") == "< GET /?… HTTP/1.1"
-    assert (
-        hide_keys("WebSocket /v1/realtime?resume=k&seq=3")
-        == "WebSocket /v1/realtime?resume=…&seq=3"
-    )
+    assert hide_keys("WebSocket /v1/realtime?resume=k&seq=3") == "WebSocket /v1/realtime?resume=…&seq=3"
     assert hide_keys("< authorization: Bearer k\n< Host: h") == "< authorization: …\n< Host: h"
 
 

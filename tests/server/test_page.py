@@ -34,9 +34,7 @@ async def test_the_page_is_told_which_pair_answers() -> None:
             assert body == page(bundled=bundled)
 
 
-@pytest.mark.parametrize(
-    ("query", "wanted"), [("", 401), ("?token=wrong", 401), (f"?token={KEY}", 200)]
-)
+@pytest.mark.parametrize(("query", "wanted"), [("", 401), ("?token=wrong", 401), (f"?token={KEY}", 200)])
 async def test_the_page_can_tell_a_key_from_a_server_that_stopped(query: str, wanted: int) -> None:
     """It asks `/ready`, then `/metrics`, with the query of its own address."""
     assert re.findall(r'await answer\("([a-z]+)"\)', page()) == ["ready", "metrics"]

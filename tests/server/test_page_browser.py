@@ -26,9 +26,7 @@ async def test_what_is_heard_is_underlined(tmp_path: Path) -> None:
         await page.until(READY)
         await page.js("$('prompt').value = 'Count.'; ready(); $('ask').requestSubmit()")
         await page.until("document.querySelectorAll('.reply .said').length >= 6")
-        heard = await page.js(
-            "[...document.querySelectorAll('.reply .said')].map((s) => s.textContent)"
-        )
+        heard = await page.js("[...document.querySelectorAll('.reply .said')].map((s) => s.textContent)")
         assert "".join(heard) == "One two three four five six."
         assert page.errors == []
 
@@ -91,9 +89,7 @@ async def test_a_race_draws_nothing_while_it_times(tmp_path: Path) -> None:
         assert await page.js("drawn") == []
         seen = await page.js("$('race-card').getBoundingClientRect().top < innerHeight")
         assert seen, "the page scrolls to it"
-        assert await page.js("$('race-asked').textContent"), (
-            "without a question, a suggestion races"
-        )
+        assert await page.js("$('race-asked').textContent"), "without a question, a suggestion races"
         assert page.errors == []
 
 
@@ -144,9 +140,7 @@ async def test_words_are_grey_until_they_are_verified(
         )
         await page.until("document.querySelector('.draft')")
         await page.until("$('status').textContent.trim() === 'writing'")
-        await page.js(
-            "Promise.all($('log').getAnimations({ subtree: true }).map((a) => a.finished))"
-        )
+        await page.js("Promise.all($('log').getAnimations({ subtree: true }).map((a) => a.finished))")
         shown = await page.js(colours)
         verified, drafted = shown[:-1], shown[-1]
         assert drafted[0].endswith(" perhaps")
@@ -191,9 +185,7 @@ async def test_a_phone_shows_everything(tmp_path: Path, width: int, height: int)
         wide += " e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
         assert await page.js(wide) == []
         small = "[...document.querySelectorAll('button, .switch, summary')].filter((e) =>"
-        small += (
-            " e.checkVisibility() && e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
-        )
+        small += " e.checkVisibility() && e.getBoundingClientRect().height < 44).map((e) => e.outerHTML)"
         assert await page.js(small) == []
         tiny = "[...document.querySelectorAll('body :not(script, style)')].filter((e) =>"
         tiny += " [...e.childNodes].some((n) => n.data?.trim())"

@@ -81,9 +81,7 @@ async def test_a_question_is_heard_and_answered(tmp_path: Path) -> None:
 
 async def test_mm_hm_lets_a_reply_go_on(tmp_path: Path) -> None:
     ears = Ears(ScriptedRecognizer(["Hello there?", "Mm-hmm."], word_ms=100), Loud())
-    sound = recording(
-        tmp_path / "sound.wav", (0, 0.3), (9000, 0.6), (0, 3.0), (9000, 0.6), (0, 30.0)
-    )
+    sound = recording(tmp_path / "sound.wav", (0, 0.3), (9000, 0.6), (0, 3.0), (9000, 0.6), (0, 30.0))
     text = " ".join(f"word{n}." for n in range(40))  # eight seconds
     server = Stand(ScriptedEngine([text]), voice=WordVoice, ears=lambda: ears)
     async with server.running():

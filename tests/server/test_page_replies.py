@@ -67,10 +67,7 @@ async def test_markdown_is_shown_as_such(tmp_path: Path, sizes: list[int]) -> No
         assert await page.js("document.querySelector('.reply [role=heading]').ariaLevel") == "3"
         marked = "getComputedStyle(document.querySelector('.bullet')).position"
         assert await page.js(marked) == "relative", "its dot scrolls with it"
-        assert (
-            await page.js("document.querySelector('.reply img') ?? globalThis.broken ?? null")
-            is None
-        )
+        assert await page.js("document.querySelector('.reply img') ?? globalThis.broken ?? null") is None
         assert page.errors == []
 
 
@@ -105,9 +102,7 @@ async def test_a_word_tells_where_it_came_from(tmp_path: Path) -> None:
         assert two[0][1].startswith("drafted by a look-up")
         assert two[1][1].startswith("the target's own; it accepted all")
         assert await page.js("$('origin-word').textContent") == "fourfold."
-        chosen = (
-            "[...document.querySelectorAll('.chosen')].map((s) => s.textContent.trim()).join('')"
-        )
+        chosen = "[...document.querySelectorAll('.chosen')].map((s) => s.textContent.trim()).join('')"
         assert await page.js(chosen) == "fourfold."
         key = "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))"
         await page.js(key)
@@ -139,9 +134,7 @@ async def test_the_time_of_each_turn_is_shown(tmp_path: Path) -> None:
         assert await page.js("$('steps').textContent.match(/\\d/)") is None
         await page.js(ASK % "Count.")
         await page.until("turns.last?.sound !== undefined")
-        steps = (
-            "[...document.querySelectorAll('#steps li span:first-child')].map((s) => s.textContent)"
-        )
+        steps = "[...document.querySelectorAll('#steps li span:first-child')].map((s) => s.textContent)"
         assert await page.js(steps) == ["first token", "first phrase", "voice", "first sound"]
         sum = "[...document.querySelectorAll('#steps %s')].map((e) => parseFloat(e.%s))"
         sum += ".reduce((a, b) => a + b)"
@@ -190,13 +183,9 @@ async def test_the_storyboard_is_short_and_can_be_opened(tmp_path: Path, width: 
         assert not await page.js("$('board').checkVisibility()"), "folded away while empty"
         await written(page)
         assert await page.js("$('board').checkVisibility()")
-        heads = (
-            "[...document.querySelectorAll('.shot header')].map((h) => h.innerText.split('\\n')[0])"
-        )
+        heads = "[...document.querySelectorAll('.shot header')].map((h) => h.innerText.split('\\n')[0])"
         assert await page.js(heads) == ["1 · version 2", "2"]
-        titles = await page.js(
-            "[...document.querySelectorAll('.shot h3')].map((h) => h.textContent)"
-        )
+        titles = await page.js("[...document.querySelectorAll('.shot h3')].map((h) => h.textContent)")
         assert titles[0].startswith("A fox runs"), "the subject isn't said twice"
         assert titles[1] == "a hare – sits"
         facts = "[...document.querySelectorAll('.shot li')].map((li) => li.textContent)"
@@ -209,14 +198,10 @@ async def test_the_storyboard_is_short_and_can_be_opened(tmp_path: Path, width: 
         text = "document.querySelector('.shot details p')"
         assert not await page.js(f"{text}.checkVisibility()")
         await page.js("document.querySelector('.shot summary').click()")
-        assert await page.js(
-            f"{text}.checkVisibility() && {text}.scrollHeight <= {text}.clientHeight"
-        )
+        assert await page.js(f"{text}.checkVisibility() && {text}.scrollHeight <= {text}.clientHeight")
         assert await page.js(high) > 3 * line + 1
         origin = f"http://127.0.0.1:{server.port}"
-        await page.call(
-            "Browser.grantPermissions", origin=origin, permissions=["clipboardReadWrite"]
-        )
+        await page.call("Browser.grantPermissions", origin=origin, permissions=["clipboardReadWrite"])
         await page.call("Page.bringToFront")
         await page.js("document.querySelector('.shot details button').click()")
         await page.until("document.querySelector('.shot details button').textContent === 'Copied'")

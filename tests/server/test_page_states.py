@@ -64,9 +64,7 @@ async def test_a_new_conversation_is_named_as_one(tmp_path: Path) -> None:
         assert line.startswith("New conversation: the connection was lost")
         await page.js(ASK % "Do you know me?")
         await page.until("!turn.id && document.querySelectorAll('.reply').length === 2")
-        assert len(server.engine.requests[-1][0]) == 1, (
-            "the server knows no more than the page says"
-        )
+        assert len(server.engine.requests[-1][0]) == 1, "the server knows no more than the page says"
         await page.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
         await page.until(f"document.readyState === 'complete' && {READY}")
         (line,) = await page.js(LINES)
@@ -123,9 +121,7 @@ async def test_nothing_is_drawn_while_nothing_moves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (320, 640)])
 async def test_no_line_is_cut_in_half(tmp_path: Path, width: int, height: int) -> None:
-    text = (
-        "# Heading\n\nSome `code` and **bold** words, " + "again and " * 60 + "\n\n- one\n- two\n"
-    )
+    text = "# Heading\n\nSome `code` and **bold** words, " + "again and " * 60 + "\n\n- one\n- two\n"
     server = Stand(ScriptedEngine([text + "```\ncode\n```\nend."]), voice=WordVoice)
     async with server.running(), tab(f"http://127.0.0.1:{server.port}/", tmp_path) as page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 400}

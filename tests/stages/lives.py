@@ -163,9 +163,7 @@ class TinyBoard:
             return []
         self.count += 1
         phrase, self.open = self.open, None
-        return [
-            ScenePrompt(f"{self.count}", 0, 0.0, phrase.chars, phrase.tokens, *[phrase.text] * 7)
-        ]
+        return [ScenePrompt(f"{self.count}", 0, 0.0, phrase.chars, phrase.tokens, *[phrase.text] * 7)]
 
 
 class TinyRewriter:

@@ -9,12 +9,7 @@ import pytest
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
 from specstream.stages import adapters
-from specstream.stages.adapters import (
-    adapter_names,
-    default_voice,
-    load_adapter,
-    require_adapter,
-)
+from specstream.stages.adapters import adapter_names, default_voice, load_adapter, require_adapter
 from specstream.stages.interfaces import SpeechSynthesizer, voice_from_function
 from specstream.types import Phrase, Span
 
@@ -126,9 +121,7 @@ def test_what_stands_behind_an_equals_sign_is_the_option_that_an_adapter_is_name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def entry_points(group: str) -> list[EntryPoint]:
-        return [
-            EntryPoint(n, f"{__name__}:{w}", group) for n, w in (("a", "choir"), ("hum", "hum"))
-        ]
+        return [EntryPoint(n, f"{__name__}:{w}", group) for n, w in (("a", "choir"), ("hum", "hum"))]
 
     monkeypatch.setattr(adapters, "entry_points", entry_points)
     assert load_adapter("voice", "a=anna").capabilities.name == "choir:anna"

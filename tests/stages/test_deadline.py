@@ -15,13 +15,7 @@ from specstream.playback.playout import Playout
 from specstream.stages.deadline import MOMENT_S, START_S, Bounds, Deadlines
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import SegmentStage, VoiceStage
-from specstream.testing import (
-    ScriptedEngine,
-    ScriptedSession,
-    ScriptedVoice,
-    chunks_of,
-    run_virtual,
-)
+from specstream.testing import ScriptedEngine, ScriptedSession, ScriptedVoice, chunks_of, run_virtual
 from specstream.text.segmenter import Segmenter
 from specstream.types import Chunk, Phrase, Span, Speech, SpeechBuffer
 from tests.stages.paced import TEXTS, Cuts, Played, Setting, boundaries, play
@@ -52,9 +46,7 @@ def check(setting: Setting, played: Played) -> None:
 
 @pytest.mark.slow
 def test_playback_runs_dry_only_where_no_cuts_could_have_prevented_it() -> None:
-    found = [
-        (setting, run_virtual(play(setting, paced=True))) for setting in settings(streams=True)
-    ]
+    found = [(setting, run_virtual(play(setting, paced=True))) for setting in settings(streams=True)]
     avoidable = [(s, p) for s, p in found if Cuts(s, p).feasible(SPARE_S)]
     assert len(found) > 200 and len(avoidable) > len(found) / 2
     for setting, played in found:
@@ -201,9 +193,7 @@ class Whims(Deadlines):
         return self._rng.random() < 0.7
 
     def bounds(self) -> Bounds:
-        return Bounds(
-            self._rng.choice((0, 0, 20, 60, 300)), self._rng.choice((5, 30, 100, math.inf))
-        )
+        return Bounds(self._rng.choice((0, 0, 20, 60, 300)), self._rng.choice((5, 30, 100, math.inf)))
 
     def released(self, phrase: Phrase) -> None:
         return None

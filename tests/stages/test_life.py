@@ -244,10 +244,7 @@ async def test_the_head_goes_on_while_a_stage_waits_for_its_verdict_whatever_the
     ids, span, ends = tuple(range(size)), Span(0, size), tuple(range(1, size + 1))
     events = [Preview(text, ids, span, span, ends), Chunk(text, ids, span, span, ends)]
     line = Pipeline(
-        [[VoiceStage(TinyVoice())]],
-        head=SegmentStage(drafts=True),
-        presynthesis=ALWAYS,
-        capacity=1,
+        [[VoiceStage(TinyVoice())]], head=SegmentStage(drafts=True), presynthesis=ALWAYS, capacity=1
     )
     with anyio.fail_after(5):
         async with line.run(Previewing(events)) as run:

@@ -24,15 +24,7 @@ from specstream.testing.audit import audit
 from specstream.types import Chunk, Flush, Revoke, ScenePrompt
 from specstream_adapters.prompt import ModelRewriter, TemplateRewriter
 from tests.adapters.test_prompt_template import STORIES, phrases
-from tests.stages.lives import (
-    ALWAYS,
-    Previewing,
-    TinyFace,
-    TinyRewriter,
-    TinyVoice,
-    live,
-    schedule,
-)
+from tests.stages.lives import ALWAYS, Previewing, TinyFace, TinyRewriter, TinyVoice, live, schedule
 from tests.support.standins import events_by_source
 
 SEEN = (

@@ -199,9 +199,7 @@ def test_pairs_become_spans_and_sound_items_pass_as_they_are() -> None:
         (prompts_of, with_(SHOT, span=3), "span must be a pair"),
     ],
 )
-def test_what_is_wrong_is_named(
-    check: Callable[[Any], Iterator[Any]], given: Any, says: str
-) -> None:
+def test_what_is_wrong_is_named(check: Callable[[Any], Iterator[Any]], given: Any, says: str) -> None:
     with pytest.raises(AdapterFailed, match=says):
         list(check(given))
 

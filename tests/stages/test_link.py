@@ -181,9 +181,7 @@ async def test_work_that_nobody_cancels() -> None:
     assert not link.interruptible
 
 
-@pytest.mark.parametrize(
-    "error", [AdapterFailed("broke"), ValueError("broke"), StopAsyncIteration()]
-)
+@pytest.mark.parametrize("error", [AdapterFailed("broke"), ValueError("broke"), StopAsyncIteration()])
 async def test_an_error_comes_out_as_it_is(error: Exception) -> None:
     link: Link[int] = Link()
 

@@ -55,10 +55,7 @@ def waits(items: list[Preview | Chunk], text: str) -> list[tuple[int, int, int]]
 def test_a_boundary_waits_for_fewer_passes_the_more_is_known(accept: float) -> None:
     rng = random.Random(7)
     found = [
-        wait
-        for text in REPLIES
-        if len(text) > 20
-        for wait in waits(rounds(text, accept, rng), text)
+        wait for text in REPLIES if len(text) > 20 for wait in waits(rounds(text, accept, rng), text)
     ]
     word, plain, drafted = (sum(wait) for wait in zip(*found, strict=True))
     assert len(found) > 100

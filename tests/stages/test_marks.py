@@ -66,10 +66,7 @@ WRONG: list[tuple[Sequence[Any], str]] = [
     ([[mark(0, HALF + SLACK + 1, (SECOND, SECOND))]], f"audio ends at {HALF}"),
     ([[], [mark(2 * HALF, 2 * HALF, (SECOND, SECOND), "tag")]], f"audio ends at {HALF}"),
     ([[mark(900, 950, (SECOND, SECOND)), mark(300, 350, (SECOND, SECOND))]], "at sample 300 came"),
-    (
-        [[mark(900, 950, (SECOND, SECOND))], [mark(300, 350, (SECOND, SECOND))]],
-        "at sample 300 came",
-    ),
+    ([[mark(900, 950, (SECOND, SECOND))], [mark(300, 350, (SECOND, SECOND))]], "at sample 300 came"),
     ([[mark(0.5, 10, (SECOND, SECOND))]], "must be a pair of whole numbers"),
     ([[mark(0, float("nan"), (SECOND, SECOND))]], "must be a pair of whole numbers"),
     ([[mark("0", "1", (SECOND, SECOND))]], "must be a pair of whole numbers"),
@@ -104,9 +101,7 @@ async def test_wrong_marks_end_the_voice_and_nothing_else(marks: Any, why: str) 
         [[mark(0, 10, (SECOND + 6, SECOND + 10)), mark(10, 20, (SECOND, SECOND + 5))]],  # as "£5m"
         [[mark(0, HALF, (SECOND, SECOND + 5)), mark(HALF, HALF, (SECOND, SECOND))]],  # all at once
         [[], [mark(0, 20, (SECOND, SECOND + 5))]],  # late
-        [
-            [mark(30, 60, (SECOND, SECOND), "phoneme"), mark(0, 60, (SECOND, SECOND))]
-        ],  # sounds first
+        [[mark(30, 60, (SECOND, SECOND), "phoneme"), mark(0, 60, (SECOND, SECOND))]],  # sounds first
     ],
 )
 async def test_inaccurate_marks_pass(marks: Any) -> None:

@@ -106,9 +106,7 @@ async def test_a_stream_of_text_is_spoken() -> None:
 @pytest.mark.parametrize("wrong", [Step, ToneVoice(), 3])
 async def test_what_is_no_stage_is_named(wrong: Any) -> None:
     for branches, head in (([[wrong]], Step("head")), ([[Step("a")]], wrong)):
-        with pytest.raises(
-            ConfigError, match=r"no stage: wrap an adapter, as in VoiceStage\(voice\)"
-        ):
+        with pytest.raises(ConfigError, match=r"no stage: wrap an adapter, as in VoiceStage\(voice\)"):
             Pipeline(branches, head=head)
 
 

@@ -66,9 +66,7 @@ class Dictated(ToneVoice):
             yield buffer
 
 
-async def cancelled_while_stalled(
-    stage: Stage[Any, Any], items: list[Any], script: Script
-) -> list[Any]:
+async def cancelled_while_stalled(stage: Stage[Any, Any], items: list[Any], script: Script) -> list[Any]:
     """Everything the stage yields if the turn is cancelled while its adapter hangs."""
     link: Link[Any] = Link(64)
     for item in items:
@@ -246,9 +244,7 @@ async def test_nothing_follows_a_revoke_that_was_made_from_what_it_took_back() -
         (1, [PHRASES[0], Flush()], 0),
     ],
 )
-async def test_a_cancel_stops_a_rewriter_that_hangs(
-    stall: int, items: list[Any], before: int
-) -> None:
+async def test_a_cancel_stops_a_rewriter_that_hangs(stall: int, items: list[Any], before: int) -> None:
     script = Script(stall_at=stall)
     found = await cancelled_while_stalled(PromptStage(Board(script)), list(items), script)
     assert found[-1] == Cancel("enough")

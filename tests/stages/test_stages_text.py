@@ -76,11 +76,7 @@ async def timeline(
 
 @pytest.mark.virtual_time
 async def test_text_that_waited_too_long_is_spoken_but_not_the_word_under_way() -> None:
-    words = [
-        (0.0, chunk("I would like", 0)),
-        (0.4, chunk(" some bre", 12)),
-        (2.0, chunk("ad.", 21)),
-    ]
+    words = [(0.0, chunk("I would like", 0)), (0.4, chunk(" some bre", 12)), (2.0, chunk("ad.", 21))]
     assert await timeline(words) == [
         (0.7, ("I would like some ", "deadline")),
         (2.7, ("bread.", "deadline")),
@@ -139,10 +135,7 @@ async def test_a_flush_speaks_what_is_half_way_and_is_passed_on() -> None:
 
 async def test_a_revoke_takes_waiting_text_back_and_is_passed_on() -> None:
     link = await fill([chunk("Turn left", 0), Revoke(5), chunk("right.", 5)], close=True)
-    assert await rest(SegmentStage(clock=Clock(0)).run(link)) == [
-        Revoke(5),
-        ("Turn right.", "end"),
-    ]
+    assert await rest(SegmentStage(clock=Clock(0)).run(link)) == [Revoke(5), ("Turn right.", "end")]
 
 
 async def test_a_cancel_drops_what_waits() -> None:

@@ -36,10 +36,7 @@ def test_a_sentence_whose_buffers_come_at_once_is_the_work_of_a_voice_that_does_
 ) -> None:
     lengths = (1.5, 2.4, 1.2, 4.2, 3.0, 1.8)
     pace = learned(
-        *(
-            phrase(seconds, first_s=0.1, factor=0.3, whole=True, jitter_s=jitter_s)
-            for seconds in lengths
-        )
+        *(phrase(seconds, first_s=0.1, factor=0.3, whole=True, jitter_s=jitter_s) for seconds in lengths)
     )
     assert pace.streams is False
     assert pace.first_s == pytest.approx(0.1, abs=0.03)

@@ -8,12 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specstream.bench.exactness.checks import (
-    Divergence,
-    GreedyReport,
-    compare_greedy,
-    width_noise,
-)
+from specstream.bench.exactness.checks import Divergence, GreedyReport, compare_greedy, width_noise
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.methods import DraftProposerConfig
 from specstream.model.forward import PLAIN, Extras, ForwardInput, ForwardOutput

@@ -14,10 +14,7 @@ from tests.exactness.toy import Letters
 pytestmark = pytest.mark.slow
 
 ALPHA = 1e-3
-CELLS = [
-    Cell("suffix", rule="block"),
-    Cell("suffix", rule="ratio", warper="top-p"),
-]
+CELLS = [Cell("suffix", rule="block"), Cell("suffix", rule="ratio", warper="top-p")]
 N = 300
 
 

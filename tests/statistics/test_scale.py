@@ -9,19 +9,11 @@ import torch
 
 from specstream.drafting.proposal import Verdict
 from specstream.drafting.verify import Case, Rule, verify_batch
-from tests.exactness.scale import (
-    WAYS,
-    Bench,
-    count_identical,
-    in_a_new_process,
-    make_job,
-)
+from tests.exactness.scale import WAYS, Bench, count_identical, in_a_new_process, make_job
 
 pytestmark = pytest.mark.slow
 
-DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"]
-)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
 @DTYPES

@@ -87,9 +87,7 @@ def test_a_lookahead_cell_has_the_exact_distribution(cell: Cell) -> None:
     assert proposer.accepted > 100
 
 
-def without_residuals(
-    children: Tensor, target: Tensor, q: Tensor | None = None
-) -> tree_rules.Siblings:
+def without_residuals(children: Tensor, target: Tensor, q: Tensor | None = None) -> tree_rules.Siblings:
     """Each sibling is verified against the target's row, not the residual of those before."""
     assert q is not None
     first = [tree_rules.Siblings(*_one(children, target, q, i)) for i in range(children.shape[-1])]

@@ -90,9 +90,7 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     """A target whose passes of several tokens are off by far more than rounding in one row."""
     right = ModelRunner.forward
 
-    def off(
-        self: ModelRunner, inputs: Sequence[ForwardInput], extras: Extras = PLAIN
-    ) -> ForwardOutput:
+    def off(self: ModelRunner, inputs: Sequence[ForwardInput], extras: Extras = PLAIN) -> ForwardOutput:
         made = right(self, inputs, extras)
         if self.fixed_width is not None:
             return made
@@ -101,9 +99,7 @@ def test_a_greedy_text_that_parts_without_a_tie_is_caught(
     with mock.patch.object(ModelRunner, "forward", off):
         code, values = verify([*pair, "--runs", "1", "--dtype", "float32"], capsys)
     assert code == 1
-    assert not claims(values)["greedy text is the target's, or parts where rounding decides"][
-        "holds"
-    ]
+    assert not claims(values)["greedy text is the target's, or parts where rounding decides"]["holds"]
 
 
 def test_a_sample_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

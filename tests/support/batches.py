@@ -35,14 +35,7 @@ from tests.support.heads import eagle_proposer
 from tests.support.medusas import medusa_proposer
 from tests.support.mtps import mtp_proposer
 from tests.support.streams import streaming_proposer
-from tests.support.tiny import (
-    ask,
-    byte_tokenizer,
-    make_core,
-    noisy_copy,
-    run_until_idle,
-    tiny_model,
-)
+from tests.support.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 TOKENIZER = byte_tokenizer()
 MODEL = tiny_model(len(TOKENIZER), seed=2)
@@ -52,24 +45,8 @@ KINDS = [
     *("off", "streaming", "suffix"),
 ]
 TEXTS = [
-    *(
-        "abab",
-        "the cat sat on the mat, the cat",
-        "zq",
-        "日本 日本",
-        "1, 2, 3, 4, 1, 2, 3,",
-        "aaaaaa",
-    ),
-    *(
-        "to be or not to be",
-        "x",
-        "(()())(",
-        "ABC abc ABC",
-        "0101010",
-        "hello hello",
-        "q" * 60,
-        "?!",
-    ),
+    *("abab", "the cat sat on the mat, the cat", "zq", "日本 日本", "1, 2, 3, 4, 1, 2, 3,", "aaaaaa"),
+    *("to be or not to be", "x", "(()())(", "ABC abc ABC", "0101010", "hello hello", "q" * 60, "?!"),
     *("one two one two", "line\nline\n"),
 ]
 
@@ -82,9 +59,7 @@ def proposer(kind: str, seed: int = 0) -> Proposer:
     if kind == "streaming":
         return streaming_proposer(ModelRunner(MODEL))
     if kind == "draft":
-        return DraftModelProposer(
-            DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset()
-        )
+        return DraftModelProposer(DraftProposerConfig(num_tokens=5), ModelRunner(DRAFT), frozenset())
     if kind == "suffix":
         return SuffixProposer(SuffixProposerConfig(min_score=0), torch.device("cpu"))
     if kind == "eagle":

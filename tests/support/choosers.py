@@ -12,13 +12,7 @@ from specstream.config import EngineConfig
 from specstream.drafting.checking import Explanation
 from specstream.drafting.policy.costs import Costs, DraftCosts
 from specstream.drafting.policy.policy import Policy
-from specstream.drafting.policy.records import (
-    Candidate,
-    Outlook,
-    RoundOutcome,
-    RoundPlan,
-    RoundTimes,
-)
+from specstream.drafting.policy.records import Candidate, Outlook, RoundOutcome, RoundPlan, RoundTimes
 from specstream.drafting.proposers.auto import AutoProposer
 from specstream.drafting.proposers.draft_model import DraftModelProposer
 from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, SuffixProposer
@@ -125,9 +119,7 @@ class Script(Dice):
 
     def plan(self, outlooks: Sequence[Any]) -> list[RoundPlan]:
         self.outlooks = list(outlooks)
-        self.plans = (
-            list(self.rounds.pop(0)) if self.rounds else [RoundPlan("off", 0)] * len(outlooks)
-        )
+        self.plans = list(self.rounds.pop(0)) if self.rounds else [RoundPlan("off", 0)] * len(outlooks)
         return self.plans
 
 
@@ -175,9 +167,7 @@ def proposer_with(
 
 def core_under(policy: Any, **options: Any) -> EngineCore:
     """An engine whose proposer has this policy; nothing ends its replies."""
-    return make_core(
-        MODEL, TOKENIZER, proposer_with(policy, ModelRunner(DRAFT)), eos_ids=(), **options
-    )
+    return make_core(MODEL, TOKENIZER, proposer_with(policy, ModelRunner(DRAFT)), eos_ids=(), **options)
 
 
 def greedy(count: int = 40) -> SamplingParams:

@@ -41,12 +41,7 @@ def postgres() -> Generator[str, None, None]:
     def run(program: str, *arguments: str) -> None:
         command = [str(programs / program), *arguments]
         subprocess.run(
-            command,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            **user,
+            command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder, **user
         )
 
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -89,8 +89,7 @@ class FaultyProxy:
         up, server = await asyncio.open_connection("127.0.0.1", self._port)
         link.writers.append(server)
         await asyncio.gather(
-            self._carry(down, server, "up", link),
-            self._carry(up, link.writers[0], "down", link),
+            self._carry(down, server, "up", link), self._carry(up, link.writers[0], "down", link)
         )
 
     async def _carry(

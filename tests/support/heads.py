@@ -37,9 +37,7 @@ def greedy_replies(runner: ModelRunner, prompts: list[list[int]], length: int) -
     return torch.stack(rows)
 
 
-def batch_of(
-    runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, ...]
-) -> TrainingBatch:
+def batch_of(runner: ModelRunner, ids: Tensor, prompt: int, depths: tuple[int, ...]) -> TrainingBatch:
     """Sequences with the target's states, of which the first ``prompt`` tokens are the prompt."""
     norm, last = runner.model.model.norm, runner.model.config.num_hidden_layers
     with torch.inference_mode():
@@ -47,9 +45,7 @@ def batch_of(
         states = torch.stack(runner.forward(inputs, Extras((*depths, last))).states)
         final = norm(states[:, :, -1])
     replies = torch.arange(ids.shape[1]).expand(ids.shape) >= prompt
-    return TrainingBatch(
-        ids, replies.clone(), ids.numel(), states[:, :, :-1].clone(), final.clone()
-    )
+    return TrainingBatch(ids, replies.clone(), ids.numel(), states[:, :, :-1].clone(), final.clone())
 
 
 def check_learning(trainee: Any, batch: TrainingBatch, rate: float) -> None:
@@ -83,9 +79,7 @@ def trained_eagle(model: PreTrainedModel, steps: int = 20) -> EagleTrainee:
     return _TRAINED[id(model)]
 
 
-def eagle_head(
-    trainee: EagleTrainee, runner: ModelRunner, output: Tensor | None = None
-) -> EagleHead:
+def eagle_head(trainee: EagleTrainee, runner: ModelRunner, output: Tensor | None = None) -> EagleHead:
     """The trainee's head in service, without files; ``output``: an output head of its own."""
     tensors = {name: one.detach() for name, one in trainee.module.state_dict().items()}
     shape = trainee.module.shape

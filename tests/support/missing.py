@@ -29,6 +29,5 @@ def install(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 def _answer(monkeypatch: pytest.MonkeyPatch, package: str, answer: object) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "importlib.util.find_spec",
-        lambda name, *rest: answer if name == package else real(name, *rest),
+        "importlib.util.find_spec", lambda name, *rest: answer if name == package else real(name, *rest)
     )

@@ -108,7 +108,5 @@ def mtp_proposer(model: PreTrainedModel, head: MtpHead | None = None, **more: An
     """A proposer over a trained module."""
     runner = ModelRunner(model)
     head = head or mtp_head(trained_module(model), runner)
-    parts = EngineParts(
-        runner, frozenset({1}), byte_tokenizer(), heads={"mtp": head}, prefill_chunk=7
-    )
+    parts = EngineParts(runner, frozenset({1}), byte_tokenizer(), heads={"mtp": head}, prefill_chunk=7)
     return build(MtpProposerConfig.model_validate({"num_tokens": 3} | more), parts)

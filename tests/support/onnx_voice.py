@@ -111,12 +111,8 @@ def write_voice(
     # ModelProto: .ir_version (1), .graph (7), .opset_import (8) with .version (2).
     path = folder / "tones.onnx"
     path.write_bytes(_field(1, 8) + _field(7, graph) + _field(8, _field(1, "") + _field(2, 15)))
-    symbols = (
-        "_^$ !',-.:;?abcdefhijklmnopqrstuvwxyz\u00e6\u00f0\u014b\u0251\u0254\u0259\u025a\u025b"
-    )
-    symbols += (
-        "\u025c\u0261\u026a\u0279\u027e\u0283\u028a\u028c\u0292\u02c8\u02cc\u02d0\u03b8\u0327"
-    )
+    symbols = "_^$ !',-.:;?abcdefhijklmnopqrstuvwxyz\u00e6\u00f0\u014b\u0251\u0254\u0259\u025a\u025b"
+    symbols += "\u025c\u0261\u026a\u0279\u027e\u0283\u028a\u028c\u0292\u02c8\u02cc\u02d0\u03b8\u0327"
     said = {
         "audio": {"sample_rate": 16_000},
         "espeak": {"voice": "en-us"},

@@ -9,15 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-__all__ = [
-    "Answer",
-    "ChatServer",
-    "HttpServer",
-    "delta",
-    "llama_events",
-    "vllm_events",
-    "write_whole",
-]
+__all__ = ["Answer", "ChatServer", "HttpServer", "delta", "llama_events", "vllm_events", "write_whole"]
 
 DONE = "[DONE]"
 
@@ -57,19 +49,11 @@ def vllm_events(*rounds: tuple[str, list[int]], finish: str = "length") -> list[
 def llama_events(*tokens: str, finish: str = "stop") -> list[Any]:
     """As llama.cpp's server streams: a delta a token, then the reason, then the timings."""
     timings = {"cache_n": 12, "prompt_n": 3, "draft_n": 8, "draft_n_accepted": 5}
-    usage = {
-        "prompt_tokens": 15,
-        "completion_tokens": len(tokens),
-        "total_tokens": 15 + len(tokens),
-    }
+    usage = {"prompt_tokens": 15, "completion_tokens": len(tokens), "total_tokens": 15 + len(tokens)}
     return [
         {
             "choices": [
-                {
-                    "index": 0,
-                    "delta": {"role": "assistant", "content": None},
-                    "finish_reason": None,
-                }
+                {"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
             ]
         },
         *[delta(token) for token in tokens],

@@ -69,9 +69,7 @@ class AudioServer(HttpServer):
         if reply.body is not None:
             write_whole(writer, reply.status, reply.body, reply.header, "")
             return
-        head = (
-            f"HTTP/1.1 200 OK\r\nContent-Type: {reply.kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {reply.kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())
         for piece in reply.pieces:
             writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
@@ -199,9 +197,7 @@ class ElevenLabsServer:
 
 
 @contextmanager
-def in_thread(
-    make: Callable[[], AudioServer] | Callable[[], ElevenLabsServer],
-) -> Iterator[str]:
+def in_thread(make: Callable[[], AudioServer] | Callable[[], ElevenLabsServer]) -> Iterator[str]:
     """Run a server on a loop of its own; gives its address."""
     ready, found = threading.Event(), list[Any]()
 

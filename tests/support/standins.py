@@ -80,9 +80,7 @@ class ToneVoice:
                 chars = Span(phrase.chars.start + word.start(), phrase.chars.start + word.end())
                 span = Span(at, at + 150 * (word.end() - word.start()) + 7)
                 phonemes = [
-                    Mark(
-                        "phoneme", word[0][i : i + 2], Span(at + 150 * i, at + 150 * i + 300), chars
-                    )
+                    Mark("phoneme", word[0][i : i + 2], Span(at + 150 * i, at + 150 * i + 300), chars)
                     for i in range(0, len(word[0]) - 1, 2)
                 ]
                 marks = (*phonemes, Mark("word", word[0], span, chars))

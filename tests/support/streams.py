@@ -38,9 +38,7 @@ def streaming_head(runner: ModelRunner, noise: float = 0.0, **options: Any) -> S
         return load(Path(folder), runner)
 
 
-def streaming_proposer(
-    target: ModelRunner, noise: float = 0.0, **settings: Any
-) -> StreamingProposer:
+def streaming_proposer(target: ModelRunner, noise: float = 0.0, **settings: Any) -> StreamingProposer:
     """Streams that are right now and then, and never cut short."""
     config = StreamingProposerConfig(**{"min_confidence": 0.0, **settings})
     return StreamingProposer(config, streaming_head(target, noise))

@@ -57,12 +57,7 @@ def _metaspace() -> Tokenizer:
     )
     inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     inner.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return inner
 

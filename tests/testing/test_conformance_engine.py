@@ -49,14 +49,7 @@ async def test_an_engine_behind_an_address_passes() -> None:
     async with ChatServer([Answer(events)]).running() as server:
         report = await check_engine(lambda: OpenAIEngine(server.url))
     report.assert_passed()
-    assert set(report.skipped) == {
-        "ends",
-        "rounds",
-        "logprobs",
-        "reproducible",
-        "previews",
-        "tools",
-    }
+    assert set(report.skipped) == {"ends", "rounds", "logprobs", "reproducible", "previews", "tools"}
 
 
 @pytest.mark.slow
@@ -88,9 +81,7 @@ class Altered(ScriptedEngine):
         return chunk
 
     @asynccontextmanager
-    async def generate(
-        self, *args: Any, **options: Any
-    ) -> AsyncGenerator[ScriptedGeneration, None]:
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ScriptedGeneration, None]:
         async with super().generate(*args, **options) as made:
             generation = self.generation(made.ahead, lambda: None)
             if isinstance(generation, AlteredGeneration):
@@ -251,9 +242,7 @@ class Swallowing(Altered):
     """What its reader raises doesn't leave the block."""
 
     @asynccontextmanager
-    async def generate(
-        self, *args: Any, **options: Any
-    ) -> AsyncGenerator[ScriptedGeneration, None]:
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ScriptedGeneration, None]:
         with suppress(Exception):
             async with super().generate(*args, **options) as generation:
                 yield generation
@@ -321,9 +310,7 @@ async def test_a_pool_of_threads_that_grows_once_is_not_left_behind() -> None:
     await checks.left_behind(grows)
 
 
-async def test_threads_that_hang_in_the_pool_are_left_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_threads_that_hang_in_the_pool_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "SETTLE_S", 0.05)
     hang, left = threading.Event(), list[asyncio.Future[bool]]()
 

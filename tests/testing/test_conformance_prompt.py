@@ -107,9 +107,7 @@ class Elsewhere(Altered):
     """Its tokens are characters."""
 
     def alter(self, shots: Sequence[ScenePrompt]) -> Sequence[ScenePrompt]:
-        return [
-            replace(shot, tokens=Span(shot.span.start + 50, shot.span.end + 50)) for shot in shots
-        ]
+        return [replace(shot, tokens=Span(shot.span.start + 50, shot.span.end + 50)) for shot in shots]
 
 
 class Remembering(AlteredBoard):

@@ -11,15 +11,8 @@ from typing import Any
 import pytest
 
 from specstream.errors import AdapterFailed
-from specstream.listening.interfaces import (
-    HeardWord,
-    RecognizerCapabilities,
-    Transcript,
-)
-from specstream.testing import (
-    ScriptedRecognizer,
-    check_recognizer,
-)
+from specstream.listening.interfaces import HeardWord, RecognizerCapabilities, Transcript
+from specstream.testing import ScriptedRecognizer, check_recognizer
 from specstream_adapters.ears.whisper import WhisperRecognizer
 from tests.support.spoken import needs_ears, spoken_question
 
@@ -244,9 +237,7 @@ class OneRate(Hearing):
 
 async def test_a_recogniser_of_another_shape_is_told_so_once() -> None:
     report = await check_recognizer(OneRate, only=["capabilities", "silence", "pieces"])
-    with pytest.raises(
-        AssertionError, match="^capabilities, silence, pieces: sample_rates is 16000"
-    ):
+    with pytest.raises(AssertionError, match="^capabilities, silence, pieces: sample_rates is 16000"):
         report.assert_passed()
 
 

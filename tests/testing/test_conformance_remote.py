@@ -59,9 +59,7 @@ class Wrong(ReferenceVoice):
 @pytest.mark.slow
 async def test_a_broken_voice_is_found_behind_a_socket_too() -> None:
     async with AdapterServer("voice", Gaps) as port:
-        report = await check_adapter(
-            "voice", lambda: RemoteStage(f"ws://127.0.0.1:{port}", "voice")
-        )
+        report = await check_adapter("voice", lambda: RemoteStage(f"ws://127.0.0.1:{port}", "voice"))
     assert report.failed == ("phonemes_tile",), report.lines()
 
 

@@ -7,16 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from specstream.errors import AdapterFailed
-from specstream.listening.interfaces import (
-    SpeechStarted,
-    SpeechStopped,
-    TurnCapabilities,
-    VoiceActivity,
-)
-from specstream.testing import (
-    ScriptedTurnDetector,
-    check_turns,
-)
+from specstream.listening.interfaces import SpeechStarted, SpeechStopped, TurnCapabilities, VoiceActivity
+from specstream.testing import ScriptedTurnDetector, check_turns
 from specstream_adapters.ears.silero import SileroDetector
 from tests.support.spoken import needs_ears, spoken_question
 

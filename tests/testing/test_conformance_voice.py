@@ -75,9 +75,7 @@ async def test_the_reference_voice_passes(check: ConformanceCheck[SpeechSynthesi
         pytest.param(make_function, NO_MARKS | NO_PROMISE | {"read_ahead", "tags"}, id="function"),
     ],
 )
-async def test_voices_that_ship_pass(
-    make: Callable[[], SpeechSynthesizer], skipped: set[str]
-) -> None:
+async def test_voices_that_ship_pass(make: Callable[[], SpeechSynthesizer], skipped: set[str]) -> None:
     report = await check_voice(make)
     report.assert_passed()
     assert set(report.skipped) == skipped

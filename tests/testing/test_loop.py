@@ -119,9 +119,7 @@ def test_a_deadlock_is_an_error() -> None:
         run_virtual(anyio.sleep_forever())
 
 
-def test_a_deadlock_names_threads_that_are_not_waited_for_and_what_waits_for_them_still_ends() -> (
-    None
-):
+def test_a_deadlock_names_threads_that_are_not_waited_for_and_what_waits_for_them_still_ends() -> None:
     leave, ended = threading.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -151,15 +149,7 @@ def test_the_plugin_runs_marked_tests_only(tmp_path: Path) -> None:
     document = (Path(__file__).parents[2] / "docs/guides/testing.md").read_text()
     (tmp_path / "test_example.py").write_text(document.split("```python\n")[1].split("```")[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "specstream.testing.plugin"]
-    options = [
-        "-p",
-        "no:cacheprovider",
-        "--strict-markers",
-        "--rootdir",
-        str(tmp_path),
-        "-W",
-        "error",
-    ]
+    options = ["-p", "no:cacheprovider", "--strict-markers", "--rootdir", str(tmp_path), "-W", "error"]
     options += ["-o", "asyncio_default_fixture_loop_scope=function"]
     done = subprocess.run(
         [*command, *options, str(tmp_path)], capture_output=True, text=True, check=False

@@ -141,9 +141,7 @@ def test_a_reply_that_is_cancelled_before_its_first_sound_is_an_error() -> None:
         return agent
 
     scenario = Scenario.model_validate(EXACT | {"turns": [{"user": "Hi", "typed": True}]})
-    with pytest.raises(
-        EngineError, match="nothing was heard in answer to 'Hi': the reply was canc"
-    ):
+    with pytest.raises(EngineError, match="nothing was heard in answer to 'Hi': the reply was canc"):
         run_virtual(run_scenario(scenario, stopped))
 
 
@@ -292,14 +290,8 @@ def test_a_network_keeps_the_order_and_sends_again_what_is_lost() -> None:
         ("", "turns: Field required"),
         ("turns = []", "turns: Tuple should have at least 1 item"),
         ("[[turns]]\nuser = 'Hi'\n[[turns]]\nusr = 'Hi'", "turns.1.usr: there is no such key; did"),
-        (
-            "[[turns]]\nuser = 'Hi'\n[network]\nlos = 1",
-            "network.los: there is no such key; did you",
-        ),
-        (
-            "repeats = 2\n[[turns]]\nuser = 'Hi'",
-            "repeats: there is no such key; did you mean repeat?",
-        ),
+        ("[[turns]]\nuser = 'Hi'\n[network]\nlos = 1", "network.los: there is no such key; did you"),
+        ("repeats = 2\n[[turns]]\nuser = 'Hi'", "repeats: there is no such key; did you mean repeat?"),
         ("repeat = 100001\n[[turns]]\nuser = 'Hi'", "repeat: Input should be less than"),
         ("[[turns]]\nuser = 'Hi'\ninterrupts_after_ms = 1", "the first turn has no reply"),
         ("[[turns]]\nuser = '... 👩'", "a spoken turn needs a word"),
@@ -321,9 +313,7 @@ def test_a_bad_scenario_is_one_clear_error(text: str, message: str, tmp_path: Pa
 def test_the_picture_shows_the_parts_of_three_turns(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "talk.toml"
-    path.write_text(
-        "repeat = 3\n[[turns]]\nuser = 'Hi'\nreply = 'Fine.'\n[network]\njitter_ms = 50"
-    )
+    path.write_text("repeat = 3\n[[turns]]\nuser = 'Hi'\nreply = 'Fine.'\n[network]\njitter_ms = 50")
     for out in ("one", "two"):
         argv = ["latency", "--scenario", str(path), "--out", str(tmp_path / out)]
         assert cli.main(argv) == 0

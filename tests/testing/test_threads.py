@@ -23,9 +23,7 @@ HOWS: list[Callable[[float], Coroutine[Any, Any, None]]] = [
 
 
 @pytest.mark.parametrize("work", HOWS, ids=["executor", "anyio"])
-def test_a_thread_s_time_moves_the_clock(
-    work: Callable[[float], Coroutine[Any, Any, None]],
-) -> None:
+def test_a_thread_s_time_moves_the_clock(work: Callable[[float], Coroutine[Any, Any, None]]) -> None:
     async def run() -> float:
         await work(0.1)
         took = anyio.current_time()

@@ -10,9 +10,7 @@ pytest_plugins = ["pytester"]
 _QUIET = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 
-def test_a_failing_assertion_s_traceback_ends_in_the_user_s_file(
-    pytester: pytest.Pytester,
-) -> None:
+def test_a_failing_assertion_s_traceback_ends_in_the_user_s_file(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile(
         """
         import pytest

@@ -31,9 +31,7 @@ def _readings(pattern: str) -> set[str]:
     while todo:
         text = todo.pop()
         if found := _CHOICE.search(text):
-            todo += [
-                text[: found.start()] + way + text[found.end() :] for way in found[1].split("|")
-            ]
+            todo += [text[: found.start()] + way + text[found.end() :] for way in found[1].split("|")]
         else:
             done.update(plain(way) for way in text.split(" | "))
     return done

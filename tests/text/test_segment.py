@@ -71,9 +71,7 @@ def test_boundaries_are_found_in_the_corpus() -> None:
         assert f1(lambda other, name=name: other == name) >= 0.97, name  # type: ignore[misc]
 
 
-def test_the_corpus_notices_a_segmenter_without_abbreviations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_corpus_notices_a_segmenter_without_abbreviations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_stops, "stop_after", lambda *_, **__: StopReading.PLAIN)
     assert f1() < 0.9
 
@@ -81,9 +79,7 @@ def test_the_corpus_notices_a_segmenter_without_abbreviations(
 def random_text(rng: random.Random) -> str:
     if rng.random() < 0.3:
         lines = [line.replace("‖", "") for _, line in corpus()]
-        return rng.choice(["", " ", "\n", " [nod] "]).join(
-            rng.choices(lines, k=rng.randrange(1, 7))
-        )
+        return rng.choice(["", " ", "\n", " [nod] "]).join(rng.choices(lines, k=rng.randrange(1, 7)))
     return "".join(rng.choices(SOUP, k=rng.randrange(1, rng.choice([20, 60, 200]))))
 
 
@@ -117,9 +113,7 @@ def test_chunking_never_matters() -> None:
     assert splits_that_matter(1500, seed=1) == 0  # 3000 splits
 
 
-@pytest.mark.parametrize(
-    "rule", ["stop", "newline", "bracket", "clause", "backticks", "word_break"]
-)
+@pytest.mark.parametrize("rule", ["stop", "newline", "bracket", "clause", "backticks", "word_break"])
 def test_a_rule_that_does_not_wait_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = getattr(segment_module, rule)
 
@@ -203,9 +197,7 @@ def test_tokens_without_ends_stand_for_their_whole_chunk() -> None:
         ("It is late. ", "["),
     ],
 )
-def test_a_boundary_is_given_at_the_first_character_that_decides_it(
-    before: str, decisive: str
-) -> None:
+def test_a_boundary_is_given_at_the_first_character_that_decides_it(before: str, decisive: str) -> None:
     text = before + decisive
     segmenter = Segmenter()
     given = [len(segmenter.add(chunk(char, at))) for at, char in enumerate(text)]
@@ -226,8 +218,7 @@ def test_waiting_costs_little() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text",
-    ["a", " ", ".", "\n", "[", "`", ', "', "a. ", "Dr. ", "[a]", "[a ", '."[', "1 ", "](", "的"],
+    "text", ["a", " ", ".", "\n", "[", "`", ', "', "a. ", "Dr. ", "[a]", "[a ", '."[', "1 ", "](", "的"]
 )
 def test_work_is_linear_and_the_window_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, options = 20_000, {"max_chars": 120}
@@ -255,9 +246,7 @@ def places(phrases: Sequence[Phrase], text: str) -> set[int]:
 
 
 @pytest.mark.parametrize("right", [1.0, 0.5])
-def test_drafted_text_decides_as_the_real_text_does_or_cuts_where_a_deadline_could(
-    right: float,
-) -> None:
+def test_drafted_text_decides_as_the_real_text_does_or_cuts_where_a_deadline_could(right: float) -> None:
     """Cut with a look at drafted text, which is what really comes with probability ``right``."""
     rng = random.Random(5)
     sooner = wrong = 0

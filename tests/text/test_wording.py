@@ -31,11 +31,7 @@ pytest.importorskip("normt2s")
 
 @pytest.mark.parametrize(
     ("name", "language", "least"),
-    [
-        ("spoken_en.txt", "en-us", 0.99),
-        ("spoken_de.txt", "de", 0.99),
-        ("spoken_new.txt", "en", 0.8),
-    ],
+    [("spoken_en.txt", "en-us", 0.99), ("spoken_de.txt", "de", 0.99), ("spoken_new.txt", "en", 0.8)],
 )
 def test_written_forms_are_read_as_people_read_them(name: str, language: str, least: float) -> None:
     all_forms = forms(name)
@@ -282,8 +278,7 @@ def test_the_hard_sentence_in_every_chunking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "language"),
-    [("spoken_en.txt", "en"), ("spoken_new.txt", "en"), ("spoken_de.txt", "de")],
+    ("name", "language"), [("spoken_en.txt", "en"), ("spoken_new.txt", "en"), ("spoken_de.txt", "de")]
 )
 def test_forms_are_whole_in_one_phrase_and_among_others(name: str, language: str) -> None:
     readout = Readout(language=language)
@@ -336,10 +331,7 @@ async def test_a_voice_is_given_words_of_its_language() -> None:
     assert await marks(Speaker("en-us"), "Pay $5.") == [
         ("Pay", "Pay"), ("five", "$5"), ("dollars.", "$5."),
     ]  # fmt: skip
-    assert [word for word, _ in await marks(Speaker("de"), "Es kostet 5 €.")][2:] == [
-        "fünf",
-        "Euro.",
-    ]
+    assert [word for word, _ in await marks(Speaker("de"), "Es kostet 5 €.")][2:] == ["fünf", "Euro."]
     spoken = await marks(Speaker("de"), "Pay $5.", Readout(language="en"))
     assert [word for word, _ in spoken] == ["Pay", "five", "dollars."]
 
@@ -363,10 +355,7 @@ def test_a_library_that_breaks_costs_no_phrase(caplog: pytest.LogCaptureFixture)
 
     made = Wording(broken)
     with caplog.at_level(logging.WARNING):
-        assert [made.read(Mapped(text)).text for text in ("It is 5.", "Or 6.")] == [
-            "It is 5.",
-            "Or 6.",
-        ]
+        assert [made.read(Mapped(text)).text for text in ("It is 5.", "Or 6.")] == ["It is 5.", "Or 6."]
     assert len(caplog.records) == 1 and "ZeroDivisionError" in caplog.text
 
 
@@ -435,9 +424,7 @@ def test_odd_text_is_read_in_linear_time(language: str) -> None:
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_no_character_breaks_the_reading(caplog: pytest.LogCaptureFixture, language: str) -> None:
     rng = random.Random(9)
-    alphabet = (
-        "0123456789.,:/-–$€%°'\"()[]{}@#&*_~^=+<> \n\u00a0½⅔²IVXLC ap.m.kgDram1T\ud7ff\u200d१"
-    )
+    alphabet = "0123456789.,:/-–$€%°'\"()[]{}@#&*_~^=+<> \n\u00a0½⅔²IVXLC ap.m.kgDram1T\ud7ff\u200d१"
     with caplog.at_level(logging.WARNING):
         for _ in range(600):
             text = "".join(rng.choices(alphabet, k=rng.randrange(1, 60)))

@@ -16,14 +16,7 @@ from specstream.training.loop import measure
 from specstream.training.replies import Prompts, Writing, write_replies
 from specstream.training.store import ReplyFolder
 from specstream.types import SamplingParams
-from tests.support.tiny import (
-    ask,
-    byte_tokenizer,
-    make_core,
-    noisy_copy,
-    run_until_idle,
-    tiny_model,
-)
+from tests.support.tiny import ask, byte_tokenizer, make_core, noisy_copy, run_until_idle, tiny_model
 
 DRAFTS, REPLIES, TOKENS = 3, 40, 48
 TOKENIZER = byte_tokenizer()

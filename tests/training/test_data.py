@@ -81,9 +81,7 @@ def test_files_that_cannot_serve(tmp_path: Path) -> None:
 @pytest.mark.parametrize("indent", [None, 1])
 def test_an_array_of_prompts_is_not_taken_for_text(tmp_path: Path, indent: int | None) -> None:
     path = tmp_path / "prompts.json"
-    path.write_text(
-        json.dumps([{"prompt": f"prompt number {i}"} for i in range(90)], indent=indent)
-    )
+    path.write_text(json.dumps([{"prompt": f"prompt number {i}"} for i in range(90)], indent=indent))
     with pytest.raises(ConfigError, match="one JSON array"):
         read_data(path, TOKENIZER, 100)
     path.write_text("[a note] in a text of many words\n" * 40)

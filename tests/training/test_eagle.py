@@ -104,9 +104,7 @@ def test_training_raises_the_acceptance_at_every_position() -> None:
 def test_every_weight_is_learned() -> None:
     trainee = EagleTrainee(MODEL, steps=2, own_head=True, fc_norm=True)
     optimizer = torch.optim.SGD(trainee.module.parameters(), lr=1e-3)
-    for _ in range(
-        2
-    ):  # two taps and the embedding begin at zero: their norms are learned after them
+    for _ in range(2):  # two taps and the embedding begin at zero: their norms are learned after them
         optimizer.zero_grad()
         trainee.losses(batch(trainee), acceptance=0.5).loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -132,11 +130,7 @@ def test_losses_are_taken_in_replies_only() -> None:
     assert list(one.counted) == list(other.counted)
     assert list(one.accepted) == pytest.approx(list(other.accepted), rel=1e-5)
     nothing = TrainingBatch(
-        whole.token_ids,
-        torch.zeros_like(whole.replies),
-        whole.tokens,
-        whole.states,
-        whole.final,
+        whole.token_ids, torch.zeros_like(whole.replies), whole.tokens, whole.states, whole.final
     )
     assert trainee.losses(nothing, acceptance=0.5).counted == []
 
@@ -148,11 +142,7 @@ def test_a_new_head_unrolls_more_draft_steps_as_the_training_goes_on() -> None:
         trainee.unroll(done)
         found.append(list(trainee.losses(batch(trainee), acceptance=0.5).counted))
     assert [len(counted) for counted in found] == [1, 2, 4]
-    assert [counted[0] for counted in found] == [
-        3 * 8,
-        3 * 4,
-        3 * 2,
-    ]  # the work stays about the same
+    assert [counted[0] for counted in found] == [3 * 8, 3 * 4, 3 * 2]  # the work stays about the same
     trainee.begun = True
     trainee.unroll(0.0)
     assert len(trainee.losses(batch(trainee), acceptance=0.5).counted) == 4

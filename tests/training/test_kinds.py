@@ -56,9 +56,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def target(root: Path) -> ModelRunner:
-    return ModelRunner(
-        load_model(str(root / "target"), EngineConfig(dtype="float32", device="cpu"))
-    )
+    return ModelRunner(load_model(str(root / "target"), EngineConfig(dtype="float32", device="cpu")))
 
 
 async def replies(root: Path, **engine: Any) -> list[Report]:
@@ -100,9 +98,7 @@ def test_going_on_begins_with_the_weights_that_were_written(
     assert after.keys() == before.keys()
     assert any(not torch.equal(after[name], before[name]) for name in after)
     assert all(
-        torch.equal(after[name], before[name])
-        for name in ("t2d", "d2t", "token_map")
-        if name in before
+        torch.equal(after[name], before[name]) for name in ("t2d", "d2t", "token_map") if name in before
     )
 
 
@@ -115,12 +111,9 @@ def test_what_going_on_refuses(root: Path, kind: str, tmp_path: Path) -> None:
         train(asked(root, kind, "never", init=root / f"my-{other}", settings={}))
     with pytest.raises(ModelUnsupported, match="holds no head"):
         train(asked(root, kind, "never", init=root / "my-draft", settings={}))
-    shape = {
-        "block": "block_size",
-        "eagle": "own_head",
-        "early-exit": "layers",
-        "medusa": "heads",
-    }.get(kind, "rank")
+    shape = {"block": "block_size", "eagle": "own_head", "early-exit": "layers", "medusa": "heads"}.get(
+        kind, "rank"
+    )
     value = "true" if kind == "eagle" else "2" if kind != "early-exit" else "1"
     with pytest.raises(ConfigError, match=f"{shape}={value}: the folder of --init decides"):
         train(asked(root, kind, "never", init=root / f"my-{kind}", settings={shape: value}))
@@ -137,12 +130,7 @@ def test_what_going_on_refuses(root: Path, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", HEADS)
 def test_settings_that_cannot_be(root: Path, kind: str) -> None:
     wrong = {
-        "block": (
-            {"block_size": "1"},
-            {"depths": "1,1"},
-            {"decay": "nan"},
-            {"mask_token_id": "-1"},
-        ),
+        "block": ({"block_size": "1"}, {"depths": "1,1"}, {"decay": "nan"}, {"mask_token_id": "-1"}),
         "eagle": ({"steps": "0"}, {"depths": "3"}, {"kv_heads": "3"}, {"fc_norm": "yes"}),
         "early-exit": ({"layers": "2"}, {"width": "none"}),
         "medusa": ({"heads": "0"}, {"vocabulary": "some"}),
@@ -286,15 +274,11 @@ def test_texts_too_short_to_learn_from_are_passed_over(root: Path) -> None:
     shard += [long | {"states": torch.randn(11, 2, 32)} for _ in range(2)]
     torch.save(shard, folder / "a.pt")
     for kind in HEADS:
-        given = asked(
-            root, kind, f"{kind}-short", data=None, replies=folder, batch_tokens=8, steps=7
-        )
+        given = asked(root, kind, f"{kind}-short", data=None, replies=folder, batch_tokens=8, steps=7)
         assert train(given).progress.step == 7
 
 
-def test_a_head_that_is_not_there_is_asked_for(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_head_that_is_not_there_is_asked_for(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("block", "eagle", "streaming"):
         words = ["generate", "Hi", "--target", str(root / "target"), "--proposer", kind]
         assert cli.main(words) == 2

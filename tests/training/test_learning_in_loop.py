@@ -146,11 +146,7 @@ def test_only_whole_replies_that_may_be_learnt_from_are_kept() -> None:
     core.step()
     two.delivery.cancelled = True
     run_until_idle(core)
-    assert (one.finish_reason, two.finish_reason, three.finish_reason) == (
-        "length",
-        "cancelled",
-        None,
-    )
+    assert (one.finish_reason, two.finish_reason, three.finish_reason) == ("length", "cancelled", None)
     assert learner.report.replies == 0
     answered(core, "kept", SAMPLED)
     (kept,) = learner.buffer
@@ -208,9 +204,7 @@ def test_a_request_waits_for_one_step_of_learning_at_most() -> None:
     worker.close()
     worker.join()
     log = busy.log[: busy.log.index("keep")]
-    assert log[:3] == ["learn"] * 3 and set(log[3:]) == {
-        "round"
-    }  # no step of learning between rounds
+    assert log[:3] == ["learn"] * 3 and set(log[3:]) == {"round"}  # no step of learning between rounds
     assert inboxes[0].token_ids == plain_greedy("hello", 30, eos=None)
     assert busy.log[-1] == "close"
 

@@ -16,12 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specstream.errors import (
-    ConfigError,
-    ModelUnsupported,
-    OutputError,
-    TrainingStopped,
-)
+from specstream.errors import ConfigError, ModelUnsupported, OutputError, TrainingStopped
 from specstream.model.heads.base import read_head_config
 from specstream.model.heads.recognise import told_acceptance
 from specstream.training import files
@@ -95,9 +90,7 @@ def test_a_stop_saves_and_says_how_to_go_on(root: Path, whole: Path) -> None:
     steps: list[str] = []
     asked = options(root, "stopped", checkpoint_s=1e9)
     with pytest.raises(TrainingStopped, match="the same command goes on") as caught:
-        train(
-            asked, lambda what, done, says: steps.append(what), lambda: steps.count("training") == 3
-        )
+        train(asked, lambda what, done, says: steps.append(what), lambda: steps.count("training") == 3)
     assert caught.value.exit_code == 130 and not (root / "stopped").exists()
     with pytest.raises(KeyboardInterrupt):  # a crash: nothing is saved after the third step
         train(asked, lambda what, done, says: _crash_at(0.7, what, done))
@@ -110,9 +103,7 @@ def _crash_at(when: float, what: str, done: float) -> None:
         raise KeyboardInterrupt
 
 
-def test_replies_that_are_written_are_used_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replies_that_are_written_are_used_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specstream.training.replies._AT_ONCE", 4)
     monkeypatch.setattr("specstream.training.replies._SHARD_BYTES", 1)
     written: list[str] = []
@@ -337,9 +328,7 @@ def test_replies_from_elsewhere(root: Path) -> None:
     folder = root / "source.training" / "replies"
     (folder / "replies.json").write_text('{"depths": [2]}')  # as somebody else would write it
     trained = train(options(root, "imported", data=None, replies=folder))
-    assert (
-        trained.progress.step == 8 and trained.held.tokens == 11 * 12
-    )  # half of one shard is held out
+    assert trained.progress.step == 8 and trained.held.tokens == 11 * 12  # half of one shard is held out
     (folder / "replies.json").write_text('{"depths": [1]}')
     with pytest.raises(ConfigError, match="no states after layer 2"):
         train(options(root, "never", data=None, replies=folder))

@@ -86,10 +86,7 @@ async def test_the_real_engine_reuses_a_chats_cache_and_stops_within_a_round() -
 async def test_the_engine_may_be_a_server() -> None:
     scripted = ScriptedEngine(["The capital is Paris."])
     server = RealtimeServer(scripted)
-    async with (
-        server.start() as port,
-        OpenAIEngine(f"http://127.0.0.1:{port}/v1") as engine,
-    ):
+    async with server.start() as port, OpenAIEngine(f"http://127.0.0.1:{port}/v1") as engine:
         service, context = LLM(engine=engine, max_tokens=9), asking("Where?")
         reply = await service.chat(chat_ctx=context).collect()
         again = await service.chat(chat_ctx=context).collect()
@@ -143,9 +140,7 @@ async def test_messages_calls_and_results_reach_the_engine() -> None:
     context.add_message(role="user", content="Weather?")
     call = llm.FunctionCall(call_id="c1", name="weather", arguments='{"city": "Rome"}')
     context.insert(call)
-    context.insert(
-        llm.FunctionCallOutput(call_id="c1", name="weather", output="sunny", is_error=False)
-    )
+    context.insert(llm.FunctionCallOutput(call_id="c1", name="weather", output="sunny", is_error=False))
     await LLM(engine=engine).chat(chat_ctx=context, tools=[weather]).collect()
     system, user, assistant, tool = engine.requests[0][0]
     assert (system["role"], user["content"]) == ("system", "Weather?")
@@ -163,10 +158,7 @@ async def test_an_image_is_refused_once() -> None:
 
 
 async def test_tool_calls_are_streamed_whole() -> None:
-    calls = [
-        ToolCall("a", "weather", '{"city": "Rome"}'),
-        ToolCall("b", "weather", '{"city": "Oslo"}'),
-    ]
+    calls = [ToolCall("a", "weather", '{"city": "Rome"}'), ToolCall("b", "weather", '{"city": "Oslo"}')]
     engine = ScriptedEngine([chunks_of("I look.", calls=calls)], calls_tools=True)
     stream = LLM(engine=engine).chat(
         chat_ctx=asking("Weather?"),

@@ -117,9 +117,7 @@ async def test_words_of_a_voice_without_marks_are_timed_by_their_lengths() -> No
 
 async def test_synthesize_speaks_a_whole_text() -> None:
     frame = await TTS(voice=ScriptedVoice()).synthesize("One two three.").collect()
-    assert frame.duration == pytest.approx(
-        0.75, abs=0.011
-    )  # LiveKit may end it by 10 ms of silence
+    assert frame.duration == pytest.approx(0.75, abs=0.011)  # LiveKit may end it by 10 ms of silence
 
 
 async def test_a_voice_that_breaks_is_tried_again_only_while_nothing_was_heard() -> None:

@@ -140,9 +140,7 @@ class SpecstreamLLMService(LLMService[Any]):
         try:
             await self._answer(frame)
         except Exception as error:
-            await self.push_error(
-                f"no answer: {error}", exception=error, category=category_of(error)
-            )
+            await self.push_error(f"no answer: {error}", exception=error, category=category_of(error))
         # Not in a ``finally``: it would reach the voice before the interruption that cancelled
         # the answer, and the voice would speak what was to be dropped.
         await self.stop_processing_metrics()

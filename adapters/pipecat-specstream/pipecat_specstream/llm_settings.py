@@ -84,8 +84,7 @@ class SpecstreamLLMSettings(LLMSettings):
         if delta.extra:
             names = ", ".join(sorted(delta.extra))
             raise ConfigError(
-                f"specstream has no setting {names}; it has {', '.join(_SAMPLING)}, "
-                "system_instruction"
+                f"specstream has no setting {names}; it has {', '.join(_SAMPLING)}, system_instruction"
             )
         changed = self.copy()
         changed.apply_update(delta)  # type: ignore[arg-type]

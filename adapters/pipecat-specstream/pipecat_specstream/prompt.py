@@ -10,12 +10,7 @@ from specstream.errors import PromptError
 
 __all__ = ["messages_of", "tools_of"]
 
-_KEPT = {
-    "system": (),
-    "user": (),
-    "assistant": ("tool_calls",),
-    "tool": ("tool_call_id", "name"),
-}
+_KEPT = {"system": (), "user": (), "assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 
 
 def messages_of(given: Sequence[Mapping[str, Any]]) -> list[Message]:

@@ -166,9 +166,7 @@ class SpecstreamSTTService(STTService):
         while (interim := await utterance.interim()) is not None:
             if interim.has_words and interim.text != shown:
                 shown = interim.text
-                await self.push_frame(
-                    InterimTranscriptionFrame(shown, *self._facts(utterance, interim))
-                )
+                await self.push_frame(InterimTranscriptionFrame(shown, *self._facts(utterance, interim)))
         final = await utterance.finish()
         if final.has_words:  # recognisers write noise as "..." or nothing
             facts = self._facts(utterance, final)
@@ -222,6 +220,4 @@ class SpecstreamSTTService(STTService):
                 )
 
     async def _tell(self, error: Exception) -> None:
-        await self.push_error(
-            f"no transcript: {error}", exception=error, category=category_of(error)
-        )
+        await self.push_error(f"no transcript: {error}", exception=error, category=category_of(error))

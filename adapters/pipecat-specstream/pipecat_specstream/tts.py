@@ -27,14 +27,7 @@ from pipecat_specstream.spoken_turn import SpokenTurn
 from pipecat_specstream.word_cutter import WordCutter
 from specstream import Pipeline, Speech
 from specstream.errors import ConfigError
-from specstream.stages import (
-    Readout,
-    SegmentStage,
-    SpeechSynthesizer,
-    Stage,
-    StageFailed,
-    VoiceStage,
-)
+from specstream.stages import Readout, SegmentStage, SpeechSynthesizer, Stage, StageFailed, VoiceStage
 
 __all__ = ["SpecstreamTTSService"]
 

@@ -50,9 +50,7 @@ async def test_a_reply_is_framed_and_measured():
     engine = ScriptedEngine(["Paris is the capital."])
     service = SpecstreamLLMService(engine=engine)
     down, up = await run_test(
-        service,
-        frames_to_send=[LLMContextFrame(asked("What is the capital?"))],
-        pipeline_params=METRICS,
+        service, frames_to_send=[LLMContextFrame(asked("What is the capital?"))], pipeline_params=METRICS
     )
     kinds = [type(frame) for frame in down]
     assert kinds.count(LLMFullResponseStartFrame) == kinds.count(LLMFullResponseEndFrame) == 1
@@ -109,10 +107,7 @@ async def guessed(engine, *frames) -> FrameWatch:
             ends = len(engine.generations) + 1
             await worker.queue_frame(frame)
             if isinstance(frame, LLMContextFrame):
-                while (
-                    len(engine.generations) < ends
-                    or not engine.generations[-1].report.finish_reason
-                ):
+                while len(engine.generations) < ends or not engine.generations[-1].report.finish_reason:
                     await anyio.lowlevel.checkpoint()
                 continue
             sent = type(frame)
@@ -150,9 +145,7 @@ async def test_a_superseded_guess_is_the_reference_of_the_next_request():
 
 async def test_a_confirmed_guess_is_said_and_no_reference():
     engine = ScriptedEngine(["A table for two.", "Bye."])
-    watch = await guessed(
-        engine, guess("A table"), UserStoppedSpeakingFrame(), sure("Another question")
-    )
+    watch = await guessed(engine, guess("A table"), UserStoppedSpeakingFrame(), sure("Another question"))
     assert engine.references == ["", ""]
     assert texts(watch.of(LLMTextFrame)) == "A table for two.Bye."
 
@@ -175,9 +168,7 @@ async def test_a_function_is_called_and_its_result_is_read():
         given.append(dict(params.arguments))
         await params.result_callback({"weather": "snow"})
 
-    schema = FunctionSchema(
-        "weather", "The weather.", {"city": {"type": "string"}}, ["city"], weather
-    )
+    schema = FunctionSchema("weather", "The weather.", {"city": {"type": "string"}}, ["city"], weather)
     context = asked("How is it in Oslo?", tools=ToolsSchema([schema]))
     pair = LLMContextAggregatorPair(context)
     watch = FrameWatch()
@@ -213,10 +204,7 @@ async def test_messages_are_flattened():
     context = asked(
         "Well?",
         {"role": "developer", "content": "Be brief."},
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}],
-        },
+        {"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "two"}]},
     )
     service = SpecstreamLLMService(
         engine=engine, settings=SpecstreamLLMSettings(system_instruction="You are a clerk.")
@@ -246,9 +234,7 @@ async def test_pipecats_additions_stand_behind_the_system_message(given: str):
     tools = ToolsSchema([FunctionSchema("look", "Looks.", {}, [])])
     await run_test(
         service,
-        frames_to_send=[
-            LLMContextFrame(LLMContext([*before, *asked("Well?").get_messages()], tools))
-        ],
+        frames_to_send=[LLMContextFrame(LLMContext([*before, *asked("Well?").get_messages()], tools))],
     )
     system = [m["content"] for m in engine.requests[0][0] if m["role"] == "system"]
     told = {"": "You are Ada.", "context": "", "settings": "Be Cy."}[given]

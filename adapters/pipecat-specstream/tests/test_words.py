@@ -38,9 +38,7 @@ class VoiceMarks:
     def __init__(self, reply: str, words: list[tuple[int, int, int, int]]) -> None:
         self.reply, self.end = reply, words[-1][3]
         self.marks = tuple(
-            SimpleNamespace(
-                kind="word", text=reply[a:b], samples=Span(start, end), chars=Span(a, b)
-            )
+            SimpleNamespace(kind="word", text=reply[a:b], samples=Span(start, end), chars=Span(a, b))
             for a, b, start, end in words
         )
 

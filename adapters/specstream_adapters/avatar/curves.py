@@ -261,9 +261,7 @@ class Face:
                 part.end_ms = min(part.end_ms, following.start_ms)
 
 
-def _shares(
-    parts: Sequence[_Part], ms: float, pulls: dict[str, _Pull], slack: _Pull
-) -> list[float]:
+def _shares(parts: Sequence[_Part], ms: float, pulls: dict[str, _Pull], slack: _Pull) -> list[float]:
     found = [part.dominance(ms, pulls.get(part.cue.name, slack)) for part in parts]
     total = sum(found) or 1.0
     return [dominance / total for dominance in found]

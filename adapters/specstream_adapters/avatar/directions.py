@@ -37,9 +37,7 @@ _SINGLE = (
     "mouthFunnel", "mouthLeft", "mouthPucker", "mouthRight", "mouthRollLower", "mouthRollUpper",
     "mouthShrugLower", "mouthShrugUpper", "tongueOut",
 )  # fmt: skip
-ARKIT_SHAPES = tuple(
-    sorted([*_SINGLE, *(f"{s}{side}" for s in _SIDED for side in ("Left", "Right"))])
-)
+ARKIT_SHAPES = tuple(sorted([*_SINGLE, *(f"{s}{side}" for s in _SIDED for side in ("Left", "Right"))]))
 """The 52 blend shapes of ARKit's face anchor."""
 
 

@@ -122,9 +122,7 @@ def _table() -> dict[str, tuple[Phone, ...]]:
 
 
 _PHONES = _table()
-_TOKEN = re.compile(
-    "|".join(re.escape(s) for s in sorted(_PHONES, key=len, reverse=True)) + "|.", re.S
-)
+_TOKEN = re.compile("|".join(re.escape(s) for s in sorted(_PHONES, key=len, reverse=True)) + "|.", re.S)
 _TIES = re.compile("[\u035c\u0361\u200d\u2060]")
 _STRESS = {"ˈ": 1.2, "ˌ": 1.1, "'": 1.2}
 _LONGER = "ːˑ:"

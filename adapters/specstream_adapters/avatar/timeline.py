@@ -107,9 +107,7 @@ class Timeline:
         """Take the next piece; return the segments that became known, perhaps past its end."""
         self._hear(speech)
         self._marks += [mark for mark in speech.marks if mark.kind != "tag"]
-        self._marks.sort(
-            key=lambda mark: (mark.samples.end, mark.kind == "word", mark.samples.start)
-        )
+        self._marks.sort(key=lambda mark: (mark.samples.end, mark.kind == "word", mark.samples.start))
         while self._marks and self._reaches(self._marks[0]):
             self._take(self._marks.pop(0), speech.chars)
         self._follow_loudness(self.heard - self._patience, speech.chars)

@@ -200,8 +200,7 @@ def _wave(pcm: bytes) -> bytes:
 def _refuses_format(error: AdapterFailed) -> bool:
     status = getattr(error.__cause__, "status_code", 0)
     return status in (400, 422) and any(
-        name in str(error)
-        for name in ("response_format", "verbose_json", "timestamp_granularities")
+        name in str(error) for name in ("response_format", "verbose_json", "timestamp_granularities")
     )
 
 
@@ -222,9 +221,7 @@ def _transcript(answer: Any, language: str | None) -> Transcript:
         except (TypeError, KeyError, ValueError):
             continue
     told = answer.get("language")
-    return Transcript(
-        text.strip(), tuple(words), (language_code(told) if told else None) or language
-    )
+    return Transcript(text.strip(), tuple(words), (language_code(told) if told else None) or language)
 
 
 _NAMES = """

@@ -11,12 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
-from specstream.listening.interfaces import (
-    SpeechStarted,
-    SpeechStopped,
-    TurnCapabilities,
-    VoiceActivity,
-)
+from specstream.listening.interfaces import SpeechStarted, SpeechStopped, TurnCapabilities, VoiceActivity
 from specstream_adapters.checks import without_telemetry
 
 __all__ = ["SileroDetector"]
@@ -76,9 +71,7 @@ def _network() -> Any:
 class SileroTrack:
     """One stream. The network reads frames of 32 ms, each with the end of the frame before."""
 
-    def __init__(
-        self, network: Any, sample_rate: int, threshold: float, start: int, stop: int
-    ) -> None:
+    def __init__(self, network: Any, sample_rate: int, threshold: float, start: int, stop: int) -> None:
         self._network = network
         self._frame = _FRAME * sample_rate // 16_000
         self._before = np.zeros(_CONTEXT * sample_rate // 16_000, dtype=np.float32)

@@ -21,12 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specstream.errors import AdapterFailed, AdapterUnavailable, ConfigError
-from specstream.listening.interfaces import (
-    Alternative,
-    HeardWord,
-    RecognizerCapabilities,
-    Transcript,
-)
+from specstream.listening.interfaces import Alternative, HeardWord, RecognizerCapabilities, Transcript
 from specstream_adapters.checks import without_telemetry
 
 __all__ = ["WhisperRecognizer"]
@@ -126,12 +121,7 @@ class WhisperRecognizer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read(
-        self,
-        audio: npt.NDArray[Any],
-        language: str | None,
-        *,
-        last: bool = False,
-        whole: bool = False,
+        self, audio: npt.NDArray[Any], language: str | None, *, last: bool = False, whole: bool = False
     ) -> tuple[Transcript, bool]:
         """One turn's transcript, and whether it can be trusted. Runs on the thread.
 

@@ -48,9 +48,7 @@ _INTRODUCED = re.compile(r"\b(an?|the|two|three|four|some) (?=((?:[\w’-]+ ?){1
 _PLACED = re.compile(
     rf"\b(?P<how>(?i:{'|'.join(_HOW)})) (?={_THE} (?P<where>(?:[\w’'-]+(?: |\b)){{1,6}}))"
 )
-_CLAUSE = re.compile(
-    rf"[,;:—–.!?]|\b(?:and|but|while|as|when|then|until|before|after)\b(?! {_THE}\b)"
-)
+_CLAUSE = re.compile(rf"[,;:—–.!?]|\b(?:and|but|while|as|when|then|until|before|after)\b(?! {_THE}\b)")
 _MENTIONED = re.compile(  # what is thought, wished, told or painted is elsewhere
     r"\b(?:if|never|would|should|might|will|shall|was not|were not|wasn['’]t|weren['’]t|thought|thinks?"
     r"|thinking|dream(?:s|ed|t|ing)?|imagin\w+|remember\w*|recall\w*|want(?:s|ed)|wish(?:es|ed)|hope[sd]|miss(?:es|ed)"

@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from specstream.errors import AdapterUnavailable, ConfigError, SpecstreamError
-from specstream.stages.interfaces import (
-    PromptRewriter,
-    RevocableStoryboard,
-    Storyboard,
-    TextGenerator,
-)
+from specstream.stages.interfaces import PromptRewriter, RevocableStoryboard, Storyboard, TextGenerator
 from specstream.types import Message, Phrase, ScenePrompt
 from specstream_adapters.prompt.template import TemplateRewriter
 from specstream_adapters.prompt.visible import fault
@@ -173,10 +168,7 @@ class _Queue:
         before = f"Story so far: {story}\n" if story else ""
         messages: list[Message] = [
             {"role": "system", "content": _TASK},
-            {
-                "role": "user",
-                "content": f"{before}Text: {shot.action}{about}\nPrompt: {shot.prompt}",
-            },
+            {"role": "user", "content": f"{before}Text: {shot.action}{about}\nPrompt: {shot.prompt}"},
         ]
         # The answer repeats parts of the text and of the old prompt: a draft for suffix lookup.
         reference = f"{shot.action}\n{shot.prompt}"

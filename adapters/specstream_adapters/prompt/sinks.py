@@ -128,9 +128,7 @@ class PromptQueue(_Sink):
         self.taken += 1
         return self._last
 
-    def interaction(
-        self, shot: ScenePrompt, *, transition_chunks: int | None = None
-    ) -> dict[str, Any]:
+    def interaction(self, shot: ScenePrompt, *, transition_chunks: int | None = None) -> dict[str, Any]:
         """The ``session.interaction`` frame of vLLM-Omni's ``/v1/realtime/video`` for a taken prompt.
 
         Its event id differs for every prompt that was taken, since the server takes each id once.

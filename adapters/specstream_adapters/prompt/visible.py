@@ -41,9 +41,7 @@ _NOT = frozenset(  # words by which something is denied, wished or thought: it c
 )
 _MODAL = frozenset("can could may might must would should shall will".split())
 # A question, words between speaker and listener, or several numbers.
-_TALK = re.compile(
-    r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b|\d\D+\d", re.IGNORECASE
-)
+_TALK = re.compile(r"\?\W*$|\b(?:you|your|let me|I can|I'll|I'm|I am|I've)\b|\d\D+\d", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _MARKS = re.compile(r"[=#_{}\\<>]|\w\(")  # sums and code
 _WORDS_PER_WEIGHT = 13  # words per point of weight: a sentence with more begins no shot
@@ -68,9 +66,7 @@ _SAID = re.compile(
     r"pleaded|muttered|tell|told|repeated|sagte|sagt|fragte|fragt|rief|ruft|sprach|spricht|antwortete|"
     r"dachte|brummte|murmelte|dijo|dice|preguntó|pregunta|gritó|grita|respondió|responde)\b"
 )
-_JOIN = re.compile(
-    r"([,;]? (?:and|while|as|then|und|während|y|mientras)\b|[.!?;]+(?= |$)|,(?= |$))"
-)
+_JOIN = re.compile(r"([,;]? (?:and|while|as|then|und|während|y|mientras)\b|[.!?;]+(?= |$)|,(?= |$))")
 _DID = re.compile(  # a clause that begins with a verb
     r"\s*(?!(?:hundred|naked|wicked|ragged|sacred|indeed)\b)(?:[a-z]{3,}ed|ran|went|came|took|sat|stood|rose|fell|threw|caught"
     r"|held|left|swung|drew|broke|bent|kept|drove|flew|swam|sang|blew|shook|tore|hid|led|knelt|leapt|climbed"
@@ -271,9 +267,7 @@ def _denies(words: list[str]) -> bool:
     return not (_NOT.isdisjoint(lower) and _MODAL.isdisjoint(lower[:-1]))
 
 
-def fault(
-    prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int, task: str = ""
-) -> str:
+def fault(prompt: str, shot: ScenePrompt, story: str = "", *, max_chars: int, task: str = "") -> str:
     """Return what is wrong with ``prompt`` as a new prompt for ``shot``; "" if nothing is.
 
     It must be one line of at least five words and at most ``max_chars`` characters, without markup
@@ -322,9 +316,7 @@ def _echo(prompt: str, task: str) -> str:
     if said and max(said.values()) > 2:
         return f"the answer repeats itself: {' '.join(said.most_common(1)[0][0])}"
     if echo := next((four for four in said if four in asked), None) or _LABEL.search(prompt):
-        return (
-            f"the answer repeats the task: {' '.join(echo) if isinstance(echo, tuple) else echo[0]}"
-        )
+        return f"the answer repeats the task: {' '.join(echo) if isinstance(echo, tuple) else echo[0]}"
     return ""
 
 

@@ -149,9 +149,7 @@ def _sounds(script: Script, frames: Sequence[int], pace: FrameClock) -> list[_So
     edges = [pace.frame * edge for edge in accumulate(frames)]
     early = min(pace.early, edges[0])
     sounds, after, stress = list[_Sound](), "", -1
-    for symbol, owner, (start, end) in zip(
-        script.symbols, script.owners, pairwise(edges), strict=False
-    ):
+    for symbol, owner, (start, end) in zip(script.symbols, script.owners, pairwise(edges), strict=False):
         start, end = start - early, end - early
         if symbol in PUNCTUATION or symbol == " ":
             after, stress = max(after, symbol if symbol == " " else "."), -1

@@ -199,23 +199,17 @@ class ElevenLabsVoice:
             with anyio.fail_after(seconds):
                 frame = json.loads(await socket.recv())
         except TimeoutError as error:
-            raise AdapterFailed(
-                f"voice elevenlabs: {self._url} was silent for {seconds:g} s"
-            ) from error
+            raise AdapterFailed(f"voice elevenlabs: {self._url} was silent for {seconds:g} s") from error
         except ConnectionClosed as error:
             received = error.rcvd
             if begun and received is not None and received.code == 1000:
                 return None
-            words = (
-                said(received.reason) if received is not None and received.reason else str(error)
-            )
+            words = said(received.reason) if received is not None and received.reason else str(error)
             refused = received is not None and received.code == _POLICY
             kind = AdapterUnavailable if refused else AdapterFailed
             raise kind(f"voice elevenlabs: {self._url} ended the connection: {words}") from error
         except ValueError as error:
-            raise AdapterFailed(
-                f"voice elevenlabs: {self._url} sent a frame that is no JSON"
-            ) from error
+            raise AdapterFailed(f"voice elevenlabs: {self._url} sent a frame that is no JSON") from error
         if not isinstance(frame, dict):
             raise AdapterFailed(f"voice elevenlabs: {self._url} sent a frame that is no object")
         if frame.get("error") or ("message" in frame and "audio" not in frame):
@@ -246,8 +240,7 @@ class ElevenLabsVoice:
             raise kind(f"voice elevenlabs: {words}") from error
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI, ImportError) as error:
             raise AdapterUnavailable(
-                f"voice elevenlabs: nobody answers at {self._url}"
-                f" ({str(error) or type(error).__name__})"
+                f"voice elevenlabs: nobody answers at {self._url} ({str(error) or type(error).__name__})"
             ) from error
 
     async def _dial_ahead(self) -> None:

@@ -14,12 +14,7 @@ from specstream.errors import AdapterError, AdapterFailed, ConfigError
 from specstream.stages.interfaces import VoiceCapabilities
 from specstream.types import Phrase, SpeechBuffer
 from specstream_adapters.checks import delivery
-from specstream_adapters.voice.espeak_library import (
-    USUAL_PITCH,
-    USUAL_WPM,
-    EspeakLibrary,
-    LibraryEvent,
-)
+from specstream_adapters.voice.espeak_library import USUAL_PITCH, USUAL_WPM, EspeakLibrary, LibraryEvent
 from specstream_adapters.voice.espeak_marks import MarkTracker
 from specstream_adapters.voice.shared import once, pieces, plain, speakable, thread_of
 

@@ -198,9 +198,7 @@ class MarkTracker:
         self._voiced = None
         self._sound = _Sound(sample)
 
-    def _mark(
-        self, kind: Literal["word", "phoneme"], text: str, samples: Span, chars: Span
-    ) -> Mark:
+    def _mark(self, kind: Literal["word", "phoneme"], text: str, samples: Span, chars: Span) -> Mark:
         a, b = self._first_sample, self._first_char
         samples = Span(a + samples.start, a + samples.end)
         return Mark(kind, text, samples, Span(b + chars.start, b + chars.end))

@@ -82,9 +82,7 @@ def shared_model(speaker: str) -> HibariModel:
         ids = json.loads((assets / "vocab.json").read_text("utf-8"))
         to_phonemes = g2p.G2P(british=voices.VOICES[speaker]["british"])
         letters = frozenset(to_phonemes.oov.cin)
-        reader = Reader(
-            to_phonemes, g2p.normalize, tts.Hibari.split_sentences, letters, frozenset(ids)
-        )
+        reader = Reader(to_phonemes, g2p.normalize, tts.Hibari.split_sentences, letters, frozenset(ids))
         model = HibariModel(session, dsp.synth, ids, reader)
         model.speak(reader.read("Hello.").symbols, 1.0)  # the first call is the slowest
     except Exception as error:

@@ -97,9 +97,7 @@ class OpenAIVoice:
         parts: AsyncIterator[bytes] | None = None
         try:
             answer = await self._server.answer(lambda client: self._request(client, text))
-            reader = SampleReader(
-                self.capabilities.sample_rate, answer.headers.get("content-type", "")
-            )
+            reader = SampleReader(self.capabilities.sample_rate, answer.headers.get("content-type", ""))
             parts = answer.iter_bytes()
             while (part := await self._next(parts)) is not None:
                 pcm = self._read(reader, part)
@@ -124,11 +122,7 @@ class OpenAIVoice:
     async def _request(self, client: Any, text: str) -> Any:
         """Return the answer, whose audio is still to come."""
         return await client.audio.speech.with_streaming_response.create(
-            input=text,
-            response_format="pcm",
-            extra_body=self._extra,
-            **self._asked,
-            **self._speed,
+            input=text, response_format="pcm", extra_body=self._extra, **self._asked, **self._speed
         ).__aenter__()
 
     def _read(self, reader: SampleReader, part: bytes) -> bytes:
@@ -213,9 +207,7 @@ class SampleReader:
     def _understood(self) -> bool:
         """Whether the samples' place is known; a WAV header is taken out."""
         begins = self._held[:12].lower()
-        if len(begins) < 12 and any(
-            one.startswith(begins[: len(one)]) for one in (b"riff", *_MAGIC)
-        ):
+        if len(begins) < 12 and any(one.startswith(begins[: len(one)]) for one in (b"riff", *_MAGIC)):
             return False
         if not (self._held.startswith(b"RIFF") and self._held[8:12] == b"WAVE"):
             if self._type.startswith(_OTHERS) or begins.startswith(_MAGIC):
@@ -236,9 +228,7 @@ class SampleReader:
             if kind == b"fmt " and len(self._held) >= at + 24:
                 form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", self._held, at + 8)
                 if form not in (_PCM, _EXTENSIBLE) or bits != 16:
-                    raise ValueError(
-                        f"WAV of {bits} bits in the format {form}; it must be s16 mono"
-                    )
+                    raise ValueError(f"WAV of {bits} bits in the format {form}; it must be s16 mono")
                 self._check(channels, rate)
                 known = True
             at += 8 + size + size % 2

@@ -202,9 +202,7 @@ def _file_of(model: str | Path) -> Path:
     return here[0].resolve()
 
 
-_GAIN = (
-    1.25  # makes joe about as loud as hibari; a peak of seven phrases is then 0.93 of full scale
-)
+_GAIN = 1.25  # makes joe about as loud as hibari; a peak of seven phrases is then 0.93 of full scale
 _EARLY = 100  # in a second: the wave runs 10 ms ahead of the durations, by joe's sibilants
 _AUDIBLE = 10 ** (-52 / 20)
 
@@ -244,12 +242,7 @@ class PiperVoice(SentenceVoice):
         on_library(lambda library: library.choose("en-us")).result()
 
     def __init__(
-        self,
-        *,
-        model: str | Path = JOE,
-        speaker: str | int = 0,
-        speed: float = 1.0,
-        pitch: float = 1.0,
+        self, *, model: str | Path = JOE, speaker: str | int = 0, speed: float = 1.0, pitch: float = 1.0
     ) -> None:
         if not isinstance(model, str | Path) or not str(model):
             raise ConfigError(f"model must be 'joe', a file or a folder, not {model!r:.80}")
@@ -301,9 +294,5 @@ class PiperVoice(SentenceVoice):
             return Spoken(wave[: int(loud[-1]) + 1] if len(loud) else wave[:0], ())
         frame = len(wave) // max(1, sum(frames))
         return timed(
-            part,
-            wave,
-            frames,
-            written,
-            FrameClock(self._model.rate, frame, self._model.rate // _EARLY),
+            part, wave, frames, written, FrameClock(self._model.rate, frame, self._model.rate // _EARLY)
         )

@@ -115,9 +115,7 @@ def _local_config(folder: Path, scratch: Path) -> Path:
 
     local(config)
     if missing:
-        raise AdapterUnavailable(
-            f"{folder} lacks {' and '.join(missing)}, which {found[0].name} names"
-        )
+        raise AdapterUnavailable(f"{folder} lacks {' and '.join(missing)}, which {found[0].name} names")
     written = scratch / found[0].name
     written.write_text(yaml.safe_dump(config), "utf-8")
     return written

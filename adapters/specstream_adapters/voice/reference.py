@@ -63,12 +63,7 @@ class ReferenceVoice:
     """
 
     def __init__(
-        self,
-        *,
-        sample_rate: int = 24_000,
-        speed: float = 1.0,
-        pitch: float = 1.0,
-        seed: int = 0,
+        self, *, sample_rate: int = 24_000, speed: float = 1.0, pitch: float = 1.0, seed: int = 0
     ) -> None:
         in_range("sample_rate", sample_rate, 8_000, 48_000, whole=True)
         delivery(speed, pitch)

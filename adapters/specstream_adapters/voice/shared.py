@@ -18,16 +18,7 @@ from typing import TypeVar, TypeVarTuple
 from specstream.stages.interfaces import silent_at
 from specstream.types import Mark, Span
 
-__all__ = [
-    "LibraryThread",
-    "once",
-    "pieces",
-    "plain",
-    "speakable",
-    "take_marks",
-    "thread_of",
-    "tokens",
-]
+__all__ = ["LibraryThread", "once", "pieces", "plain", "speakable", "take_marks", "thread_of", "tokens"]
 
 _RUN = re.compile(r"[^\s<>\u2013\u2014\u2026]+")
 _OUTER = (

@@ -57,9 +57,7 @@ METHODS = [kind for kind in _FIELDS if kind not in ("auto", "off")]
 """The drafting methods that can be arms of their own."""
 _COUNTED = [kind for kind, fields in _FIELDS.items() if "num_tokens" in fields]
 METHOD_ARMS: dict[str, dict[str, Any]] = {kind: {"kind": kind} for kind in METHODS} | {
-    f"{kind}-{count}": {"kind": kind, "num_tokens": count}
-    for kind in _COUNTED
-    for count in range(1, 33)
+    f"{kind}-{count}": {"kind": kind, "num_tokens": count} for kind in _COUNTED for count in range(1, 33)
 }
 """The proposer's settings for each arm such as ``"eagle"`` or ``"draft-4"``."""
 

@@ -120,9 +120,7 @@ class PeerModels:
 class PeerArm:
     """One of transformers' ways to generate, at one of its settings."""
 
-    def __init__(
-        self, name: str, setting: str, options: dict[str, Any], models: PeerModels
-    ) -> None:
+    def __init__(self, name: str, setting: str, options: dict[str, Any], models: PeerModels) -> None:
         self.name = name
         self.setting = setting
         self._models = models

@@ -174,9 +174,7 @@ def check_parameters(core: EngineCore, tokenizer: Any, end_ids: frozenset[int]) 
             "supported": [name for name in known if name not in problems],
             "refused": refused,
             "grammar": problems.get("grammar", "supported"),
-            "model_recommends": {
-                ours: asked[name] for name, ours in theirs.items() if name in asked
-            },
+            "model_recommends": {ours: asked[name] for name, ours in theirs.items() if name in asked},
             "model_asks_in_vain": missed,
         },
     )

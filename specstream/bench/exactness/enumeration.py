@@ -189,12 +189,7 @@ def joint(table: Table) -> Tensor:
 
 
 def enumerate_rule(
-    rule: RuleOf,
-    target: Table,
-    draft: Table,
-    parents: Sequence[int],
-    *,
-    replacement: bool = True,
+    rule: RuleOf, target: Table, draft: Table, parents: Sequence[int], *, replacement: bool = True
 ) -> Enumerated:
     """The exact distribution of the output when K tokens are drafted along ``parents`` and verified.
 
@@ -238,12 +233,7 @@ def _contexts(tokens: Tensor, parents: Sequence[int], vocab_size: int) -> Tensor
 
 
 def _drafted(
-    level: Tensor,
-    tokens: Tensor,
-    parents: Sequence[int],
-    context: Tensor,
-    node: int,
-    replacement: bool,
+    level: Tensor, tokens: Tensor, parents: Sequence[int], context: Tensor, node: int, replacement: bool
 ) -> Tensor:
     """``[B, N, V]``: the distribution that a node's token is drawn from."""
     parent = parents[node]

@@ -326,12 +326,7 @@ async def measured_hearing(ears: Ears, voice: SpeechSynthesizer) -> float:
 
 
 def simulate(
-    costs: ServingCosts,
-    order: Order,
-    rate: float,
-    *,
-    replies: int = _REPLIES,
-    seed: int = 0,
+    costs: ServingCosts, order: Order, rate: float, *, replies: int = _REPLIES, seed: int = 0
 ) -> tuple[float, float, float]:
     """Serve callers that arrive at ``rate`` a second.
 

@@ -79,11 +79,7 @@ def choose_shape(config: LlamaConfig, padding: Padding) -> Shape:
 
 @torch.no_grad()
 def pad(
-    model: LlamaForCausalLM,
-    shape: Shape,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
+    model: LlamaForCausalLM, shape: Shape, *, seed: int = 0, device: torch.device | str = "cpu"
 ) -> LlamaForCausalLM:
     """Make a model of ``shape`` on ``device`` with the distribution of ``model``, in its dtype."""
     old = model.config

@@ -76,10 +76,7 @@ class ServerFigures:
 
 
 async def measure_serving(
-    sessions: int,
-    seconds: float,
-    rounds: int,
-    tell: Callable[[str], object] = lambda line: None,
+    sessions: int, seconds: float, rounds: int, tell: Callable[[str], object] = lambda line: None
 ) -> dict[tuple[Arm, str], ServerFigures]:
     """Measure every server on every event loop in turn, ``rounds`` times, in alternating order.
 
@@ -93,9 +90,7 @@ async def measure_serving(
     return figures
 
 
-async def _measure(
-    arm: Arm, loop: str, sessions: int, seconds: float, served: ServerFigures
-) -> None:
+async def _measure(arm: Arm, loop: str, sessions: int, seconds: float, served: ServerFigures) -> None:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     tokens = round((seconds + 30) * PER_S)
@@ -175,11 +170,7 @@ class _Client(_Reader):
             yield cls(socket)
 
     async def ask(self, arm: Arm) -> None:
-        said = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "Hi"}],
-        }
+        said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
         await self._send("conversation.item.create", item=said)
         modality = "audio" if arm == "audio" else "text"
         await self._send("response.create", response={"output_modalities": [modality]})
@@ -214,9 +205,7 @@ class _EventClient(_Reader):
 
     async def ask(self, arm: Arm) -> None:
         body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "stream": True})
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-        )
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
         self._writer.write(f"{head}\r\n\r\n{body}".encode())
 
     async def read(self) -> None:

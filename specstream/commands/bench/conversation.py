@@ -78,12 +78,7 @@ async def _measure(engine: Engine, params: SamplingParams, turns: int) -> talk.C
     rate = voice.capabilities.sample_rate
     memory["voice and ears"] = resident_mb()
     async with Agent(
-        engine=engine,
-        voice=voice,
-        ears=ears,
-        sample_rate=rate,
-        play=Playout(paced=False),
-        params=params,
+        engine=engine, voice=voice, ears=ears, sample_rate=rate, play=Playout(paced=False), params=params
     ) as agent:
         tell = progress.phase("turn")
         await talk.ask_in_writing(agent, FIRST)  # a warm-up, not counted

@@ -49,9 +49,7 @@ async def run_load(args: argparse.Namespace) -> None:
     params = replace(plan.params, max_tokens=args.max_tokens or _LOAD_TOKENS)
     note(f"loading the models ({config.dtype})")
     async with Engine(config) as engine:
-        loads = await measure_load(
-            engine, plan.prompts.prompts, params, counts, args.repeats or 1, note
-        )
+        loads = await measure_load(engine, plan.prompts.prompts, params, counts, args.repeats or 1, note)
         why = await engine.explain()
     document = {
         **_origin(args, config),
@@ -62,15 +60,11 @@ async def run_load(args: argparse.Namespace) -> None:
     }
     place = _written(args, "load", document)
     if can_plot():
-        _drawn(
-            lambda file: draw_load(loads, file, Path(config.target).name), place.with_suffix(".png")
-        )
+        _drawn(lambda file: draw_load(loads, file, Path(config.target).name), place.with_suffix(".png"))
     if args.json:
         print_json(document)
         return
-    head = (
-        "at once|shape|off, tokens/s|auto, tokens/s|ratio|predicted|first token p99, ms|gap p99, ms"
-    )
+    head = "at once|shape|off, tokens/s|auto, tokens/s|ratio|predicted|first token p99, ms|gap p99, ms"
     _print_head(head.split("|"))
     for found in document["loads"]:
         auto, off = found["auto"], found["off"]
@@ -177,10 +171,7 @@ async def run_capacity(args: argparse.Namespace) -> None:
         return
     _print_head(["cost", "ms"])
     for cost, seconds in (
-        (
-            f"a token, {costs.places} replies side by side",
-            costs.pass_s / costs.places + costs.row_s,
-        ),
+        (f"a token, {costs.places} replies side by side", costs.pass_s / costs.places + costs.row_s),
         ("reading a question", costs.prompt_s),
         ("a phrase of the voice, before its sound", costs.phrase_s),
         ("a second of sound", costs.sound_s),
@@ -205,9 +196,7 @@ def _counts(option: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     counts = [int(part) for part in parts if part.isascii() and part.isdigit()]
     if not counts or len(counts) != len(parts) or not all(1 <= count <= _MOST for count in counts):
-        raise ConfigError(
-            f"{option} takes numbers from 1 to {_MOST}, such as 1,4,16; not {text!r:.80}"
-        )
+        raise ConfigError(f"{option} takes numbers from 1 to {_MOST}, such as 1,4,16; not {text!r:.80}")
     return counts
 
 

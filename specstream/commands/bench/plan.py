@@ -8,14 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from specstream.bench.arms.base import COMPARABLE, DEFAULT_ARMS, METHODS, parse_arms
-from specstream.bench.prompts import (
-    Padding,
-    PromptSet,
-    check_gguf,
-    choose,
-    parse_padding,
-    read_prompts,
-)
+from specstream.bench.prompts import Padding, PromptSet, check_gguf, choose, parse_padding, read_prompts
 from specstream.commands.shared.common import engine_of, params_of
 from specstream.commands.shared.terminal import adding_to
 from specstream.config import DEFAULT_TARGET, EngineConfig, parse_config
@@ -200,9 +193,7 @@ def bench_config(args: argparse.Namespace) -> EngineConfig:
 def _arms(args: argparse.Namespace) -> list[str]:
     if args.proposer == "all":
         if args.arms is not None:
-            raise ConfigError(
-                "--proposer all and --arms exclude each other: both say what is compared"
-            )
+            raise ConfigError("--proposer all and --arms exclude each other: both say what is compared")
         args.proposer = None
         return ["own", *METHODS, "auto"]
     arms = list(DEFAULT_ARMS) if args.arms is None else parse_arms(args.arms)
@@ -226,8 +217,7 @@ def _params(args: argparse.Namespace) -> SamplingParams:
         same = getattr(params, field.name) == getattr(plain, field.name)
         if field.name not in COMPARABLE and not same:
             raise ConfigError(
-                f"bench can't use {field.name}: only {', '.join(COMPARABLE)} mean the same "
-                "to every arm"
+                f"bench can't use {field.name}: only {', '.join(COMPARABLE)} mean the same to every arm"
             )
     if params.max_tokens == plain.max_tokens and args.max_tokens is None:
         params = replace(params, max_tokens=QUICK_TOKENS if args.quick else TOKENS)

@@ -94,9 +94,7 @@ async def _measure(
     try:
         async with open_arms(wanted, config) as arms:
             origin |= provenance_of(config, plan.told(args), plan.config.target, padded)
-            origin["draft_weights"] = {
-                a.name: asdict(a.weights) for a in arms if isinstance(a, CoreArm)
-            }
+            origin["draft_weights"] = {a.name: asdict(a.weights) for a in arms if isinstance(a, CoreArm)}
             for line in notes:
                 note(line)
             note(f"{origin['dtype']} on {origin['device']}; warming up {len(arms)} arms")

@@ -57,9 +57,7 @@ async def run_http(args: argparse.Namespace) -> None:
     print("| way | tokens a second | first text (ms) |\n|---|---|---|")
     for name, way in document["ways"].items():
         print(f"| {name} | {way['tokens_per_second']} | {way['first_ms']} |")
-    print(
-        f"over HTTP: {document['rate_ratio']}x the tokens a second, first text {later:.2f} ms later"
-    )
+    print(f"over HTTP: {document['rate_ratio']}x the tokens a second, first text {later:.2f} ms later")
 
 
 def _written(args: argparse.Namespace, name: str, document: dict[str, Any]) -> Path | None:
@@ -90,8 +88,7 @@ async def run_serving(args: argparse.Namespace) -> None:
         "deltas_per_second_each": PER_S,
         "seconds": _SECONDS * rounds,
         "arms": [
-            {"server": arm, "loop": loop, **served.to_dict()}
-            for (arm, loop), served in figures.items()
+            {"server": arm, "loop": loop, **served.to_dict()} for (arm, loop), served in figures.items()
         ],
     }
     if (place := _written(args, "serving", document)) is None:

@@ -22,14 +22,7 @@ from specstream.stages.marking import marked
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
 
-__all__ = [
-    "BUNDLED",
-    "delivery_of",
-    "load_voice",
-    "names_of",
-    "open_pipeline",
-    "stage_or_adapter",
-]
+__all__ = ["BUNDLED", "delivery_of", "load_voice", "names_of", "open_pipeline", "stage_or_adapter"]
 
 BUNDLED = "bundled-target"
 """What the target is called that comes with the package."""
@@ -95,9 +88,7 @@ def stage_or_adapter(
         return load_voice(name, **delivery)
     generator = {"generator": engine} if (kind, name) == ("prompt", "model") else {}
     if generator and engine is None:
-        raise ConfigError(
-            "the prompt adapter 'model' needs a language model; choose --prompts template"
-        )
+        raise ConfigError("the prompt adapter 'model' needs a language model; choose --prompts template")
     return load_adapter(kind, name, **generator)
 
 

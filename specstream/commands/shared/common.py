@@ -201,10 +201,7 @@ def engine_of(args: argparse.Namespace) -> Engine:
 def add_server_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a text engine behind an address."""
     add = adding_to(parser, "a model that a server serves")
-    add(
-        "--engine URL",
-        "OpenAI's chat completions, such as http://127.0.0.1:8000/v1, write the text",
-    )
+    add("--engine URL", "OpenAI's chat completions, such as http://127.0.0.1:8000/v1, write the text")
     add("--model NAME", "the model's name there (default: the only one)")
 
 
@@ -259,9 +256,7 @@ def params_of(args: argparse.Namespace, base: SamplingParams = _GREEDY) -> Sampl
     values = tables_of(args)["sampling"]
     names = {field.name for field in fields(SamplingParams)}
     if unknown := sorted(values.keys() - names):
-        raise ConfigError(
-            f"{args.config}: unknown key sampling.{unknown[0]}{meant(unknown[0], names)}"
-        )
+        raise ConfigError(f"{args.config}: unknown key sampling.{unknown[0]}{meant(unknown[0], names)}")
     for key in names:
         if getattr(args, key, None) is not None:
             values[key] = getattr(args, key)
@@ -316,9 +311,7 @@ def speed_line(engine: Engine | OpenAIEngine) -> str:
     from specstream.model.native.library import loaded_library
 
     if (reason := engine.slowed) is not None:
-        return (
-            f"half speed: the target's passes are not native; {remedy(reason)} (specstream doctor)"
-        )
+        return f"half speed: the target's passes are not native; {remedy(reason)} (specstream doctor)"
     if torch.cuda.is_available() and engine.config.device != "cpu":
         return f"on {torch.cuda.get_device_name()}"
     threads, native = counted(torch.get_num_threads(), "thread"), loaded_library()

@@ -186,9 +186,7 @@ def tell_report(report: Report, max_tokens: int) -> list[str]:
         f"({report.tokens_per_second:.0f} a second), first token after {report.ttft_ms:.0f} ms"
     )
     if report.reasoning_tokens:
-        lines.append(
-            f"of these {counted(report.reasoning_tokens, 'token')} of reasoning, not shown"
-        )
+        lines.append(f"of these {counted(report.reasoning_tokens, 'token')} of reasoning, not shown")
         if not report.text.strip() and report.finish_reason == "length":
             lines.append("the reply ended inside its reasoning: raise --max-tokens")
     if report.drafted:

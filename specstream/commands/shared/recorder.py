@@ -76,9 +76,7 @@ async def run_turn(
         )
 
 
-async def speak_text(
-    text: str, pipeline: Pipeline, on_event: Callable[[Event], None]
-) -> SpokenRecord:
+async def speak_text(text: str, pipeline: Pipeline, on_event: Callable[[Event], None]) -> SpokenRecord:
     """Run ``text`` through the pipeline as if a model had written it at once, in no tokens."""
 
     async def written() -> AsyncGenerator[Chunk, None]:
@@ -88,10 +86,7 @@ async def speak_text(
 
 
 async def _follow(
-    chunks: AsyncIterable[Chunk],
-    pipeline: Pipeline,
-    on_event: Callable[[Event], None],
-    started: float,
+    chunks: AsyncIterable[Chunk], pipeline: Pipeline, on_event: Callable[[Event], None], started: float
 ) -> SpokenRecord:
     """Follow a turn's events to the last one; ``started`` is when it began."""
     said, audible, listener = SpokenRecord(), FirstAudible(), PlayedEstimate()

@@ -25,14 +25,7 @@ from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.keys import Key, read_keys
 from specstream.server.options import ServerAccess, ServerLimits
 
-__all__ = [
-    "PORT",
-    "ServerConfig",
-    "add_server_options",
-    "keys_of",
-    "server_config",
-    "until_stopped",
-]
+__all__ = ["PORT", "ServerConfig", "add_server_options", "keys_of", "server_config", "until_stopped"]
 
 _Part = TypeVar("_Part", ServerAccess, ServerLimits)
 
@@ -232,9 +225,7 @@ async def until_stopped(
                 note("keys and certificate were read again")
             except ConfigError as error:
                 note(f"what was in use stays: {error}")
-        note(
-            f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)"
-        )
+        note(f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)")
         hurried = False
         async with anyio.create_task_group() as group:
 

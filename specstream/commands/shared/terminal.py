@@ -182,9 +182,7 @@ def adding_to(parser: argparse.ArgumentParser, group: str = "") -> Callable[...,
     return add
 
 
-def parse(
-    parser: Parser, commands: Mapping[str, Parser], words: Sequence[str]
-) -> argparse.Namespace:
+def parse(parser: Parser, commands: Mapping[str, Parser], words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line's ``words``; print the help if there are none.
 
     Raises:
@@ -203,8 +201,6 @@ def parse(
         parser.error(f"unknown command {name!r}{known}")
     args, extra = parser.parse_known_args(words)
     if extra:
-        why = (
-            "no such option" if extra[0].startswith("-") else "a text of several words needs quotes"
-        )
+        why = "no such option" if extra[0].startswith("-") else "a text of several words needs quotes"
         commands[args.command].error(f"unexpected {' '.join(extra)!r}: {why}")
     return args

@@ -8,14 +8,7 @@ from collections.abc import Callable, Sequence
 from specstream.drafting.policy.records import Candidate, Offer, RoundOutcome
 from specstream.model.tokens.spelling import StopRule
 
-__all__ = [
-    "Average",
-    "CandidateAcceptance",
-    "ChainStop",
-    "Lockstep",
-    "RequestAcceptance",
-    "stop_of",
-]
+__all__ = ["Average", "CandidateAcceptance", "ChainStop", "Lockstep", "RequestAcceptance", "stop_of"]
 
 _FIRM = 10.0  # expected hits by which a request's first trials are damped
 _FORGETS = 0.05  # share of a request's trials that is forgotten with each new one
@@ -213,9 +206,7 @@ class Lockstep:
 
     __slots__ = ("_row_cost", "_wider", "active", "depth", "pass_cost", "tokens")
 
-    def __init__(
-        self, pass_cost: float, row_cost: float, wider: Sequence[float], chains: int
-    ) -> None:
+    def __init__(self, pass_cost: float, row_cost: float, wider: Sequence[float], chains: int) -> None:
         self.pass_cost, self._row_cost, self._wider = pass_cost, row_cost, wider
         self.depth = 1  # draft passes that are made in any case
         self.active = chains  # chains that have not stopped yet

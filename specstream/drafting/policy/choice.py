@@ -100,11 +100,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        places: Sequence[ChosenPlan],
-        candidates: Collection[Candidate],
-        costs: Costs,
-        worth: float,
+        self, places: Sequence[ChosenPlan], candidates: Collection[Candidate], costs: Costs, worth: float
     ) -> None:
         self._places, self._candidates = places, candidates
         self._costs, self._worth = costs, worth

@@ -236,11 +236,7 @@ class Costs:
     """
 
     def __init__(
-        self,
-        target_ms: Mapping[int, float],
-        *,
-        row_ms: float | None = None,
-        padded: bool = False,
+        self, target_ms: Mapping[int, float], *, row_ms: float | None = None, padded: bool = False
     ) -> None:
         if 1 not in target_ms or len(target_ms) < 2 or min(target_ms.values()) <= 0.0:
             raise ValueError(f"target_ms needs times above 0 for 1 and more tokens: {target_ms}")
@@ -297,11 +293,7 @@ class Costs:
     # Learning.
 
     def observe(
-        self,
-        times: RoundTimes,
-        proposals: Sequence[int],
-        drafter: str = "",
-        drafting: int = 0,
+        self, times: RoundTimes, proposals: Sequence[int], drafter: str = "", drafting: int = 0
     ) -> None:
         """Learn from one step.
 

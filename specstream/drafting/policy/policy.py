@@ -14,13 +14,7 @@ from specstream.drafting.checking import Explanation
 from specstream.drafting.policy.acceptance import Average, CandidateAcceptance, RequestAcceptance
 from specstream.drafting.policy.choice import ChosenPlan, Step, Tries
 from specstream.drafting.policy.costs import Costs, DraftCosts, Load
-from specstream.drafting.policy.records import (
-    Candidate,
-    Outlook,
-    RoundOutcome,
-    RoundPlan,
-    RoundTimes,
-)
+from specstream.drafting.policy.records import Candidate, Outlook, RoundOutcome, RoundPlan, RoundTimes
 
 __all__ = ["Policy", "Round", "explain", "share"]
 
@@ -53,9 +47,7 @@ def share(rounds: Collection[Round], name: str) -> float:
     return sum(one.name == name for one in rounds) / max(len(rounds), 1)
 
 
-def explain(
-    rounds: Collection[Round], costs: Costs, candidates: Mapping[str, Candidate]
-) -> Explanation:
+def explain(rounds: Collection[Round], costs: Costs, candidates: Mapping[str, Candidate]) -> Explanation:
     """Explain the latest rounds in figures and words."""
     made = list(rounds) or [Round("off", 0, 0, 1.0, 1, False)]
     drafted, tau = fmean(one.drafted for one in made), 1.0 + fmean(one.accepted for one in made)
@@ -177,9 +169,7 @@ class Policy:
         self._drafts = {c.name for c in candidates if c.passes != "none"}
         # A lookup costs nothing.
         costs.drafts |= {c.name: DraftCosts(0.0) for c in candidates if c.passes == "none"}
-        self._common = {
-            greedy: [CandidateAcceptance(c) for c in candidates] for greedy in (True, False)
-        }
+        self._common = {greedy: [CandidateAcceptance(c) for c in candidates] for greedy in (True, False)}
         self.requests: dict[int, _Request] = {}
         self._tries = Tries()
         self._load = Load()

@@ -12,13 +12,7 @@ import torch
 
 from specstream.checks import first_line
 from specstream.drafting.calibration import calibrate
-from specstream.drafting.candidate import (
-    CandidateProposer,
-    EngineParts,
-    Rehearsed,
-    Task,
-    TaskProposal,
-)
+from specstream.drafting.candidate import CandidateProposer, EngineParts, Rehearsed, Task, TaskProposal
 from specstream.drafting.checking import Explanation
 from specstream.drafting.optional import StateReader, States, StepTimes
 from specstream.drafting.policy.costs import Costs
@@ -127,9 +121,7 @@ class AutoProposer:
         self._stateless: dict[int, bool] = {}  # by request: whether its hidden states are not read
         self._begun = 0  # number of requests so far
         self._now = now
-        self._planning = self._learning = (
-            0.0  # s: planning of this step, learning of the one before
-        )
+        self._planning = self._learning = 0.0  # s: planning of this step, learning of the one before
         self.rounds: dict[int, _Round] = {}
         self._used: set[str] = set()  # candidates that drafted in this step
         # In a step that the load leaves without drafts: its requests, and whether each is greedy.

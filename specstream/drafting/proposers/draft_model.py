@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from specstream.drafting.candidate import Task, TaskProposal, TaskProposer
-from specstream.drafting.chain import (
-    Drafting,
-    DraftSequence,
-    choose_rows,
-    proposals,
-)
+from specstream.drafting.chain import Drafting, DraftSequence, choose_rows, proposals
 from specstream.drafting.noise import draws_of
 from specstream.drafting.policy.acceptance import stop_of
 from specstream.drafting.policy.records import Candidate, Offer

@@ -74,9 +74,7 @@ class EagleProposer(RowProposer):
         if self._tree:
             sizes = (min(self._size(n), round(n * self._breadth)) for n in range(1, levels + 1))
             nodes = [max(n, size) for n, size in enumerate(sizes, 1)]
-        return Offer(
-            levels, behind=self.behind(min(found.unread, self._config.window)), nodes=nodes
-        )
+        return Offer(levels, behind=self.behind(min(found.unread, self._config.window)), nodes=nodes)
 
     def draft(self, tasks: Sequence[Task]) -> list[TaskProposal]:
         """Grow the tasks' chains or trees in lockstep."""
@@ -200,9 +198,7 @@ class EagleProposer(RowProposer):
             kept.trim(self._config.window)
 
 
-def _read(
-    growths: Sequence[Chain | TreeGrowth], level: Level, levels: Sequence[Level]
-) -> list[Told]:
+def _read(growths: Sequence[Chain | TreeGrowth], level: Level, levels: Sequence[Level]) -> list[Told]:
     """What each growth has to know of its part of a level; on a device with one transfer for all."""
     if free_to_look(level.logits):
         both, stops = (level.chances.tolist(), level.choices.tolist()), [0]

@@ -281,9 +281,7 @@ class DrawnTree(TreeGrowth):
             for node, (_, earlier) in enumerate(self.rows_drawn)
             for index in earlier
         ]
-        rows, holes = to_device([*taken, *gone], joint.device).split_with_sizes(
-            [len(taken), len(gone)]
-        )
+        rows, holes = to_device([*taken, *gone], joint.device).split_with_sizes([len(taken), len(gone)])
         probs = joint.index_select(0, rows)
         if gone:
             probs.view(-1).index_fill_(0, holes, 0.0)

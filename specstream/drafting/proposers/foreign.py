@@ -193,11 +193,7 @@ def _after(target: Spelling, before: bytes, added: bytes) -> list[int] | None:
         return None  # the committed bytes aren't valid UTF-8
     pieces = [target.piece(token) or b"" for token in ids]
     if not target.faithful:
-        pieces, data, before = (
-            [_squeezed(one) for one in pieces],
-            _squeezed(data),
-            _squeezed(before),
-        )
+        pieces, data, before = ([_squeezed(one) for one in pieces], _squeezed(data), _squeezed(before))
     written, at = b"".join(pieces), len(before)
     if before and written == b" " + data:
         at += 1
@@ -273,9 +269,7 @@ class ForeignDraftProposer(TaskProposer):
             f"replies {_WORDS[self.way(_GREEDY)]}, sampled ones {_WORDS[self.way(_SAMPLED)]})"
         )
         _log.info("%s", title)
-        self.candidate = Candidate(
-            "draft", title, stops=self.writers["retokenised"].candidate.stops
-        )
+        self.candidate = Candidate("draft", title, stops=self.writers["retokenised"].candidate.stops)
 
     def way(self, params: SamplingParams) -> Way:
         """The way in which a request with these parameters is drafted for."""

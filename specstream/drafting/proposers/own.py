@@ -74,12 +74,7 @@ def _made(
 ) -> object:
     target = parts.target
     context = ProposerContext(
-        target.vocab_size,
-        target.device,
-        target.context_length,
-        parts.tokenizer,
-        parts.eos_ids,
-        target,
+        target.vocab_size, target.device, target.context_length, parts.tokenizer, parts.eos_ids, target
     )
     try:
         return make(context, **config.options)

@@ -162,10 +162,7 @@ class MedusaProposer(TaskProposer):
     name = "medusa"
 
     def __init__(
-        self,
-        config: MedusaProposerConfig,
-        head: MedusaHead,
-        eos_ids: frozenset[int] = frozenset(),
+        self, config: MedusaProposerConfig, head: MedusaHead, eos_ids: frozenset[int] = frozenset()
     ) -> None:
         self._config, self._head, self._eos_ids = config, head, eos_ids
         self.most = min(config.depth, head.heads)

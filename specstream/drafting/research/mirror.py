@@ -82,8 +82,7 @@ class MirrorProposer:
         self._abandon()
         rounds = [self._begun(r, b) for r, b in zip(requests, budget, strict=True)]
         chains = [
-            Drafting(Ahead(one.request, one.drafted), one.count - len(one.drafted))
-            for one in rounds
+            Drafting(Ahead(one.request, one.drafted), one.count - len(one.drafted)) for one in rounds
         ]
         self.draft.write([chain for chain in chains if chain.count > 0])
         for one, chain in zip(rounds, chains, strict=True):

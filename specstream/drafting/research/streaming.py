@@ -73,9 +73,7 @@ class StreamingProposer(TaskProposer):
             for (task, _), logits in zip(known, each, strict=True)
         ]
 
-    def ride(
-        self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]
-    ) -> Streams | None:
+    def ride(self, requests: Sequence[SpecRequest], proposals: Sequence[Proposal]) -> Streams | None:
         """Streams for the proposed tokens and for the last committed token before them."""
         self._on_board = [request.slot for request in requests]
         proposed = [proposal.tokens for proposal in proposals]

@@ -219,9 +219,7 @@ class Admission:
         request.params = params
         processors = None
         if not params.plain_logits:
-            facts = ModelFacts(
-                self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device
-            )
+            facts = ModelFacts(self._tokenizer, prompt, target.vocab_size, self._eos_ids, target.device)
             processors = LogitsPipeline(params, facts)
         reuse = params.prompt_logprobs is None
         slot, request.reused = self._slots.take(request.session, prompt, limit, reuse=reuse)

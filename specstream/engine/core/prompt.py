@@ -157,9 +157,7 @@ def check_messages(messages: Sequence[Message] | RawPrompt | str) -> list[Messag
         role, content = given.get("role"), given.get("content")
         content = "" if content is None and given.get("tool_calls") else content
         if role not in _ROLES or not isinstance(content, str):
-            raise PromptError(
-                f"message {number} needs a role ({', '.join(_ROLES)}) and a text content"
-            )
+            raise PromptError(f"message {number} needs a role ({', '.join(_ROLES)}) and a text content")
         checked_text(content, f"message {number}")
         checked.append(checked_calls(given, number, checked))
     if not any(message["content"].strip() for message in checked):
@@ -295,18 +293,13 @@ class PromptEncoder:
         template = self._tokenizer.get_chat_template(tools=options.get("tools"))
         names = template_variables(str(template))
         for name in options.keys() - names:
-            raise PromptError(
-                f"the model's chat template has no variable {name!r}{meant(name, names)}"
-            )
+            raise PromptError(f"the model's chat template has no variable {name!r}{meant(name, names)}")
 
     def _render(self, given: dict[str, Any]) -> tuple[str, list[int]]:
         def template(values: dict[str, Any]) -> str:
             return str(
                 self._tokenizer.apply_chat_template(
-                    values["messages"],
-                    add_generation_prompt=True,
-                    tokenize=False,
-                    **values["options"],
+                    values["messages"], add_generation_prompt=True, tokenize=False, **values["options"]
                 )
             )
 

@@ -111,8 +111,7 @@ def previews(shown: Sequence[tuple[Request, Proposal]]) -> list[Preview | None]:
     tokens = [proposal.tokens for _, proposal in shown]
     flat = iter((torch.cat(tokens) if len(tokens) > 1 else tokens[0]).tolist())
     return [
-        preview(request, proposal, list(islice(flat, proposal.length)))
-        for request, proposal in shown
+        preview(request, proposal, list(islice(flat, proposal.length))) for request, proposal in shown
     ]
 
 

@@ -44,9 +44,7 @@ def choose_places(target: ModelRunner, times: MeasuredTimes = FRESH) -> int:
     few_ms, many_ms = times.of("places", len(counts), lambda: pass_ms(target, counts))
     ratio = many_ms / few_ms
     if 1 / _CLEAR < ratio * USUAL_PLACES / _MANY < _CLEAR:
-        times.forget(
-            "places"
-        )  # nothing corrects a wrong choice later, so a close one is measured again
+        times.forget("places")  # nothing corrects a wrong choice later, so a close one is measured again
     found = _MANY if ratio < _MANY / USUAL_PLACES else USUAL_PLACES
     words = "%d requests share a pass: one of %d takes %.1f times as long as one of %d"
     _log.info(words, found, _MANY, ratio, USUAL_PLACES)

@@ -97,12 +97,7 @@ class Slots:
         return True
 
     def take(
-        self,
-        session: str | None,
-        prompt_ids: Sequence[int],
-        limit: int = 0,
-        *,
-        reuse: bool = True,
+        self, session: str | None, prompt_ids: Sequence[int], limit: int = 0, *, reuse: bool = True
     ) -> tuple[Slot, int]:
         """Return a slot for a prompt, and how many of the prompt's tokens its cache still holds.
 

@@ -96,9 +96,7 @@ def _format(params: SamplingParams) -> dict[str, Any]:
     grammar = params.grammar
     assert grammar is not None
     if grammar.kind != "json_schema":
-        raise SamplingError(
-            f"a {grammar.kind} grammar can't be sent to a server; a JSON schema can"
-        )
+        raise SamplingError(f"a {grammar.kind} grammar can't be sent to a server; a JSON schema can")
     schema = {"name": "reply", "schema": json.loads(grammar.text), "strict": True}
     return {"type": "json_schema", "json_schema": schema}
 
@@ -141,9 +139,7 @@ def without_oldest_turn(messages: Sequence[Message]) -> list[Message] | None:
 
     A turn is the user's message and all that follows it up to the user's next one.
     """
-    first = next(
-        (at for at, m in enumerate(messages) if m["role"] not in ("system", "developer")), 0
-    )
+    first = next((at for at, m in enumerate(messages) if m["role"] not in ("system", "developer")), 0)
     later = [at for at in range(first + 1, len(messages)) if messages[at]["role"] == "user"]
     if not later:
         return None

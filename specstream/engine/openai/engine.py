@@ -14,12 +14,7 @@ from specstream.engine.openai.generation import OpenAIGeneration, Patience
 from specstream.engine.openai.start import LIMITS, ReplyStart, typed
 from specstream.engine.protocol import EngineCapabilities
 from specstream.engine.session import BaseSession, ReplyOptions
-from specstream.errors import (
-    ConfigError,
-    ConnectionFailed,
-    EngineClosed,
-    PromptError,
-)
+from specstream.errors import ConfigError, ConnectionFailed, EngineClosed, PromptError
 from specstream.params import checked_params, template_kwargs
 from specstream.tools import MAX_CALLS
 from specstream.types import Manner, Message, RawPrompt, SamplingParams, Tool, Tools, Truncation
@@ -76,9 +71,7 @@ class OpenAIEngine:
         between_s: float = 20.0,
     ) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"an engine's address begins with http:// or https://, not {url!r:.80}"
-            )
+            raise ConfigError(f"an engine's address begins with http:// or https://, not {url!r:.80}")
         check_numbers(0.1, first_token_s=first_token_s, between_s=between_s)
         self.url, self._model = url.rstrip("/"), model
         self.kind: ServerKind = ""
@@ -197,9 +190,7 @@ class OpenAIEngine:
         params = checked_params(params, wrong)
         asked = check_messages(messages)
         offered = Tools.of(tools)
-        own, extra = body_of(
-            params, self.kind, offered, template_kwargs(chat_template_kwargs or {})
-        )
+        own, extra = body_of(params, self.kind, offered, template_kwargs(chat_template_kwargs or {}))
         own[self._limit] = own.pop(LIMITS[0])
         own |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         start = ReplyStart(

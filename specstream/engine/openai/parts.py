@@ -11,23 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specstream.checks import valid_text
-from specstream.tools import (
-    MAX_CALLS,
-    CallProblem,
-    ToolCallDelta,
-    arguments_problem,
-    new_call_id,
-)
+from specstream.tools import MAX_CALLS, CallProblem, ToolCallDelta, arguments_problem, new_call_id
 
-__all__ = [
-    "Joiner",
-    "ServerCalls",
-    "ServerCounts",
-    "delta_of",
-    "error_in",
-    "reasoning_in",
-    "text_in",
-]
+__all__ = ["Joiner", "ServerCalls", "ServerCounts", "delta_of", "error_in", "reasoning_in", "text_in"]
 
 
 class Joiner:

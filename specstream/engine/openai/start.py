@@ -211,9 +211,7 @@ async def _check_kind(response: Any, url: str) -> None:
     raise EngineFailed(f"{url} answers with {kind} instead of a stream of events: {said}")
 
 
-_TOO_LONG = re.compile(
-    r"context[ _](?:length|size|window)|exceeds?_context|input_tokens|too long", re.I
-)
+_TOO_LONG = re.compile(r"context[ _](?:length|size|window)|exceeds?_context|input_tokens|too long", re.I)
 _LONGEST = 300  # characters of a server's words in an error
 
 

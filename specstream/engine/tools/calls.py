@@ -34,9 +34,7 @@ class Calls:
         end: Index of the token after the last one that belongs to a call.
     """
 
-    def __init__(
-        self, form: CallFormat, tools: Tools, new_id: Callable[[], str] = new_call_id
-    ) -> None:
+    def __init__(self, form: CallFormat, tools: Tools, new_id: Callable[[], str] = new_call_id) -> None:
         self.log = CallLog(tools, new_id)
         self.markers = form.markers
         self.end = 0

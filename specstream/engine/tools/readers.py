@@ -361,9 +361,7 @@ class _Values:
     def add(self, key: str, text: str) -> None:
         text = text.removeprefix("\n").removesuffix("\n")
         self._log.write(f"{self._next}{json.dumps(key.strip(), ensure_ascii=False)}: ")
-        self._log.write(
-            json.dumps(_typed(text, self._properties.get(key.strip())), ensure_ascii=False)
-        )
+        self._log.write(json.dumps(_typed(text, self._properties.get(key.strip())), ensure_ascii=False))
         self._next = ", "
 
     def close(self) -> None:

@@ -43,16 +43,12 @@ class Heads:
         each = mixed.view(1, self.keys, -1, self.group, self.dim)
         return each.transpose(1, 2).reshape(-1, self.queries * self.dim)
 
-    def attend_few(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def attend_few(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of few queries, with folded heads; ``mask`` is folded, too."""
         folded = self.fold(queries)
         return self.unfold(F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask))
 
-    def attend_many(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def attend_many(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of many queries, not folded; causal if ``mask`` is None."""
         mixed = F.scaled_dot_product_attention(
             queries.transpose(0, 1).unsqueeze(0),
@@ -109,9 +105,7 @@ class ContiguousPlan(AttentionPlan):
         """Make masks for the last ``queries`` tokens of each sequence."""
         caches, trees = self._batch.caches, self._batch.trees or [None] * len(queries)
         each = zip(queries, self._ends, caches, trees, strict=True)
-        self._masks = [
-            self._mask(n, end, cache.fixed_capacity, tree) for n, end, cache, tree in each
-        ]
+        self._masks = [self._mask(n, end, cache.fixed_capacity, tree) for n, end, cache, tree in each]
         self._queries, self._folds = queries, max(queries) <= _SHORT
 
     def _mask(self, count: int, end: int, fixed: int | None, tree: Tree | None) -> Tensor | None:
@@ -147,9 +141,7 @@ class ContiguousPlan(AttentionPlan):
         if self._folds:  # once for all sequences
             sizes = [count * heads.group for count in self._queries]
             each = zip(_split(heads.fold(queries), sizes, 2), *shown, strict=True)
-            mixed = [
-                F.scaled_dot_product_attention(q, k, v, attn_mask=mask) for q, k, v, mask in each
-            ]
+            mixed = [F.scaled_dot_product_attention(q, k, v, attn_mask=mask) for q, k, v, mask in each]
             return heads.unfold(_joined(mixed, 2))
         parts = list[Tensor]()
         for some, *rest in zip(_split(queries, self._queries, 0), *shown, strict=True):

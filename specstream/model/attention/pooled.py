@@ -106,9 +106,7 @@ class Layout:
     trees: bool = False
     longest: int = 0
 
-    def append(
-        self, start: int, before: int, count: int, tree: Tree | None, width: int = 0
-    ) -> None:
+    def append(self, start: int, before: int, count: int, tree: Tree | None, width: int = 0) -> None:
         """Add a sequence.
 
         Args:

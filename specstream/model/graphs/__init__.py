@@ -12,13 +12,7 @@ from torch import Tensor
 from specstream.errors import ConfigError
 from specstream.model.decoder import Decoder
 from specstream.model.forward import PLAIN, Extras, ForwardInput
-from specstream.model.graphs.capture import (
-    DRAFT,
-    TARGET,
-    CapturePlan,
-    batches_up_to,
-    capture_on_gpu,
-)
+from specstream.model.graphs.capture import DRAFT, TARGET, CapturePlan, batches_up_to, capture_on_gpu
 from specstream.model.graphs.chains import DraftedChain, Draws, GraphedChains
 from specstream.model.graphs.passes import GraphedPasses
 from specstream.model.kv import RowCache
@@ -112,9 +106,7 @@ def compile_passes(
     return made
 
 
-def drop_what_differs(
-    decoder: Decoder, passes: GraphedPasses, chains: GraphedChains | None
-) -> None:
+def drop_what_differs(decoder: Decoder, passes: GraphedPasses, chains: GraphedChains | None) -> None:
     """Compare captured passes and chains with eager passes; drop those that differ, with a warning."""
     allowed, dropped = rounding(decoder.weights.dtype), list[str]()
     for batch, width in passes.captured:
@@ -129,9 +121,7 @@ def drop_what_differs(
             dropped.append(f"chain of {key[0]} ({key[1]}) by {off:.3g}")
             chains.drop(key)
     if dropped:
-        _log.warning(
-            "captured passes that differ from eager ones are not used: %s", ", ".join(dropped)
-        )
+        _log.warning("captured passes that differ from eager ones are not used: %s", ", ".join(dropped))
 
 
 @torch.inference_mode()

@@ -27,9 +27,7 @@ class _Graph:
     """A captured pass, with the tensors that keep its memory alive: the capture holds addresses only."""
 
     inputs: FixedInputs
-    logits: (
-        Tensor  # [batch * width, V]; valid until the next replay of any graph, as are the states
-    )
+    logits: Tensor  # [batch * width, V]; valid until the next replay of any graph, as are the states
     states: Tensor | None = None  # [batch * width, depths, hidden]
     work: Callable[[], None] = lambda: None  # the captured function, which holds its tensors
     replay: Callable[[], None] = lambda: None

@@ -73,9 +73,7 @@ def number(config: Mapping[str, Any], *names: str, default: int | None = None) -
     """
     found = next((config[name] for name in names if config.get(name) is not None), default)
     if type(found) is not int or found < 1:
-        raise ModelBroken(
-            f"the head's config.json should have a number {names[0]!r}, not {found!r}"
-        )
+        raise ModelBroken(f"the head's config.json should have a number {names[0]!r}, not {found!r}")
     return found
 
 

@@ -19,13 +19,7 @@ from torch import Tensor
 
 from specstream.errors import ModelUnsupported
 from specstream.model.attention.contiguous import ContiguousAttention, Heads
-from specstream.model.heads.base import (
-    Context,
-    LayerShape,
-    check_made_for,
-    read_head_config,
-    reading,
-)
+from specstream.model.heads.base import Context, LayerShape, check_made_for, read_head_config, reading
 from specstream.model.heads.layer import (
     FleetingPlan,
     folded_mask,
@@ -229,9 +223,7 @@ class BlockHead:
         for one, count in zip(contexts, counts, strict=True):
             one.cache.append_to(one.cache.length + count)
 
-    def block(
-        self, contexts: Sequence[Context], anchors: Sequence[int], keeps: Sequence[int]
-    ) -> Tensor:
+    def block(self, contexts: Sequence[Context], anchors: Sequence[int], keeps: Sequence[int]) -> Tensor:
         """Logits ``[sum(keeps), V]`` of the tokens after each anchor; leaves the contexts unchanged.
 
         Args:
@@ -267,9 +259,7 @@ class _BlockPlan(FleetingPlan):
         """See `AttentionPlan.narrow`: the wanted tokens are the first ones after each anchor."""
         self.asked = [range(1, 1 + keep) for keep in self._keeps]
         starts = range(0, self._size * len(self.asked), self._size)
-        rows = [
-            start + row for start, asked in zip(starts, self.asked, strict=True) for row in asked
-        ]
+        rows = [start + row for start, asked in zip(starts, self.asked, strict=True) for row in asked]
         return to_device(rows, self._layers[0][0].device)
 
     def mask(self, layer: int, number: int) -> Tensor | None:

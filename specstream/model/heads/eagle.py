@@ -95,9 +95,7 @@ def default_depths(layers: int) -> tuple[int, ...]:
 
 def is_eagle(config: Mapping[str, Any]) -> bool:
     """Whether a ``config.json`` describes an EAGLE-3 head."""
-    named = config.get("speculators_model_type") or _part(config, "speculators_config").get(
-        "algorithm"
-    )
+    named = config.get("speculators_model_type") or _part(config, "speculators_config").get("algorithm")
     if named is not None:
         return named in ("eagle3", "peagle")
     if any("eagle3" in str(name).lower() for name in config.get("architectures") or ()):

@@ -21,14 +21,7 @@ from specstream.model.layers import Norm, layer_of
 from specstream.model.native.layers import NativeLayers
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable
 
-__all__ = [
-    "FeatureLayer",
-    "FleetingPlan",
-    "folded_mask",
-    "head_weights",
-    "layer_weights",
-    "rotary_of",
-]
+__all__ = ["FeatureLayer", "FleetingPlan", "folded_mask", "head_weights", "layer_weights", "rotary_of"]
 
 
 class FleetingPlan(AttentionPlan):
@@ -115,9 +108,7 @@ def layer_weights(
 
     biased = has("self_attn.q_proj.bias")
     biases = [take(f"self_attn.{n}_proj.bias", count) for n, count in rows.items() if biased]
-    three = [
-        take(f"self_attn.{n}_proj.weight", count, wide * s.hidden) for n, count in rows.items()
-    ]
+    three = [take(f"self_attn.{n}_proj.weight", count, wide * s.hidden) for n, count in rows.items()]
     gates = [take(f"mlp.{n}_proj.weight", s.intermediate, s.hidden) for n in ("gate", "up")]
     return LayerWeights(
         norm=take(norm, s.hidden),

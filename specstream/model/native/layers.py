@@ -70,13 +70,7 @@ class NativeLayers:
             return None
         return cls(library, weights, layers)
 
-    def run(
-        self,
-        x: Tensor,
-        rotary: RotaryTable,
-        batch: Batch,
-        entry: Tensor | None = None,
-    ) -> None:
+    def run(self, x: Tensor, rotary: RotaryTable, batch: Batch, entry: Tensor | None = None) -> None:
         """Run all layers over the rows of a batch, in place.
 
         The rows are written to the caches but not declared valid.
@@ -100,13 +94,7 @@ class NativeLayers:
         ready.entry = None  # only the pass's first layer reads it
 
     def run_tapped(
-        self,
-        ready: structs.PassStruct,
-        x: Tensor,
-        first: int,
-        end: int,
-        taps: Taps,
-        dtype: torch.dtype,
+        self, ready: structs.PassStruct, x: Tensor, first: int, end: int, taps: Taps, dtype: torch.dtype
     ) -> None:
         """As `run_on`, and give ``taps`` the states ``[n, hidden]`` at its depths, in ``dtype``."""
         wanted = [depth for depth in sorted(taps.depths) if first <= depth <= end]
@@ -136,12 +124,7 @@ class NativeLayers:
         self._library.run_chain(sizes, self._layers, self._depth, given, steps, threads)
 
     def prepared(
-        self,
-        x: Tensor,
-        rotary: RotaryTable,
-        batch: Batch,
-        entry: Tensor | None = None,
-        upto: int = 0,
+        self, x: Tensor, rotary: RotaryTable, batch: Batch, entry: Tensor | None = None, upto: int = 0
     ) -> structs.PassStruct:
         """Prepare a pass; for arguments see `run`. Later steps may reach positions below ``upto``."""
         count = x.shape[0]
@@ -275,11 +258,7 @@ class NativeChain:
     """
 
     def __init__(
-        self,
-        layers: NativeLayers,
-        head: NativeMatrix,
-        weights: DecoderWeights,
-        rotary: RotaryTable,
+        self, layers: NativeLayers, head: NativeMatrix, weights: DecoderWeights, rotary: RotaryTable
     ) -> None:
         self._layers, self._head = layers, head
         self._embedding, self._rotary = weights.embedding.contiguous(), rotary

@@ -205,9 +205,7 @@ def _shipped(build: Build) -> Library | None:
     verdict = _WORKS
     try:
         recipe = {"tried": hashlib.sha256(build.path.read_bytes()).hexdigest(), **machine_facts()}
-        with suppress(
-            OSError
-        ):  # where nothing can be kept, each start would take seconds to try it
+        with suppress(OSError):  # where nothing can be kept, each start would take seconds to try it
             note = CodeStore().path(recipe, lambda to: try_code(build, to))
             verdict = note.read_text(encoding="utf-8")
         if verdict == _WORKS:

@@ -68,17 +68,13 @@ class Matrix(_Struct):
 class Sequence(_Struct):
     """See ``attention.h``."""
 
-    _fields_ = _fields(
-        (_address, "kv"), (_count, "capacity before count visible"), (_address, "seen")
-    )
+    _fields_ = _fields((_address, "kv"), (_count, "capacity before count visible"), (_address, "seen"))
 
 
 class LayerStruct(_Struct):
     """See ``layers.h``."""
 
-    _fields_ = _fields(
-        (_address, "norm query_norm key_norm mlp_norm"), (Matrix, "qkv out gate_up down")
-    )
+    _fields_ = _fields((_address, "norm query_norm key_norm mlp_norm"), (Matrix, "qkv out gate_up down"))
 
 
 class Sizes(_Struct):

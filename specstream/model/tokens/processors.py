@@ -21,14 +21,7 @@ from specstream.model.tokens.grammar import GrammarState
 from specstream.model.tokens.sampling import free_to_look
 from specstream.params import SamplingParams
 
-__all__ = [
-    "PROCESSORS",
-    "LogitsPipeline",
-    "ModelFacts",
-    "Processed",
-    "Processor",
-    "ProcessorContext",
-]
+__all__ = ["PROCESSORS", "LogitsPipeline", "ModelFacts", "Processed", "Processor", "ProcessorContext"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +189,7 @@ def _grammar(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     state = GrammarState(params.grammar, model.tokenizer, model.vocab_size, model.end_ids)
     least = params.min_tokens
     if least and not state.can_last(least):
-        raise SamplingError(
-            f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens"
-        )
+        raise SamplingError(f"no reply of this grammar has min_tokens={least} tokens; lower min_tokens")
     prompt = len(model.prompt_ids)
     read = prompt  # tokens of the context that the grammar has seen or skips
     ends = sorted(model.end_ids | set(params.stop_token_ids))
@@ -294,9 +285,7 @@ A maker raises `SamplingError` if the model can't honour the parameter.
 
 
 def _not_finite(row: int) -> SpecstreamError:
-    return ModelBroken(
-        "the target's logits are not numbers: damaged weights, or overflow in its dtype"
-    )
+    return ModelBroken("the target's logits are not numbers: damaged weights, or overflow in its dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +316,7 @@ class LogitsPipeline:
         self._processors = [made for make in makers for made in make(params, model)]
         self._committed = to_device([], model.device)
 
-    def apply(
-        self, logits: Tensor, token_ids: list[int], proposed: Sequence[int] | Tensor
-    ) -> Tensor:
+    def apply(self, logits: Tensor, token_ids: list[int], proposed: Sequence[int] | Tensor) -> Tensor:
         """Process a row ``[V]`` after ``token_ids`` and ``proposed``; unchanged if that fails."""
         if not isinstance(proposed, Tensor):
             proposed = to_device(proposed, logits.device)
@@ -337,11 +324,7 @@ class LogitsPipeline:
         return row.where(row.amax().isfinite(), logits)
 
     def apply_rows(
-        self,
-        logits: Tensor,
-        token_ids: list[int],
-        proposed: Tensor,
-        paths: Sequence[Sequence[int]],
+        self, logits: Tensor, token_ids: list[int], proposed: Tensor, paths: Sequence[Sequence[int]]
     ) -> Processed:
         """Return ``logits [n, V]``, processed. Errors of single rows are not raised: see `Processed`.
 
@@ -354,9 +337,7 @@ class LogitsPipeline:
         if new := token_ids[len(self._committed) :]:
             self._committed = torch.cat([self._committed, to_device(new, logits.device)])
         rows = logits.to(torch.float32, copy=True)
-        context = ProcessorContext(
-            token_ids, self._committed, proposed, paths, free_to_look(logits)
-        )
+        context = ProcessorContext(token_ids, self._committed, proposed, paths, free_to_look(logits))
         for processor in self._processors:
             processor.apply(rows, context)
         for row in context.faults:

@@ -78,9 +78,7 @@ def probabilities_of_rows(logits: Tensor, params: Sequence[SamplingParams]) -> T
         probs = (logits * scales).softmax(-1)  # the product is in float32
         if all(one.top_p >= 1.0 for one in params):
             return probs
-        return nucleus(
-            probs, column_of(tuple(usable_mass(one.top_p) for one in params), logits.device)
-        )
+        return nucleus(probs, column_of(tuple(usable_mass(one.top_p) for one in params), logits.device))
     groups = dict[tuple[float, ...], list[int]]()
     for row, one in enumerate(params):
         shape = one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p

@@ -98,9 +98,7 @@ def whole(data: bytes) -> tuple[str, bytes]:
     return decoder.decode(data), decoder.getstate()[0]
 
 
-def _pieces(
-    core: Tokenizer, controls: Iterable[int], written: dict[int, str]
-) -> list[bytes | None]:
+def _pieces(core: Tokenizer, controls: Iterable[int], written: dict[int, str]) -> list[bytes | None]:
     silent = set(controls)
     size = max(core.get_vocab().values(), default=-1) + 1
     tokens = [None if i in silent else core.id_to_token(i) for i in range(size)]
@@ -124,9 +122,7 @@ def _of_alphabet(token: str) -> bytes | None:
         return None
 
 
-def _decoded(
-    core: Tokenizer, tokens: Sequence[str | None], *, bytes_too: bool
-) -> list[bytes | None]:
+def _decoded(core: Tokenizer, tokens: Sequence[str | None], *, bytes_too: bool) -> list[bytes | None]:
     """The bytes that each token adds when it is decoded behind the token of the letter a."""
     found: list[bytes | None] = [None] * len(tokens)
     anchors = core.encode("a", add_special_tokens=False).ids[-1:]

@@ -14,14 +14,7 @@ from specstream.model.heads.recognise import head_folder
 from specstream.model.load import load_tokenizer
 from specstream.model.tokens.spelling import Spelling
 
-__all__ = [
-    "Translation",
-    "check_rows",
-    "check_same_ids",
-    "find_draft",
-    "one_vocabulary",
-    "same_ids",
-]
+__all__ = ["Translation", "check_rows", "check_same_ids", "find_draft", "one_vocabulary", "same_ids"]
 
 _log = logging.getLogger("specstream.model")
 
@@ -39,9 +32,7 @@ def find_draft(config: EngineConfig, tokenizer: PreTrainedTokenizerBase) -> str 
     """
     models = [name for name in config.drafts if head_folder(name) is None]
     if len(models) > 1:
-        raise ConfigError(
-            f"--draft names two draft models, {models[0]} and {models[1]}; choose one"
-        )
+        raise ConfigError(f"--draft names two draft models, {models[0]} and {models[1]}; choose one")
     if config.drafts and not models:
         return None
     if models:
@@ -66,11 +57,7 @@ def same_ids(ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> 
 
 
 def one_vocabulary(
-    name: str,
-    draft: PreTrainedTokenizerBase,
-    rows: int,
-    target: PreTrainedTokenizerBase,
-    width: int,
+    name: str, draft: PreTrainedTokenizerBase, rows: int, target: PreTrainedTokenizerBase, width: int
 ) -> bool:
     """Whether a draft can read and write the target's ids as they are; else it needs a `Translation`.
 

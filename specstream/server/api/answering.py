@@ -41,9 +41,7 @@ async def read_body(request: Request, most: int) -> bytes:
     told = request.headers.get("content-length", "")
     too_long = ApiError(413, f"a body has at most {most} bytes", code="body_too_large")
     announced = int(told) if len(told) <= 20 and told.isascii() and told.isdigit() else 0
-    if announced > (
-        most if "expect" in request.headers else _READ
-    ):  # who expects an answer reads it
+    if announced > (most if "expect" in request.headers else _READ):  # who expects an answer reads it
         raise too_long
     parts, size = list[bytes](), 0
     try:

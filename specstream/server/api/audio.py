@@ -132,9 +132,7 @@ async def listening_of(headers: Headers, data: bytes) -> Listening:
     try:
         form = await MultiPartParser(headers, stream(), max_part_size=len(data) + 1).parse()
     except (MultiPartException, KeyError) as error:
-        raise ApiError(
-            400, f"the body is no multipart form: {error}", code="invalid_form"
-        ) from None
+        raise ApiError(400, f"the body is no multipart form: {error}", code="invalid_form") from None
     try:
         return await _listening(form)
     finally:

@@ -127,9 +127,7 @@ class SamplingBody(Body):
     def speculate(self) -> bool | int:
         """See `Engine.generate`."""
         asked = self.speculative
-        return (
-            asked.num_speculative_tokens if isinstance(asked, Speculation) else asked is not False
-        )
+        return asked.num_speculative_tokens if isinstance(asked, Speculation) else asked is not False
 
     def params(
         self, base: SamplingParams, limit: int | None, format: JsonFormat | None = None
@@ -201,15 +199,11 @@ def parsed(kind: type[T], data: bytes) -> T:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:  # no tokenizer reads it, no answer can repeat it
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ApiError(
-            400, f"the body has half a character ({half})", code="invalid_json"
-        ) from None
+        raise ApiError(400, f"the body has half a character ({half})", code="invalid_json") from None
     if not isinstance(found, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     try:
-        body = kind.model_validate(
-            {name: value for name, value in found.items() if value is not None}
-        )
+        body = kind.model_validate({name: value for name, value in found.items() if value is not None})
     except ValidationError as error:
         # Of a union, what is wrong in the branch that fits best: the deepest. Branches have names, too.
         first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
@@ -245,9 +239,7 @@ def messages_of(
         role = str(message.get("role", ""))
         if message.get("function_call"):
             at += ".function_call"
-            raise ApiError(
-                400, f"{at}: write it as tool_calls", param=at, code="unsupported_content"
-            )
+            raise ApiError(400, f"{at}: write it as tool_calls", param=at, code="unsupported_content")
         one: dict[str, Any] = {
             "role": _ROLES.get(role, role),
             "content": _text(message.get("content"), f"{at}.content"),

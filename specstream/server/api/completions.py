@@ -100,9 +100,7 @@ async def completion_whole(body: CompletionBody, service: Service, model: str) -
             if body.max_tokens:
                 text, entries = text + reply.generation.report.text, entries + reply.entries.told
             told = _Told(body).logprobs(entries)
-            choices.append(
-                _choice(index, text, told, reply.finish if body.max_tokens else "length")
-            )
+            choices.append(_choice(index, text, told, reply.finish if body.max_tokens else "length"))
         usage = usage_of(replies, body.n, written=body.max_tokens > 0)
         return {**_head(model), "choices": choices, "usage": usage, **speculation_of(replies)}
 
@@ -155,9 +153,7 @@ def _head(model: str) -> dict[str, Any]:
     return {"id": new_id("cmpl"), "object": "text_completion", "created": now, "model": model}
 
 
-def _choice(
-    index: int, text: str, told: dict[str, Any] | None, finish: str | None
-) -> dict[str, Any]:
+def _choice(index: int, text: str, told: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": told, "finish_reason": finish}
 
 

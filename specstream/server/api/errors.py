@@ -87,12 +87,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The error as JSON data, also in the middle of a stream."""
         return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
+            "error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         }
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:

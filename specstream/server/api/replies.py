@@ -83,8 +83,7 @@ def told_of(entries: list[Entry]) -> dict[str, Any]:
     """The chat API's shape."""
     return {
         "content": [
-            {**_one(entry), "top_logprobs": [_one(other) for other in entry.top]}
-            for entry in entries
+            {**_one(entry), "top_logprobs": [_one(other) for other in entry.top]} for entry in entries
         ],
         "refusal": None,
     }

@@ -13,14 +13,7 @@ from pydantic import Field
 
 from specstream.metrics import Report
 from specstream.realtime.wire import new_id
-from specstream.server.api.body import (
-    JsonFormat,
-    JsonSchema,
-    SamplingBody,
-    able,
-    messages_of,
-    tools_of,
-)
+from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody, able, messages_of, tools_of
 from specstream.server.api.errors import ApiError
 from specstream.server.api.replies import (
     ApiReply,
@@ -232,10 +225,7 @@ async def response_events(
     Those of its end come one by one: each may repeat the whole text with all log probabilities.
     """
     written = _Written(_shell(body, model))
-    async with (
-        ApiReply.begin(service, _ask(body, service)) as reply,
-        aclosing(reply.chunks()) as chunks,
-    ):
+    async with ApiReply.begin(service, _ask(body, service)) as reply, aclosing(reply.chunks()) as chunks:
         async for chunk in chunks:
             yield [*written.chunk(chunk.text, reply.entries.take())]
         for event in (*written.text_done(reply), *written.calls(reply), written.ended(reply)):

@@ -18,31 +18,15 @@ from starlette.types import Message, Receive, Scope, Send
 from specstream.errors import SpecstreamError
 from specstream.realtime.wire import new_id
 from specstream.server.api.answering import Events, Streamed, read_body, while_connected
-from specstream.server.api.audio import (
-    SpeechBody,
-    kind_of,
-    listening_of,
-    spoken,
-    transcribed,
-)
+from specstream.server.api.audio import SpeechBody, kind_of, listening_of, spoken, transcribed
 from specstream.server.api.body import ChatBody, parsed
 from specstream.server.api.chat import chat_events, chat_whole
-from specstream.server.api.completions import (
-    CompletionBody,
-    completion_events,
-    completion_whole,
-)
+from specstream.server.api.completions import CompletionBody, completion_events, completion_whole
 from specstream.server.api.errors import ApiError
 from specstream.server.api.responses import ResponsesBody, response_events, response_whole
 from specstream.server.api.secrets import SecretBody, client_secret
 from specstream.server.keys import CALLER, ClientSecrets
-from specstream.server.limits import (
-    ANSWER_COST,
-    Allowances,
-    ConnectionLimit,
-    UnderWay,
-    cost,
-)
+from specstream.server.limits import ANSWER_COST, Allowances, ConnectionLimit, UnderWay, cost
 from specstream.server.logs import labelled
 from specstream.server.sessions.request import Service
 

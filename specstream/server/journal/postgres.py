@@ -117,9 +117,7 @@ class PostgresJournal:
             if row is None:
                 return None
             if row["format"] != FORMAT:
-                raise JournalFailed(
-                    f"the session was written in format {row['format']}, not {FORMAT}"
-                )
+                raise JournalFailed(f"the session was written in format {row['format']}, not {FORMAT}")
             epoch = row["epoch"] + 1
             set_epoch = "UPDATE specstream_sessions SET epoch = $2 WHERE name = $1"
             await database.execute(set_epoch, name, epoch)

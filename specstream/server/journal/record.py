@@ -48,11 +48,7 @@ class SessionRecord:
     def begin(self, session: RealtimeSession, began: float) -> None:
         """Note which session it is; ``began``: on the system's clock."""
         self._session = session
-        about = {
-            "id": session.id,
-            "conversation": session.conversation.id,
-            "began": began,
-        }
+        about = {"id": session.id, "conversation": session.conversation.id, "began": began}
         self._put("session", about)
 
     def saw(self, event: ev.ServerEvent, frame: str) -> None:
@@ -84,9 +80,7 @@ class SessionRecord:
                     self._pending.append(Drop(_BY_HAND))
                 self._unheard[item_id] = session.conversation.get(item_id)
                 self._put(key("turn", item_id), "waiting")
-            case (
-                ev.TranscriptionCompleted(item_id=item_id) | ev.TranscriptionFailed(item_id=item_id)
-            ):
+            case ev.TranscriptionCompleted(item_id=item_id) | ev.TranscriptionFailed(item_id=item_id):
                 self._unheard.pop(item_id, None)
                 self._pending.append(Drop(key("turn", item_id)))
                 self._put_item(item_id)

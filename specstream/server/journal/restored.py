@@ -168,17 +168,14 @@ def restored(saved: SavedSession) -> RestoredSession:
         }
         for name in sorted(name for name in read if name.startswith("said:")):
             replies[name.split(":")[1]].take(read[name])
-        entries = {
-            told["id"]: _entry(told) for name, told in read.items() if name.startswith("item:")
-        }
+        entries = {told["id"]: _entry(told) for name, told in read.items() if name.startswith("item:")}
         entries |= {e.id: e for reply in replies.values() for e in reply.entries}
         deferred = read.get("deferred")
         return RestoredSession(
             id=about["id"],
             settings=SessionSettings.model_validate(read["settings"]),
             conversation=ConversationItems(
-                about["conversation"],
-                [entries[id] for id in read.get("order", ()) if id in entries],
+                about["conversation"], [entries[id] for id in read.get("order", ()) if id in entries]
             ),
             frames=list(saved.frames),
             began=about["began"],

@@ -50,9 +50,7 @@ def _expired(seconds: float) -> Refused:
 
 def _too_much(most: int) -> Refused:
     message = f"This session was sent {most} bytes without an acknowledgement, the most that the "
-    return Refused(
-        "output_limit", message + "server allows; connect again, best with ?resumable=1."
-    )
+    return Refused("output_limit", message + "server allows; connect again, best with ?resumable=1.")
 
 
 class RealtimeConnection:
@@ -230,9 +228,7 @@ class RealtimeConnection:
         event: pr.ClientEvent | Refused
         try:
             event = pr.parse_client_event(
-                frame,
-                tools=self._service.engine.no_tools is None,
-                hears=self._microphone is not None,
+                frame, tools=self._service.engine.no_tools is None, hears=self._microphone is not None
             )
         except Refused as refusal:
             event = refusal

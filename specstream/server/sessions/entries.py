@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from specstream.playback.played import PlayedTrack
-from specstream.realtime.items import (
-    AnyItemInput,
-    FunctionCallInput,
-    FunctionOutputInput,
-    ItemReference,
-)
+from specstream.realtime.items import AnyItemInput, FunctionCallInput, FunctionOutputInput, ItemReference
 from specstream.realtime.resources import (
     AnyItem,
     FunctionCallItem,
@@ -26,13 +21,7 @@ from specstream.realtime.wire import SAMPLE_RATE, Refused, new_id
 from specstream.text.tags import spoken_text
 from specstream.types import Message, ToolCall
 
-__all__ = [
-    "ConversationItems",
-    "ItemEntry",
-    "SpokenTrack",
-    "entry_of",
-    "history_of",
-]
+__all__ = ["ConversationItems", "ItemEntry", "SpokenTrack", "entry_of", "history_of"]
 
 
 class SpokenTrack(PlayedTrack):
@@ -82,9 +71,7 @@ class ItemEntry:
         else:
             part = Part(type="input_text", text=self.text)
         content = [] if part is None else [part]
-        return Item(
-            id=self.id, status=self.status, role=self.role, content=content, phase=self.phase
-        )
+        return Item(id=self.id, status=self.status, role=self.role, content=content, phase=self.phase)
 
     def cut_to(self, samples: int) -> None:
         """Remove the text that was not heard if only ``samples`` were played."""

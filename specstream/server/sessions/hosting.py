@@ -7,12 +7,7 @@ import hashlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import anyio

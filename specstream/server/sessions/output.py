@@ -14,11 +14,7 @@ from specstream.realtime.wire import SAMPLE_RATE, new_id
 from specstream.server.journal.restored import RestoredReply
 from specstream.server.sessions.audio import Piece, of_cue
 from specstream.server.sessions.boxes import Outbox
-from specstream.server.sessions.entries import (
-    ConversationItems,
-    ItemEntry,
-    SpokenTrack,
-)
+from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenTrack
 from specstream.server.sessions.request import ResponseRequest
 from specstream.server.sessions.timings import Timings
 from specstream.text.tags import SpokenText
@@ -37,9 +33,7 @@ class OutputItems:
         sent: Closing events that an earlier process has sent: output index and type.
     """
 
-    def __init__(
-        self, response_id: str, conversation: ConversationItems | None, outbox: Outbox
-    ) -> None:
+    def __init__(self, response_id: str, conversation: ConversationItems | None, outbox: Outbox) -> None:
         self.entries: list[ItemEntry] = []
         self.sent: Collection[tuple[int, str]] = ()
         self._places: list[int] = []  # index of each function call
@@ -61,11 +55,7 @@ class OutputItems:
         return bool(self._places)
 
     def make(
-        self,
-        event: Callable[..., ev.ServerEvent],
-        index: int,
-        extra: Extra | None = None,
-        **fields: Any,
+        self, event: Callable[..., ev.ServerEvent], index: int, extra: Extra | None = None, **fields: Any
     ) -> ev.ServerEvent:
         """Make an event about the item at ``index``, which may not have begun yet.
 

@@ -14,14 +14,7 @@ from specstream.errors import SpecstreamError
 from specstream.listening.taking import UNANSWERED_MS
 from specstream.playback.turn import Turn, speaking
 from specstream.realtime import events as ev
-from specstream.realtime.resources import (
-    EndStatus,
-    Reason,
-    Response,
-    ResponseEnd,
-    StatusDetails,
-    Usage,
-)
+from specstream.realtime.resources import EndStatus, Reason, Response, ResponseEnd, StatusDetails, Usage
 from specstream.realtime.wire import SAMPLE_RATE, new_id
 from specstream.server.journal.restored import RestoredReply
 from specstream.server.sessions.audio import AudioPacer, Encoder, Piece
@@ -163,9 +156,7 @@ class ResponseTurn:
         return self.request.conversation is None
 
     def cancel(
-        self,
-        why: SpecstreamError | Reason = "client_cancelled",
-        heard_ms: int | None = None,
+        self, why: SpecstreamError | Reason = "client_cancelled", heard_ms: int | None = None
     ) -> bool:
         """Stop the reply and its audio; returns False if it was cancelled before, or is ending.
 

@@ -58,9 +58,7 @@ class SessionResponses:
         microphone: The input audio, whose next turn may be answered once a response has ended.
     """
 
-    def __init__(
-        self, service: Service, session: RealtimeSession, outbox: Outbox, meter: Meter
-    ) -> None:
+    def __init__(self, service: Service, session: RealtimeSession, outbox: Outbox, meter: Meter) -> None:
         self.ending: Refused | None = None
         self._restoring = False
         self.quiet_since = 0.0
@@ -231,9 +229,7 @@ class SessionResponses:
                 raise Refused("conversation_already_has_active_response", message)
             out_of_band = sum(turn.out_of_band for turn in self._running.values())
             if apart and out_of_band >= MAX_RESPONSES - 1:
-                message = (
-                    f"{out_of_band} out-of-band responses are under way already; wait for one."
-                )
+                message = f"{out_of_band} out-of-band responses are under way already; wait for one."
                 raise Refused("too_many_responses", message)
             early = None if apart else await self._early.take(request)
             if early is None:
@@ -266,10 +262,7 @@ class SessionResponses:
             record.answers(response.id, asked, response.request, again=self._restoring)
 
     async def _make(
-        self,
-        request: ResponseRequest,
-        begun: RestoredReply | None = None,
-        hold: Hold | None = None,
+        self, request: ResponseRequest, begun: RestoredReply | None = None, hold: Hold | None = None
     ) -> ResponseTurn:
         if self._outbox.record is not None:
             request, again = self._repeatable(request)

@@ -61,9 +61,7 @@ class RealtimeSession:
         generated = None
         if self.has_voice:
             named = self.names.get
-            generated = GeneratedAudio(
-                model=named("target"), voice=named("voice"), mark=named("mark")
-            )
+            generated = GeneratedAudio(model=named("target"), voice=named("voice"), mark=named("mark"))
         extra = Extra(names=dict(self.names) or None, generated=generated, resume=resume)
         return ev.SessionEvent(type="session.created", session=self._as_dict(), specstream=extra)
 
@@ -126,9 +124,7 @@ class RealtimeSession:
             voice=(output and output.voice) or spoken.voice,
             format=(output and output.format) or spoken.format,
             metadata=asked.metadata,
-            tools=tools_of(
-                tools, asked.tool_choice or session.tool_choice, parallel, at="response"
-            ),
+            tools=tools_of(tools, asked.tool_choice or session.tool_choice, parallel, at="response"),
             template_kwargs=own.chat_template_kwargs | asked.specstream.chat_template_kwargs,
             speculate=asked.specstream.speculate,
             learn=own.learn and asked.specstream.learn,

@@ -13,12 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from specstream.checks import meant
 from specstream.errors import ConfigError
 from specstream.listening.interfaces import Recognizer, TurnDetector
-from specstream.stages.interfaces import (
-    AudioMark,
-    AvatarScripter,
-    PromptRewriter,
-    SpeechSynthesizer,
-)
+from specstream.stages.interfaces import AudioMark, AvatarScripter, PromptRewriter, SpeechSynthesizer
 from specstream.testing.conformance.avatar import AVATAR_CHECKS
 from specstream.testing.conformance.checks import (
     CheckResult,

@@ -141,9 +141,7 @@ async def time_order(subject: UnderTest[Any]) -> None:
     """Viseme cues come in time order, and the cues of one call do."""
     shown = _visemes(await _turn(subject, _talk()))
     for one, after in zip(shown, shown[1:], strict=False):
-        when = (
-            f"{after.name!r} at {after.t_ms:.0f} ms comes after {one.name!r} at {one.t_ms:.0f} ms"
-        )
+        when = f"{after.name!r} at {after.t_ms:.0f} ms comes after {one.name!r} at {one.t_ms:.0f} ms"
         require(one.t_ms <= after.t_ms, when)
     avatar = await subject.new()
     if hasattr(avatar, "open"):
@@ -159,9 +157,7 @@ async def clock(subject: UnderTest[Any]) -> None:
     """A cue's milliseconds and its samples say the same."""
     for cue in await _turn(subject, _talk()):
         ms = cue.samples.start * 1e3 / _RATE
-        require(
-            abs(cue.t_ms - ms) < 1, f"{cue.name!r}: {cue.t_ms} ms and sample {cue.samples.start}"
-        )
+        require(abs(cue.t_ms - ms) < 1, f"{cue.name!r}: {cue.t_ms} ms and sample {cue.samples.start}")
 
 
 async def in_audio(subject: UnderTest[Any]) -> None:
@@ -277,9 +273,7 @@ async def tracks_apart(subject: UnderTest[Any]) -> None:
     spoken = [speech_of(text) for text in texts]
     for step in range(max(map(len, spoken))):
         for which, track in enumerate(tracks):
-            found[which] += [
-                cue for one in spoken[which][step : step + 1] for cue in track.add(one)
-            ]
+            found[which] += [cue for one in spoken[which][step : step + 1] for cue in track.add(one)]
     for which, track in enumerate(tracks):
         found[which] += track.close()
         require(found[which] == alone[which], "beside another turn, the cues aren't those alone")
@@ -322,9 +316,7 @@ async def weights(subject: UnderTest[Any]) -> None:
     for cue in await _turn(subject, _talk()):
         values = {cue.name: cue.weight, **cue.weights}
         wrong = [f"{name} {value:g}" for name, value in values.items() if not 0 <= value <= 1]
-        require(
-            not wrong, f"weights from 0 to 1 are asked for; {cue.name!r} has {', '.join(wrong)}"
-        )
+        require(not wrong, f"weights from 0 to 1 are asked for; {cue.name!r} has {', '.join(wrong)}")
 
 
 async def bounded(subject: UnderTest[Any]) -> None:

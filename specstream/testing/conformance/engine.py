@@ -72,8 +72,7 @@ async def tokens_tile(subject: Tested) -> None:
         for chunk in chunks:
             start, end = chunk.tokens
             require(
-                start == at and start <= end,
-                f"a chunk's tokens are {start} to {end}, not from {at}",
+                start == at and start <= end, f"a chunk's tokens are {start} to {end}, not from {at}"
             )
             at = end
             ids = len(chunk.token_ids)
@@ -116,9 +115,7 @@ async def texts(subject: Tested) -> None:
         read = ""
         async for chunk in generation:
             read += chunk.text
-            require(
-                generation.text_read == read, f"text_read is {generation.text_read!r}, not {read!r}"
-            )
+            require(generation.text_read == read, f"text_read is {generation.text_read!r}, not {read!r}")
             require(generation.text.startswith(read), f"text is {generation.text!r:.80}")
         require(generation.text == read, f"at the end text is {generation.text!r}, not {read!r}")
 

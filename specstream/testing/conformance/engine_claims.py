@@ -134,9 +134,7 @@ async def reproducible(subject: Tested) -> None:
         apply_if(engine.capabilities.reproducible, "it doesn't say that a seed repeats a reply")
         params = SamplingParams(temperature=1.0, seed=3, max_tokens=24)
         _, alone = await reply(engine, params=params)
-        both = await asyncio.gather(
-            reply(engine, params=params), reply(engine, OTHER, params=params)
-        )
+        both = await asyncio.gather(reply(engine, params=params), reply(engine, OTHER, params=params))
         again = both[0][1]
         require(again.text == alone.text, f"{again.text!r} after {alone.text!r}")
 

@@ -124,9 +124,7 @@ async def order(subject: UnderTest[AudioMark]) -> None:
                 got = (await _marked(mark, sound, samples, rate)).pcm
                 apply_if(len(got) == len(sound), "not as many samples came back as were given")
                 wrong = _misplaced(sound, got)
-                where = (
-                    f"the samples {', '.join(str(at * _BLOCK) for at in wrong[:5])} at {rate} Hz"
-                )
+                where = f"the samples {', '.join(str(at * _BLOCK) for at in wrong[:5])} at {rate} Hz"
                 require(not wrong, f"in pieces of {samples}, other sound at {where}")
 
 

@@ -102,9 +102,7 @@ async def tokens(subject: UnderTest[Any]) -> None:
     for shot in await _shots(subject):
         near = [p.tokens for p in _phrases(STORY) if p.chars.start < shot.span.end]
         near = near[sum(p.chars.end <= shot.span.start for p in _phrases(STORY)) :]
-        inside = (
-            bool(near) and near[0].start <= shot.tokens.start <= shot.tokens.end <= near[-1].end
-        )
+        inside = bool(near) and near[0].start <= shot.tokens.start <= shot.tokens.end <= near[-1].end
         require(inside, f"{shot.shot_id!r} of {tuple(shot.span)} has tokens {tuple(shot.tokens)}")
 
 
@@ -115,9 +113,7 @@ async def revisions(subject: UnderTest[Any]) -> None:
         before = newest.get(shot.shot_id)
         replaced = None if before is None else f"{shot.shot_id}@{before}"
         what = f"{shot.shot_id}@{shot.rev}"
-        require(
-            shot.supersedes == replaced, f"{what} supersedes {shot.supersedes!r}, not {replaced!r}"
-        )
+        require(shot.supersedes == replaced, f"{what} supersedes {shot.supersedes!r}, not {replaced!r}")
         require(before is None or shot.rev > before, f"{what} came after @{before}")
         newest[shot.shot_id] = shot.rev
 

@@ -193,9 +193,7 @@ async def partials(subject: Tested) -> None:
             await stream.partial()
             for piece in in_pieces(audio, len(audio) // 12):
                 stream.add(piece)
-                require(
-                    isinstance(await stream.partial(), Transcript), "a partial is no Transcript"
-                )
+                require(isinstance(await stream.partial(), Transcript), "a partial is no Transcript")
             last = await stream.finish()
         require(last.text == alone.text, f"with partials {last.text!r}, without {alone.text!r}")
 
@@ -211,9 +209,7 @@ async def finish_is_the_partial(subject: Tested) -> None:
             kept = last.text in (partial.text, alone.text)
             require(kept, f"the partial was {partial.text!r}, finish gave {last.text!r}")
             again = await stream.finish()
-            require(
-                again.text == last.text, f"a second finish gave {again.text!r}, not {last.text!r}"
-            )
+            require(again.text == last.text, f"a second finish gave {again.text!r}, not {last.text!r}")
 
 
 async def finish_hears_the_rest(subject: Tested) -> None:
@@ -258,9 +254,7 @@ async def cancel_partial(subject: Tested) -> None:
             async with stream_of(recognizer, [audio]) as stream:
                 await _cancelled(asyncio.ensure_future(stream.partial()), turns)
                 last = await stream.finish()
-            require(
-                last.text == alone.text, f"{last.text!r} after a cancel, {alone.text!r} without"
-            )
+            require(last.text == alone.text, f"{last.text!r} after a cancel, {alone.text!r} without")
 
 
 async def cancel_finish(subject: Tested) -> None:
@@ -272,9 +266,7 @@ async def cancel_finish(subject: Tested) -> None:
             async with stream_of(recognizer, [audio]) as stream:
                 await _cancelled(asyncio.ensure_future(stream.finish()), turns)
                 last = await stream.finish()
-            require(
-                last.text == alone.text, f"{last.text!r} after a cancel, {alone.text!r} without"
-            )
+            require(last.text == alone.text, f"{last.text!r} after a cancel, {alone.text!r} without")
 
 
 async def _cancelled(task: asyncio.Future[Transcript], turns: int) -> None:
@@ -291,9 +283,7 @@ async def streams_apart(subject: Tested) -> None:
     async with opened(subject) as recognizer:
         speech = _speech(subject, recognizer)
         alone = [await _heard(recognizer, audio) for audio in (speech, speech[: len(speech) // 2])]
-        sounds = [
-            speech if number % 2 == 0 else speech[: len(speech) // 2] for number in range(_MANY)
-        ]
+        sounds = [speech if number % 2 == 0 else speech[: len(speech) // 2] for number in range(_MANY)]
         rate = recognizer.capabilities.sample_rates[0]
         streams = [recognizer.open(rate) for _ in sounds]
         try:

@@ -129,9 +129,7 @@ def _check(buffer: object) -> None:
     require(isinstance(buffer, SpeechBuffer), f"it gave {kind}; it must yield SpeechBuffer(pcm)")
     assert isinstance(buffer, SpeechBuffer)
     kind = type(buffer.pcm).__name__
-    require(
-        isinstance(buffer.pcm, bytes | bytearray | memoryview), f"{kind} as PCM; it must be bytes"
-    )
+    require(isinstance(buffer.pcm, bytes | bytearray | memoryview), f"{kind} as PCM; it must be bytes")
     for mark in buffer.marks:
         known = mark.kind in _MARKS
         require(known, f"a mark of kind {mark.kind!r}; there are {', '.join(_MARKS)}")

@@ -30,9 +30,7 @@ from specstream.testing.conformance.checks import (
 __all__ = ["TURN_CHECKS"]
 
 _PAUSE_S = 1.0
-_STOP_MS = (
-    600  # of silence after which a stop must have been reported: three times what is promised
-)
+_STOP_MS = 600  # of silence after which a stop must have been reported: three times what is promised
 _LONG_S = 30
 _SHARE = 0.5  # of the audio's duration, in CPU time of the thread, that is no small fraction of it
 _WRONG_RATE = 12_345

@@ -38,18 +38,14 @@ __all__ = ["VOICE_CHECKS"]
 
 _LONGEST_MS = 65
 _HUGE = 16_000  # characters
-_HELD_SHARE = (
-    4  # of a huge text's audio, at most so much may be made ahead of the reader: a quarter
-)
+_HELD_SHARE = 4  # of a huge text's audio, at most so much may be made ahead of the reader: a quarter
 _CHARS_PER_S = 20
 _LOOKS, _STILL = 1000, 10  # at the memory, and without growth, 10 ms each
 
 
 async def _ready(voice: SpeechSynthesizer, alone: SpokenPhrase, after: str) -> None:
     said = await say(voice, phrase_of(NEXT))
-    require(
-        same_sound(voice, said, alone), f"{after}, the next phrase doesn't sound as it does alone"
-    )
+    require(same_sound(voice, said, alone), f"{after}, the next phrase doesn't sound as it does alone")
 
 
 async def capabilities(subject: UnderTest[Any]) -> None:
@@ -163,9 +159,7 @@ async def cancel_before(subject: UnderTest[Any]) -> None:
             task.cancel()
             await asyncio.wait({task})
             broke = not task.cancelled() and isinstance(task.exception(), Exception)
-            require(
-                not broke, f"cancelling raised {task if task.cancelled() else task.exception()!r}"
-            )
+            require(not broke, f"cancelling raised {task if task.cancelled() else task.exception()!r}")
             require(over or task.cancelled(), "it spoke on although its task was cancelled")
             await _ready(voice, alone, "cancelled before its first buffer")
 
@@ -194,9 +188,7 @@ async def in_sequence(subject: UnderTest[Any]) -> None:
     async with opened(subject) as voice, opened(subject) as one, opened(subject) as other:
         apply_if(voice.capabilities.deterministic, "it doesn't say that it is deterministic")
         alone, again = await say(one, phrase_of(NEXT)), await say(other, phrase_of(NEXT))
-        apply_if(
-            alone.pcm == again.pcm, "two new voices sound different: see the check deterministic"
-        )
+        apply_if(alone.pcm == again.pcm, "two new voices sound different: see the check deterministic")
         await say(voice, phrase_of(PLAIN))
         said = await say(voice, phrase_of(NEXT))
         require(said.pcm == alone.pcm, f"after {PLAIN!r}, {NEXT!r} has other samples")

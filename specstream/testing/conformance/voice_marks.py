@@ -40,9 +40,7 @@ async def words_claimed(subject: UnderTest[Any]) -> None:
             about = f"the word {mark.text!r} is marked at {written!r}"
             require(bool(said) and (said in meant or meant in said), about)
         for found in re.finditer(r"\w+", PLAIN):
-            covered = any(
-                m.chars.start < found.end() and found.start() < m.chars.end for m in marks
-            )
+            covered = any(m.chars.start < found.end() and found.start() < m.chars.end for m in marks)
             require(covered, f"no mark for the word {found[0]!r} of {PLAIN!r}")
 
 
@@ -63,10 +61,7 @@ async def _marked(
         facts = voice.capabilities
         apply_if(facts.words or facts.phonemes, "it gives no marks")
         phrases = [phrase_of(text) for text in texts]
-        off, found = (
-            facts.sample_rate * ROUNDING_MS // 1000,
-            list[tuple[Phrase, SpokenPhrase, int]](),
-        )
+        off, found = (facts.sample_rate * ROUNDING_MS // 1000, list[tuple[Phrase, SpokenPhrase, int]]())
         for phrase in phrases:
             with suppress(Exception):  # what can't be spoken is found by the check unusual_text
                 found.append((phrase, await say(voice, phrase), off))
@@ -151,9 +146,7 @@ async def offsets(subject: UnderTest[Any]) -> None:
         first = (await say(voice, phrase_of(PLAIN))).marks()
         moved = (await say(voice, phrase_of(PLAIN, 1000))).marks()
         back = [replace(m, chars=Span(m.chars[0] - 1000, m.chars[1] - 1000)) for m in moved]
-        same = [(m.kind, m.text, m.chars) for m in first] == [
-            (m.kind, m.text, m.chars) for m in back
-        ]
+        same = [(m.kind, m.text, m.chars) for m in first] == [(m.kind, m.text, m.chars) for m in back]
         require(same, "the marks of a phrase at character 1000 aren't those of one at 0, moved")
 
 

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from specstream.model.heads.research.streaming import (
-    MOST_RANK,
-    MOST_STREAMS,
-    PRODUCTS,
-    StreamingShape,
-)
+from specstream.model.heads.research.streaming import MOST_RANK, MOST_STREAMS, PRODUCTS, StreamingShape
 from specstream.model.layers import Layer, Norm, Product, layer_of, rotated
 from specstream.model.runner import ModelRunner
 from specstream.model.weights import DecoderWeights, LayerWeights, RotaryTable

@@ -21,9 +21,7 @@ PARAMS = SamplingParams(max_tokens=4)
 
 
 @pytest_asyncio.fixture
-async def models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[PeerModels, None]:
+async def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[PeerModels, None]:
     install_llama_cpp(tmp_path, monkeypatch)
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
@@ -53,9 +51,7 @@ async def test_it_writes_until_it_may_write_no_more(models: PeerModels) -> None:
     assert llama.read == [len(prompt)] * 2  # nothing of the prompt is left from the time before
 
 
-async def test_it_ends_where_the_model_ends(
-    models: PeerModels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_ends_where_the_model_ends(models: PeerModels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeLlama, "ends_after", 2)
     run = await (await loaded("x.gguf", models, 1)).run(MESSAGES, PARAMS)
     assert run.token_ids[-1] == EOS

@@ -162,8 +162,7 @@ class Fixed:
     def plan(self, outlooks: Sequence[Outlook]) -> list[RoundPlan]:
         return [
             RoundPlan(
-                self._kind,
-                min(self._num, o.budget, o.offers[self._kind].tokens if self._num else 0),
+                self._kind, min(self._num, o.budget, o.offers[self._kind].tokens if self._num else 0)
             )
             for o in outlooks
         ]

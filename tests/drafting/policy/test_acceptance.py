@@ -134,8 +134,7 @@ def test_lookup_learns_whether_another_place_went_on_the_same() -> None:
         habits.observe(lookup_offer(range(2), 2, 2), judge(rng, [0.9, 0.8]), 2)
         habits.observe(lookup_offer(range(2), 2, 1), judge(rng, [0.3, 0.8]), 2)
     agrees, differs = (
-        RequestAcceptance(common).survival(lookup_offer(range(3), 2, support), 3)
-        for support in (2, 1)
+        RequestAcceptance(common).survival(lookup_offer(range(3), 2, support), 3) for support in (2, 1)
     )
     assert agrees[0] > 2.0 * differs[0]
     assert agrees[1] / agrees[0] == pytest.approx(differs[1] / differs[0])  # from there on alike

@@ -18,10 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def costs(machine: Machine) -> Costs:
-    made = Costs(
-        {n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)},
-        row_ms=machine.row,
-    )
+    made = Costs({n: machine.target(n) for n in (1, 2, 5, 9, 17, 33, 65)}, row_ms=machine.row)
     made.drafts["draft"] = DraftCosts(machine.step, machine.read)
     return made
 
@@ -32,11 +29,7 @@ def candidates(*names: str, stops: bool = True) -> list[Candidate]:
 
 
 def policy(
-    machine: Machine,
-    *names: str,
-    max_tokens: int = 12,
-    stops: bool = True,
-    known: Costs | None = None,
+    machine: Machine, *names: str, max_tokens: int = 12, stops: bool = True, known: Costs | None = None
 ) -> Policy:
     """With the candidates of these names; none: with all."""
     chosen = candidates(*(names or ("draft", "suffix")), stops=stops)
@@ -57,9 +50,7 @@ def seeds(count: int, drawing: int) -> range:
     return range(1_000 * drawing, 1_000 * drawing + count)
 
 
-def texts(
-    count: int, length: int, acceptance: float, drawing: int = 0, **options: object
-) -> list[Text]:
+def texts(count: int, length: int, acceptance: float, drawing: int = 0, **options: object) -> list[Text]:
     options.setdefault("prompt", 50)
     return [
         text(length, seed, acceptance=lambda _: acceptance, **options)  # type: ignore[arg-type]
@@ -109,9 +100,7 @@ def best_fixed(workload: str, machine: str, drawing: int = 0) -> float:
 
 
 @cache
-def served(
-    workload: str, machine: str, interactive: bool, drawing: int = 0
-) -> tuple[Result, float]:
+def served(workload: str, machine: str, interactive: bool, drawing: int = 0) -> tuple[Result, float]:
     made = MACHINES[machine]()
     chooser = policy(made, stops=interactive)
     result = serve(chooser, WORKLOADS[workload](drawing), made)
@@ -140,9 +129,7 @@ def test_within_5_percent_of_the_best_fixed_choice(
 
 
 @everywhere
-def test_predicts_the_speedup_within_10_percent(
-    workload: str, machine: str, interactive: bool
-) -> None:
+def test_predicts_the_speedup_within_10_percent(workload: str, machine: str, interactive: bool) -> None:
     result, predicted = served(workload, machine, interactive)
     assert predicted == pytest.approx(result.speedup, rel=0.1)
 

@@ -29,9 +29,7 @@ def run(
 
 @pytest.mark.parametrize("noise", [0.0, 0.15])
 @pytest.mark.parametrize(("gain", "drafts"), [(0.8, False), (0.9, False), (1.2, True)])
-def test_the_better_kind_is_taken_for_nearly_all_steps(
-    gain: float, drafts: bool, noise: float
-) -> None:
+def test_the_better_kind_is_taken_for_nearly_all_steps(gain: float, drafts: bool, noise: float) -> None:
     kinds = run(Load(), 2000, lambda step: gain, noise=noise)
     assert kinds[500:].count(drafts) > 0.95 * 1500
     time = sum(1 / gain if kind else 1.0 for kind in kinds)

@@ -84,9 +84,7 @@ def test_returning_acceptance_is_noticed_within_32_rounds(machine: str, interact
     assert recovery(policy(made, stops=interactive), made) <= 32
 
 
-def test_a_controller_that_never_tries_again_would_fail_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_controller_that_never_tries_again_would_fail_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Step, "probe", lambda *_: None)
     made = MACHINES["weight-bound"]()
     assert recovery(policy(made), made) > 32

@@ -48,9 +48,7 @@ def test_who_hardly_ever_proposes_is_told_once_there_were_rounds_enough() -> Non
     chooser = Policy([DRAFT, replace(DRAFT, name="heads")], costs(machine), max_tokens=4)
     for rounds in range(1, 70):
         chooser.plan([Outlook(1, True, 9, {"draft": Offer(9)})])
-        chooser.observe(
-            machine.round(2, 0, 1, 3, True), [RoundOutcome(1, RoundPlan("draft", 2), 2, 1)]
-        )
+        chooser.observe(machine.round(2, 0, 1, 3, True), [RoundOutcome(1, RoundPlan("draft", 2), 2, 1)])
         assert chooser.rare == ({"heads"} if rounds >= 64 else set())
 
 

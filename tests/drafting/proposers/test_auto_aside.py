@@ -20,9 +20,7 @@ def test_rounds_of_requests_that_want_no_proposals_tell_what_a_plain_one_costs()
     ask(core, "the cat", greedy(20), proposer="off")
     while core.step():
         pass
-    assert [(times.rows, times.tokens) for times in dice.aside] == [
-        (2, 2)
-    ] * 19  # all but the first
+    assert [(times.rows, times.tokens) for times in dice.aside] == [(2, 2)] * 19  # all but the first
     assert all(times.verify_ms > 0.0 and times.draft_ms == 0.0 for times in dice.aside)
     assert not dice.told
 

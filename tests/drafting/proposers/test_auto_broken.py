@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from specstream.drafting.policy.records import RoundOutcome, RoundPlan, RoundTimes
-from tests.support.choosers import (
-    PROMPTS,
-    Dice,
-    alone,
-    core_under,
-    diced,
-    greedy,
-)
+from tests.support.choosers import PROMPTS, Dice, alone, core_under, diced, greedy
 from tests.support.tiny import answered, ask, run_until_idle
 
 

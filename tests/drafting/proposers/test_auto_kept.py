@@ -81,14 +81,10 @@ class Watched(ScriptedRunner):
         proposer: Any = core.proposer
         for item in inputs:
             (slot,) = (
-                s
-                for s, q in proposer.candidates["draft"].sequences.items()
-                if q.cache is item.cache
+                s for s, q in proposer.candidates["draft"].sequences.items() if q.cache is item.cache
             )
             state = proposer.candidates["draft"].sequences[slot]
-            (request,) = (
-                r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot
-            )
+            (request,) = (r for r in core.scheduler.running if r.admitted and r.sequence.slot == slot)
             cache: Any = item.cache
             assert isinstance(cache, TableCache)
             held = [*cache.tokens, *item.token_ids.tolist()]
@@ -99,9 +95,7 @@ class Watched(ScriptedRunner):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(
-    ("window", "chunk", "context"), [(256, 512, 999), (8, 5, 999), (8, 512, 30)]
-)
+@pytest.mark.parametrize(("window", "chunk", "context"), [(256, 512, 999), (8, 5, 999), (8, 512, 30)])
 @pytest.mark.broken_proposer
 def test_the_draft_never_goes_on_from_a_row_that_is_not_the_requests(
     seed: int, window: int, chunk: int, context: int

@@ -189,9 +189,7 @@ def test_the_clock_comes_after_the_verdicts_and_says_what_the_step_was() -> None
         assert times.verify_ms > 0.0 and times.other_ms >= 0.0
 
 
-def test_a_step_that_reads_a_prompt_tells_outcomes_but_no_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_that_reads_a_prompt_tells_outcomes_but_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acceptance is as true as ever there; what such a step takes says nothing about later ones."""
     monkeypatch.setattr(PrefillBudget, "tokens", lambda self, most, proposed, **how: 64)
     core, dice = diced(2, eos_ids=frozenset(), max_running=2)

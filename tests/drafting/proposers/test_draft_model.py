@@ -42,10 +42,7 @@ def test_several_in_step_are_as_one_by_one() -> None:
         for text, twin, chain, count in zip(left, right, chains, counts):
             single = Drafting(twin, count)
             assert alone.write([single]) == count
-            one, many = (
-                single.proposal(alone.runner.device),
-                chain.proposal(together.runner.device),
-            )
+            one, many = (single.proposal(alone.runner.device), chain.proposal(together.runner.device))
             assert many.tokens.tolist() == one.tokens.tolist()
             assert many.length == count
             if many.probs is not None and one.probs is not None:

@@ -80,9 +80,7 @@ SHAPES = [{"top_k": 1, "depth": 5}, {"top_k": 3, "depth": 3, "nodes": 7}]
 
 
 @pytest.mark.parametrize("settings", SHAPES, ids=["chain", "tree"])
-def test_after_any_rounds_it_is_as_if_it_had_read_the_text_at_once(
-    settings: dict[str, int],
-) -> None:
+def test_after_any_rounds_it_is_as_if_it_had_read_the_text_at_once(settings: dict[str, int]) -> None:
     proposer, request, rng = eagle(**settings), text(12), random.Random(3)
     tell(proposer, request, 0)
     for _ in range(6):

@@ -115,9 +115,7 @@ def test_whatever_does_not_pay_the_text_is_the_targets(least: float, rule: Rule)
     assert pairs(least, rule)[0] > ALPHA
 
 
-def test_a_tree_that_happens_to_be_a_chain_is_judged_as_a_tree(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tree_that_happens_to_be_a_chain_is_judged_as_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a node has a sibling depends on its token; a rule for chains would only see some."""
     shapes = pairs(0.12, "block")[1]
     assert {(-1, 0), (-1, -1, 0)} <= shapes

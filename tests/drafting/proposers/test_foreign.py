@@ -77,18 +77,13 @@ def target_of(kind: str) -> Any:
 )
 def test_greedy_text_is_the_plain_loops(target: str, draft: str, way: str) -> None:
     """Four at once, one of them with a penalty, over two turns' worth of slots."""
-    params = [
-        SamplingParams(max_tokens=24),
-        SamplingParams(max_tokens=24, repetition_penalty=1.2),
-    ]
+    params = [SamplingParams(max_tokens=24), SamplingParams(max_tokens=24, repetition_penalty=1.2)]
     # of random drafts, one that writes hundreds of tokens: others soon write half characters
     made = foreign(target, draft, way, seed=7)
     core = make_core(target_of(target), tokenizer_of(target), made, max_running=4)
     drafted = 0
     for _ in range(2):
-        asked = [
-            (text, p, *ask(core, text, p)) for text, p in zip(PROMPTS, params * 2, strict=True)
-        ]
+        asked = [(text, p, *ask(core, text, p)) for text, p in zip(PROMPTS, params * 2, strict=True)]
         run_until_idle(core)
         for text, p, request, inbox in asked:
             assert not inbox.errors
@@ -169,9 +164,7 @@ def test_sampled_replies_have_the_targets_distribution(way: str) -> None:
     core, target = letters_cell(way)
     params = SamplingParams(1.0)
     prompt = "bcdbc"
-    exact = toy.exact_joint(
-        target.logits_after, params, toy.Letters().encode(prompt), 3, frozenset({0})
-    )
+    exact = toy.exact_joint(target.logits_after, params, toy.Letters().encode(prompt), 3, frozenset({0}))
     seen = sample(core, prompt, params, 1_500, length=3, first_seed=11)
     found = g_test(seen, exact)
     assert found.p_value > 1e-3
@@ -192,9 +185,7 @@ def test_a_seed_gives_one_reply_whatever_drafts() -> None:
     params = SamplingParams(1.0, seed=7, max_tokens=20)
     wanted = plain("merged", "the cat", params)
     for way in WAYS:
-        core = make_core(
-            target_of("merged"), tokenizer_of("merged"), foreign("merged", "unsplit", way)
-        )
+        core = make_core(target_of("merged"), tokenizer_of("merged"), foreign("merged", "unsplit", way))
         _, inbox = answered(core, "the cat", params)
         assert inbox.token_ids == wanted
 

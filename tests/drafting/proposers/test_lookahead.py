@@ -152,9 +152,7 @@ def test_a_slot_starts_afresh_and_is_released() -> None:
     assert not proposer.windows
 
 
-@pytest.mark.parametrize(
-    ("window", "ngram", "branches"), [(1, 3, 1), (3, 3, 2), (5, 4, 5), (7, 5, 7)]
-)
+@pytest.mark.parametrize(("window", "ngram", "branches"), [(1, 3, 1), (3, 3, 2), (5, 4, 5), (7, 5, 7)])
 def test_greedy_text_is_the_plain_loops(window: int, ngram: int, branches: int) -> None:
     accepted = 0
     for text in PROMPTS:

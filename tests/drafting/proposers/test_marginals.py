@@ -19,10 +19,7 @@ ROWS = torch.randn(4, 7, generator=torch.Generator().manual_seed(0)) * 2
 
 
 def take(
-    text: Text,
-    rows: Tensor = ROWS,
-    go_on: Callable[[float], bool] | None = None,
-    looks: bool = True,
+    text: Text, rows: Tensor = ROWS, go_on: Callable[[float], bool] | None = None, looks: bool = True
 ) -> TaskProposal:
     return take_chain(Task(text, 4, Offer(4), go_on), rows, looks=looks, source="marginals")
 

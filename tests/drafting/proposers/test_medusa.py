@@ -48,9 +48,7 @@ def head(seed: int = 0) -> tuple[MedusaHead, Tensor]:
     ) * 3
 
 
-def grown(
-    rows: Tensor, made: MedusaHead, asked: Asked, ends: frozenset[int] = frozenset()
-) -> Proposal:
+def grown(rows: Tensor, made: MedusaHead, asked: Asked, ends: frozenset[int] = frozenset()) -> Proposal:
     request: Any = asked
     (found,) = grow_all([(request, rows)], made, TreeShape(3, lambda levels: 9, ends))
     return found
@@ -147,9 +145,7 @@ def test_a_tree_accepts_more_than_a_chain() -> None:
     """Accepted tokens per round, on replies of the kind that the heads were trained on."""
     rates = []
     for top_k in (1, 4):
-        core = make_core(
-            MODEL, TOKENIZER, medusa_proposer(MODEL, top_k=top_k, nodes=12), eos_ids=()
-        )
+        core = make_core(MODEL, TOKENIZER, medusa_proposer(MODEL, top_k=top_k, nodes=12), eos_ids=())
         asked = [ask(core, prompt, SamplingParams(max_tokens=40)) for prompt in PROMPTS]
         run_until_idle(core)
         rates.append(sum(request.stats.accepted for request, _ in asked))

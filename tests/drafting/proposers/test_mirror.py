@@ -26,15 +26,7 @@ from specstream.model.forward import ForwardInput
 from specstream.model.heads.research.early_exit import EarlyExit
 from specstream.model.runner import ModelRunner
 from specstream.types import SamplingParams
-from tests.engine.plain import (
-    MODEL,
-    PROMPTS,
-    TOKENIZER,
-    AtOnce,
-    check_greedy,
-    mirror,
-    plain_greedy,
-)
+from tests.engine.plain import MODEL, PROMPTS, TOKENIZER, AtOnce, check_greedy, mirror, plain_greedy
 from tests.exactness.toy import EOS, TinyRunner, sampled_text
 from tests.support.tiny import answered, ask, make_core, noisy_copy, run_until_idle
 

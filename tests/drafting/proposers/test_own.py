@@ -221,9 +221,7 @@ def test_what_is_no_proposer_is_refused(given: Any, said: str) -> None:
         (lambda context: Repeats(capabilities=None), "capabilities must be a Capabilities"),  # type: ignore[arg-type]
     ],
 )
-async def test_a_function_that_makes_none_is_refused_by_name(
-    target: str, make: Any, said: str
-) -> None:
+async def test_a_function_that_makes_none_is_refused_by_name(target: str, make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         async with Engine.load(target, proposer=make):
             pass
@@ -260,10 +258,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("packages")
-@pytest.mark.parametrize(
-    ("given", "drafted"),
-    [("doubles", 2), ({"kind": "doubles", "times": 3}, 3)],
-)
+@pytest.mark.parametrize(("given", "drafted"), [("doubles", 2), ({"kind": "doubles", "times": 3}, 3)])
 async def test_a_package_s_proposer_by_its_name(target: str, given: Any, drafted: int) -> None:
     async with (
         Engine.load(target, proposer=given) as engine,

@@ -47,9 +47,7 @@ def test_processors_and_seeds_are_followed() -> None:
     drawn = list[list[int]]()
     for setting in (1, 3):
         core = make_core(MODEL, TOKENIZER, streaming_proposer(RUNNER, num_tokens=setting))
-        _, inbox = answered(
-            core, PROMPTS[1], SamplingParams(temperature=1.0, seed=5, max_tokens=17)
-        )
+        _, inbox = answered(core, PROMPTS[1], SamplingParams(temperature=1.0, seed=5, max_tokens=17))
         drawn.append(inbox.token_ids)
     assert drawn[0] == drawn[1]
 
@@ -88,9 +86,7 @@ def test_streams_that_lie_cost_only_speed(answer: str) -> None:
 
 def test_it_is_built_of_a_head_that_was_loaded() -> None:
     heads = {"streaming": streaming_head(RUNNER)}
-    made = build(
-        StreamingProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER, heads=heads)
-    )
+    made = build(StreamingProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER, heads=heads))
     assert isinstance(made, StreamingProposer)
     with pytest.raises(ConfigError, match="specstream train streaming"):
         build(StreamingProposerConfig(), EngineParts(RUNNER, frozenset(), TOKENIZER))

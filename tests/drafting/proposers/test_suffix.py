@@ -4,11 +4,7 @@ import random
 
 import torch
 
-from specstream.drafting.proposers.suffix import (
-    SUFFIX_LOOKUP,
-    SuffixProposer,
-    lookup_offer,
-)
+from specstream.drafting.proposers.suffix import SUFFIX_LOOKUP, SuffixProposer, lookup_offer
 from specstream.drafting.proposers.suffix_index import ALIGNED, FOLLOWED, STORED, Lookup
 from specstream.methods import SuffixProposerConfig
 from tests.support.drafts import Text

@@ -3,12 +3,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from specstream.drafting.proposers.suffix_index import (
-    BORDER,
-    LONGEST,
-    ReplyStore,
-    SuffixIndex,
-)
+from specstream.drafting.proposers.suffix_index import BORDER, LONGEST, ReplyStore, SuffixIndex
 
 
 def test_places_never_run_over_a_border() -> None:

@@ -77,8 +77,7 @@ async def test_of_vllm_a_delta_is_a_round_with_its_token_ids() -> None:
     [
         pytest.param([delta("One"), delta(" two"), delta(finish="stop")], id="no [DONE], no usage"),
         pytest.param(
-            [{"choices": None}, delta("One"), delta(" two", finish="stop"), "[DONE]"],
-            id="no choices",
+            [{"choices": None}, delta("One"), delta(" two", finish="stop"), "[DONE]"], id="no choices"
         ),
         pytest.param(
             [{"choices": []}, delta(""), delta("One"), delta(""), delta(" two", finish="stop")],
@@ -117,9 +116,7 @@ async def test_a_stream_in_the_least_form_is_a_reply(events: list[Any]) -> None:
             "no part of a chat",
             id="no text",
         ),
-        pytest.param(
-            Answer([delta("One"), "x" * (5 << 20)]), EngineFailed, "4 MiB", id="a long event"
-        ),
+        pytest.param(Answer([delta("One"), "x" * (5 << 20)]), EngineFailed, "4 MiB", id="a long event"),
         pytest.param(Answer([delta("One")], cut=True), ConnectionFailed, "connection", id="cut"),
         pytest.param(Answer([delta("One")], hang=True), EngineError, "silent for 0.3 s", id="hang"),
     ],
@@ -146,25 +143,14 @@ async def test_a_stream_that_breaks_raises_after_what_came(
         (400, {"error": {"message": "no such role", "code": 400}}, PromptError, "no such role"),
         (
             400,
-            {
-                "error": {
-                    "code": 400,
-                    "type": "exceed_context_size_error",
-                    "message": "18005 tokens",
-                }
-            },
+            {"error": {"code": 400, "type": "exceed_context_size_error", "message": "18005 tokens"}},
             PromptTooLong,
             "18005 tokens",
         ),
         (400, {"error": {"message": "maximum context length is 2048"}}, PromptTooLong, "2048"),
         (422, {"detail": [{"loc": ["top_k"], "msg": "extra"}]}, PromptError, "top_k"),
         (401, {"error": "Unauthorized"}, ConfigError, "Unauthorized"),
-        (
-            404,
-            {"error": {"message": "The model x does not exist"}},
-            ModelNotFound,
-            "does not exist",
-        ),
+        (404, {"error": {"message": "The model x does not exist"}}, ModelNotFound, "does not exist"),
         (500, "boom", EngineFailed, "boom"),
     ],
 )
@@ -220,11 +206,7 @@ async def test_leaving_the_block_closes_the_stream() -> None:
 
 async def test_cancelling_a_wait_loses_no_chunk() -> None:
     server = ChatServer([Answer(llama_events("One", " two"))], gate=asyncio.Event())
-    async with (
-        server.running(),
-        OpenAIEngine(server.url) as engine,
-        engine.generate("Count.") as reply,
-    ):
+    async with server.running(), OpenAIEngine(server.url) as engine, engine.generate("Count.") as reply:
         waiting = asyncio.create_task(anext(reply))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -317,10 +299,7 @@ def pieces(*given: dict[str, Any]) -> list[Any]:
     ("given", "arguments"),
     [
         (
-            [
-                {"index": 0, "id": "a", "function": PIECE},
-                {"index": 0, "id": "b", "function": PIECE},
-            ],
+            [{"index": 0, "id": "a", "function": PIECE}, {"index": 0, "id": "b", "function": PIECE}],
             [WHOLE, WHOLE],
         ),
         ([{"index": 0, "function": PIECE}, {"index": 0, "function": PIECE}], [WHOLE, WHOLE]),
@@ -339,10 +318,7 @@ def pieces(*given: dict[str, Any]) -> list[Any]:
             [WHOLE],
         ),
         (
-            [
-                {"index": 0, "id": "a", "function": PIECE},
-                {"index": 1, "id": "a", "function": PIECE},
-            ],
+            [{"index": 0, "id": "a", "function": PIECE}, {"index": 1, "id": "a", "function": PIECE}],
             [WHOLE, WHOLE],
         ),
         ([{"index": 0, "id": "a", "function": {**PIECE, "arguments": {"at": "Rome"}}}], [WHOLE]),
@@ -430,11 +406,7 @@ async def test_odd_counts_cost_no_reply(odd: dict[str, Any]) -> None:
         ([{"content": [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]}], "abc", ""),
         ([{"refusal": "I can"}, {"refusal": "'t."}], "I can't.", ""),
         ([{"reasoning": {"content": "Hm."}}, {"content": "Yes."}], "Yes.", "Hm."),
-        (
-            [{"content": "<thi"}, {"content": "nk>Hm.</think>\n\nY"}, {"content": "es."}],
-            "Yes.",
-            "Hm.",
-        ),
+        ([{"content": "<thi"}, {"content": "nk>Hm.</think>\n\nY"}, {"content": "es."}], "Yes.", "Hm."),
         ([{"content": "<b>"}, {"content": "5"}], "<b>5", ""),
         ([{"content": "<th"}], "<th", ""),
     ],
@@ -469,10 +441,7 @@ async def test_a_server_that_knows_no_limit_is_stopped() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {"reasoning_content": "and so "},
-        {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]},
-    ],
+    [{"reasoning_content": "and so "}, {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}],
     ids=["reasoning", "arguments"],
 )
 async def test_what_is_no_text_counts_as_well(given: dict[str, Any]) -> None:

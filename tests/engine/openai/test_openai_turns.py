@@ -40,9 +40,7 @@ async def test_an_agent_speaks_what_a_server_writes() -> None:
     server = ChatServer([Answer(llama_events("Two at seven.", " Done!"))])
     async with (
         server.running(),
-        Agent(
-            "small", engine=server.url, voice=ScriptedVoice(), play=Playout(paced=False)
-        ) as agent,
+        Agent("small", engine=server.url, voice=ScriptedVoice(), play=Playout(paced=False)) as agent,
     ):
         await agent.say("Book a table.")
         agent.finish()
@@ -159,17 +157,12 @@ async def test_what_a_filter_cut_off_is_incomplete_for_clients() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (
-            ["chat", "--engine", "http://x/v1", "--draft", "x"],
-            "--draft is for models that are loaded",
-        ),
+        (["chat", "--engine", "http://x/v1", "--draft", "x"], "--draft is for models that are loaded"),
         (["chat", "--model", "x"], "--model names a model of --engine"),
         (["serve", "--port", "0", "--engine", "127.0.0.1"], "begins with http://"),
     ],
 )
-def test_its_options_are_checked(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_options_are_checked(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert said in capsys.readouterr().err
 

@@ -16,11 +16,7 @@ _TEXT = "{{ m.role }}: {{ m.content }}\n"
 def _template(call: str, before: str = "", after: str = "") -> str:
     """A template whose calls are written by ``call``, in which ``f`` is the function."""
     calls = (
-        "{% for c in m.tool_calls %}{% set f = c.function %}"
-        + before
-        + call
-        + after
-        + "{% endfor %}"
+        "{% for c in m.tool_calls %}{% set f = c.function %}" + before + call + after + "{% endfor %}"
     )
     body = "{% if m.tool_calls %}{{ m.role }}: {{ m.content }}" + calls + "</s>\n"
     return (

@@ -122,10 +122,7 @@ def test_a_reply_is_split(
     form: CallFormat, written: str, reply: str, calls: list[tuple[str, str, str]]
 ) -> None:
     found = play([written], reading(form))
-    assert (found[0], [(call.name, call.arguments, call.problem) for call in found[1]]) == (
-        reply,
-        calls,
-    )
+    assert (found[0], [(call.name, call.arguments, call.problem) for call in found[1]]) == (reply, calls)
     assert play(written, reading(form)) == found
 
 
@@ -149,30 +146,9 @@ def test_any_chunking_gives_the_same_split() -> None:
     rng = random.Random(7)
     bits = [piece for form in (HERMES, MISTRAL, LLAMA) for piece in form.openers]
     bits += ["</tool_call>", '{"name": "now", ', '"arguments": ', '{"a": 1}', "}", "{", '"', "\\"]
-    bits += [
-        "[",
-        "]",
-        ",",
-        ";",
-        "Hello",
-        " ",
-        "\n",
-        "<function=",
-        "now>",
-        "<parameter=a>",
-        "3",
-        "é",
-    ]
+    bits += ["[", "]", ",", ";", "Hello", " ", "\n", "<function=", "now>", "<parameter=a>", "3", "é"]
     bits += ["</parameter>", "</function>", "<arg_key>", "</arg_key>", "<arg_value>", "null", ":"]
-    bits += [
-        "</arg_value>",
-        "[ARGS]",
-        '"name": "now"',
-        '"parameters"',
-        "<tool",
-        "_call>",
-        LLAMA_ONE,
-    ]
+    bits += ["</arg_value>", "[ARGS]", '"name": "now"', '"parameters"', "<tool", "_call>", LLAMA_ONE]
     every = CallFormat(CODER.openers | MISTRAL.openers | LLAMA.openers, True, template="<arg_key>")
     for _ in range(2500):
         written = "".join(rng.choices(bits, k=rng.randrange(14)))

@@ -112,10 +112,7 @@ def test_text_behind_a_call_comes_from_its_own_tokens(block: int) -> None:
 def test_special_tokens_without_a_text_tell_it_apart() -> None:
     bench = Bench(formats.MISTRAL_ARGS, "[TOOL_CALLS]", "[ARGS]", block=4)
     request, _ = bench.ask("Hm.[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{}")
-    assert (request.text, calls_of(request)) == (
-        "Hm.",
-        [("now", "{}", ""), ("get_weather", "{}", "")],
-    )
+    assert (request.text, calls_of(request)) == ("Hm.", [("now", "{}", ""), ("get_weather", "{}", "")])
 
 
 def test_reasoning_comes_first() -> None:
@@ -266,8 +263,7 @@ def test_a_call_can_be_required(
 
 
 @pytest.mark.parametrize(
-    "template",
-    [formats.HERMES, formats.LLAMA_32, formats.MISTRAL, formats.MISTRAL_ARGS, formats.PHI],
+    "template", [formats.HERMES, formats.LLAMA_32, formats.MISTRAL, formats.MISTRAL_ARGS, formats.PHI]
 )
 def test_a_reply_with_a_schema_may_be_calls_or_that(template: str) -> None:
     pytest.importorskip("llguidance")
@@ -281,8 +277,7 @@ def test_a_reply_with_a_schema_may_be_calls_or_that(template: str) -> None:
         formats.LLAMA_32: f'{{"name": "get_weather", "parameters": {arguments}}}',
         formats.MISTRAL: f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {arguments}}}]',
         formats.MISTRAL_ARGS: f"[TOOL_CALLS]get_weather[ARGS]{arguments}",
-        formats.PHI: f'<|tool_call|>[{{"name": "get_weather", "arguments": {arguments}}}]'
-        "<|/tool_call|>",
+        formats.PHI: f'<|tool_call|>[{{"name": "get_weather", "arguments": {arguments}}}]<|/tool_call|>',
     }.get(template, CALL.replace("Röm", "Rome"))
     request, _ = bench.ask(written, params=params)
     assert calls_of(request)[:1] == [("get_weather", arguments, "")] and request.text == ""
@@ -318,9 +313,7 @@ def test_a_grammar_that_would_rule_out_calls_is_refused(
         (formats.HERMES, {"grammar": True}, "can't have another one"),
     ],
 )
-def test_what_cannot_be_required_is_refused(
-    template: str, params: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_required_is_refused(template: str, params: dict[str, Any], why: str) -> None:
     given = SamplingParams(grammar=Grammar("regex", "a")) if params else SamplingParams()
     bench = Bench(template)
     _, inbox = bench.ask("x", tools=Tools(TOOLS.tools, "required"), params=given)

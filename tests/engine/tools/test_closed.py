@@ -26,10 +26,7 @@ SHUT = {**CITY, "additionalProperties": False}
         ({"anyOf": [CITY, {"type": "null"}]}, {"anyOf": [SHUT, {"type": "null"}]}),
         ({"allOf": [CITY, CITY]}, {"allOf": [CITY, CITY]}),
         ({**CITY, "anyOf": [CITY]}, {**CITY, "anyOf": [SHUT]}),
-        (
-            {"properties": {"at": CITY}},
-            {"properties": {"at": SHUT}, "additionalProperties": False},
-        ),
+        ({"properties": {"at": CITY}}, {"properties": {"at": SHUT}, "additionalProperties": False}),
         ({"$defs": {"c": CITY}, "$ref": "#/$defs/c"}, {"$defs": {"c": SHUT}, "$ref": "#/$defs/c"}),
         ({"additionalProperties": CITY}, {"additionalProperties": SHUT}),
         ({**CITY, "required": ["city"]}, {**SHUT, "required": ["city"]}),

@@ -54,9 +54,7 @@ def test_a_template_for_tools_of_its_own_is_the_one_that_counts() -> None:
 
 
 def test_variables_that_a_template_sets_under_a_condition_count() -> None:
-    made = tokenizer(
-        "{% if custom is defined %}{% set tools = custom %}{% endif %}" + formats.LLAMA
-    )
+    made = tokenizer("{% if custom is defined %}{% set tools = custom %}{% endif %}" + formats.LLAMA)
     assert format_of(made).bare
 
 

@@ -30,9 +30,7 @@ BACKENDS = ["contiguous", "pooled"]
 class Crowd:
     """Sequences that grow along texts of their own, compared with the model's own logits."""
 
-    def __init__(
-        self, model: Any, backend: str, lengths: Sequence[int], rows: int = 16_384
-    ) -> None:
+    def __init__(self, model: Any, backend: str, lengths: Sequence[int], rows: int = 16_384) -> None:
         self.model, self.decoder = model, decoder_of(model, backend, rows)
         self.texts = [text(length, seed=number) for number, length in enumerate(lengths)]
         self.wanted = [whole(model, ids) for ids in self.texts]

@@ -24,9 +24,7 @@ def _backend(kv_heads: int) -> ContiguousAttention:
     return decoder.attention
 
 
-def _caches(
-    backend: ContiguousAttention, held: list[int], fixed: list[int | None]
-) -> list[RowCache]:
+def _caches(backend: ContiguousAttention, held: list[int], fixed: list[int | None]) -> list[RowCache]:
     noise = torch.Generator().manual_seed(len(held))
     caches: list[RowCache] = []
     for rows, capacity in zip(held, fixed, strict=True):

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from specstream.model.attention import kernels
-from specstream.model.attention.kernels import (
-    Kernel,
-    Kernels,
-    Ragged,
-    choose_kernels,
-    flash,
-    padded,
-)
+from specstream.model.attention.kernels import Kernel, Kernels, Ragged, choose_kernels, flash, padded
 from specstream.model.attention.pooled import Layout
 from specstream.model.tree import Tree
 

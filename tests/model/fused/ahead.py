@@ -92,9 +92,7 @@ def variants() -> Iterator[tuple[str, Any]]:
         label = f"{queries} queries, {heads}/{kv_heads} heads of {dim}, {TYPES[dtype]}"
         yield (
             label,
-            lambda q=queries, t=trees, h=heads, k=kv_heads, d=dim, x=dtype: attend(
-                q, t, h, k, d, x
-            ),
+            lambda q=queries, t=trees, h=heads, k=kv_heads, d=dim, x=dtype: attend(q, t, h, k, d, x),
         )
     x, weight = torch.zeros(2, 4096, dtype=bf16), torch.ones(4096, dtype=bf16)
     yield "with sum", lambda: elementwise.add_norm(x, x.clone(), weight, 1e-5)
@@ -104,9 +102,7 @@ def variants() -> Iterator[tuple[str, Any]]:
         yield f"heads of {dim}", lambda d=dim: rotate(d)
 
 
-def attend(
-    queries: int, trees: bool, heads: int, kv_heads: int, dim: int, dtype: torch.dtype
-) -> None:
+def attend(queries: int, trees: bool, heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> None:
     """One call with splits, of one sequence, as in decoding."""
     joint = torch.zeros(queries, heads + 2 * kv_heads, dim, dtype=dtype)
     pool = torch.zeros(2, 16, kv_heads, dim, dtype=dtype)

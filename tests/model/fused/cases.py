@@ -114,9 +114,7 @@ def written_out(made: Pass) -> Tensor:
             word = 0 if places.nodes is None else int(places.nodes[token])
             rows = [*range(limit), *(limit + j for j in range(64) if word >> j & 1)]
             at = torch.tensor(rows) + first
-            key, value = (
-                x[at].double().repeat_interleave(group, 1) for x in (made.keys, made.values)
-            )
+            key, value = (x[at].double().repeat_interleave(group, 1) for x in (made.keys, made.values))
             scores = torch.einsum("hd,mhd->hm", made.queries[token].double(), key)
             weights = (scores * made.queries.shape[2] ** -0.5).softmax(-1)
             found.append(torch.einsum("hm,mhd->hd", weights, value))

@@ -17,30 +17,15 @@ pytestmark = looping
 CASES = {  # sequences, heads, key heads, size of a head
     "one query": ([Appended(n, 1) for n in (0, 6, 63, 200, 130)], 8, 2, 64),
     "two queries": ([Appended(70, 2), Appended(0, 1), Appended(130, 2)], 6, 2, 80),
-    "small trees": (
-        [Appended(140, 0, tree(5)), Appended(9, 1), Appended(30, 2, tree(3, 1))],
-        8,
-        1,
-        64,
-    ),
+    "small trees": ([Appended(140, 0, tree(5)), Appended(9, 1), Appended(30, 2, tree(3, 1))], 8, 1, 64),
     "trees and chains": (
-        [
-            Appended(61, 1, tree(8)),
-            Appended(150, 9),
-            Appended(0, 3),
-            Appended(1, 1, tree(4, 2)),
-        ],
+        [Appended(61, 1, tree(8)), Appended(150, 9), Appended(0, 3), Appended(1, 1, tree(4, 2))],
         4,
         2,
         128,
     ),
     "17 queries": ([Appended(100, 1, tree(16)), Appended(290, 5), Appended(0, 17)], 8, 2, 64),
-    "64 nodes": (
-        [Appended(131, 0, tree(64)), Appended(40, 1), Appended(3, 0, tree(33))],
-        2,
-        1,
-        64,
-    ),
+    "64 nodes": ([Appended(131, 0, tree(64)), Appended(40, 1), Appended(3, 0, tree(33))], 2, 1, 64),
     "prefill": ([Appended(0, 70), Appended(45, 70), Appended(300, 1)], 3, 1, 80),
     "prefill, no groups": ([Appended(0, 70), Appended(64, 66)], 2, 2, 128),
 }

@@ -102,6 +102,4 @@ def test_silu_times_up(inner: int, dtype: torch.dtype) -> None:
     gate, up = joint.double().chunk(2, -1)
     found = silu_mul(joint)
     assert (found.dtype, found.shape, found.is_contiguous()) == (dtype, (3, inner), True)
-    assert ulps(found, torch.nn.functional.silu(gate) * up) < (
-        5 if dtype == torch.float32 else 0.51
-    )
+    assert ulps(found, torch.nn.functional.silu(gate) * up) < (5 if dtype == torch.float32 else 0.51)

@@ -69,15 +69,7 @@ def test_one_kernel_each(grids: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize(
     ("programs", "keys", "splits"),
-    [
-        (1, 8192, 64),
-        (8, 8192, 32),
-        (8, 64, 1),
-        (8, 65, 2),
-        (100, 8192, 2),
-        (300, 8192, 1),
-        (0, 0, 1),
-    ],
+    [(1, 8192, 64), (8, 8192, 32), (8, 64, 1), (8, 65, 2), (100, 8192, 2), (300, 8192, 1), (0, 0, 1)],
 )
 def test_splits(programs: int, keys: int, splits: int) -> None:
     assert attention.choose_splits(programs, keys, 132) == splits

@@ -29,9 +29,7 @@ class Both:
 
     def __init__(self, vocab: int = VOCAB, longest: int = 128) -> None:
         self.decoder, self.recorder = decoder_of(build("llama"), "pooled", 8192), Recorder()
-        self.chains = GraphedChains(
-            self.decoder, PLAN, vocab, self.recorder, longest, batches=(1, 2, 4)
-        )
+        self.chains = GraphedChains(self.decoder, PLAN, vocab, self.recorder, longest, batches=(1, 2, 4))
         self.chains.record_all(lambda: None)
 
     def begun(self, lengths: list[int]) -> tuple[list[RowCache], list[RowCache]]:

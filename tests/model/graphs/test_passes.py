@@ -34,9 +34,7 @@ class Both:
     def __init__(self, longest: int = 128, depths: Sequence[int] = ()) -> None:
         self.model = build("llama")
         self.decoder, self.recorder = decoder_of(self.model, "pooled", 4096), Recorder()
-        self.graphed = GraphedPasses(
-            self.decoder, PLAN, self.recorder, longest, BATCHES, depths=depths
-        )
+        self.graphed = GraphedPasses(self.decoder, PLAN, self.recorder, longest, BATCHES, depths=depths)
         self.graphed.record_all(lambda: None)
 
     def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
@@ -94,9 +92,7 @@ def both_ways(both: Both, made: list[list[ForwardInput]], depths: tuple[int, ...
     found = both.graphed(made[0], depths)
     wanted = both.decoder(made[1], Extras(depths))
     assert found is not None
-    for mine, theirs in zip(
-        found.logits + found.states, wanted.logits + wanted.states, strict=True
-    ):
+    for mine, theirs in zip(found.logits + found.states, wanted.logits + wanted.states, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
     return found.states
 
@@ -312,9 +308,7 @@ def test_graphs_that_compute_something_else_are_dropped(
         return replace(found, logits=[rows + 0.1 * bad for rows in found.logits])
 
     assert wrong(monkeypatch, off) == [(4, 3), (8, 3)]
-    assert (
-        "captured passes that differ from eager ones are not used: 4 x 3 tokens by" in caplog.text
-    )
+    assert "captured passes that differ from eager ones are not used: 4 x 3 tokens by" in caplog.text
 
 
 def test_exchanged_sequences_and_wrong_states_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,7 @@ def test_a_sliding_layer_is_causal_and_sees_its_window_only() -> None:
     found = head.block([context], [int(ids[-1])], [SIZE - 1])
     gaps = torch.arange(11, 11 + SIZE).unsqueeze(1) - torch.arange(11 + SIZE)
     seen = ((gaps >= 0) & (gaps < 4))[None, None]
-    torch.testing.assert_close(
-        found, by_module(module, head, ids, states, seen), rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(found, by_module(module, head, ids, states, seen), rtol=1e-4, atol=1e-4)
 
 
 def test_a_published_folder_is_recognised_and_loaded(tmp_path: Path) -> None:
@@ -161,9 +159,7 @@ def test_missing_and_wrong_tensors_are_named(tmp_path: Path) -> None:
     whole = tensors_of(config)
     name = "layers.1.self_attn.k_norm.weight"
     with pytest.raises(ModelBroken, match="k_norm"):
-        load_head(
-            save_block(tmp_path, config, {k: v for k, v in whole.items() if k != name}), RUNNER
-        )
+        load_head(save_block(tmp_path, config, {k: v for k, v in whole.items() if k != name}), RUNNER)
     with pytest.raises(ModelBroken, match="shape"):
         load_head(save_block(tmp_path, config, whole | {"fc.weight": torch.zeros(32, 32)}), RUNNER)
     ints = whole | {"norm.weight": torch.ones(32, dtype=torch.int64)}

@@ -97,9 +97,7 @@ def speculators(folder: Path, **changes: Any) -> Path:
         "transformer_layer_config": LAYER | {"rope_parameters": ROPE},
         **variants,
     }
-    renamed = {
-        k.replace("midlayer.", "layers.0."): v for k, v in tensors(PRUNED, **variants).items()
-    }
+    renamed = {k.replace("midlayer.", "layers.0."): v for k, v in tensors(PRUNED, **variants).items()}
     renamed["embed_tokens.weight"] = torch.ones(V, H) * MODEL.model.embed_tokens.weight.detach()
     return write(folder, config | changes, renamed, "model.safetensors")
 
@@ -195,9 +193,7 @@ def test_damaged_weights_are_told_by_name(
         load_head(tmp_path, RUNNER)
 
 
-@pytest.mark.parametrize(
-    "damage", [{"hidden_size": "32"}, {"eagle_config": {}, "vocab_size": None}]
-)
+@pytest.mark.parametrize("damage", [{"hidden_size": "32"}, {"eagle_config": {}, "vocab_size": None}])
 def test_a_damaged_config_is_told(damage: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ModelBroken, match="should have a number"):
         load_head(specforge(tmp_path, **damage), RUNNER)
@@ -292,9 +288,7 @@ def test_a_head_of_bfloat16_is_read_as_eight_bits() -> None:
     exact = eagle_head(random_eagle(MODEL), RUNNER)
     short = eagle_head(random_eagle(MODEL), runner)
     tokens, features = torch.arange(6), torch.randn(6, H)
-    each = [
-        one(tokens, features, Batch([one.new_cache()], [6], [6])).logits for one in (exact, short)
-    ]
+    each = [one(tokens, features, Batch([one.new_cache()], [6], [6])).logits for one in (exact, short)]
     assert float((each[0] - each[1]).abs().max()) < 0.05 * float(each[0].abs().max())
     assert isinstance(short.output, NativeMatrix)
     assert short.output.struct.kind == INT8

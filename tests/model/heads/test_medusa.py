@@ -136,9 +136,7 @@ def test_tensors_that_dont_fit(tmp_path: Path) -> None:
 
     refused("missing", lm_heads__1__weight=None)
     refused("shape", blocks__1__layers__0__weight=torch.zeros(4, 4))
-    refused(
-        "not floats", blocks__0__layers__0__weight=torch.zeros(HIDDEN, HIDDEN, dtype=torch.int64)
-    )
+    refused("not floats", blocks__0__layers__0__weight=torch.zeros(HIDDEN, HIDDEN, dtype=torch.int64))
     refused("40 rows", lm_heads__0__weight=torch.zeros(40, HIDDEN))
     refused("no known head", other=torch.zeros(2))
     refused("names 3", VLLM | {"num_heads": 3})

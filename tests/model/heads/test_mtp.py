@@ -68,9 +68,7 @@ def mimo(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 LAYOUTS = [deepseek, qwen, mimo]
 
 
-def write(
-    folder: Path, extra: dict[str, Tensor], model: Any = MODEL, *, apart: bool = False
-) -> str:
+def write(folder: Path, extra: dict[str, Tensor], model: Any = MODEL, *, apart: bool = False) -> str:
     """A target's folder that holds more tensors than the target; ``apart``: in a file of their own."""
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
@@ -145,9 +143,7 @@ def test_transformers_reads_the_same_folder_to_the_same_numbers(
 
 def test_own_embedding_and_head_are_used_where_they_differ(tmp_path: Path) -> None:
     extra = deepseek(tensors_of(MODULE))
-    embedding, head = (
-        f"model.layers.{LAYERS}.{n}.weight" for n in ("embed_tokens", "shared_head.head")
-    )
+    embedding, head = (f"model.layers.{LAYERS}.{n}.weight" for n in ("embed_tokens", "shared_head.head"))
     extra[embedding], extra[head] = extra[embedding] * 2 + 1, extra[head] * 3
     found = load(write(tmp_path, extra), RUNNER)
     shared = sum(one.numel() for one in MODULE.layers.parameters())
@@ -159,9 +155,7 @@ def test_own_embedding_and_head_are_used_where_they_differ(tmp_path: Path) -> No
     same(drafted(found), wanted(other))
 
 
-def test_of_several_modules_the_first_drafts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_several_modules_the_first_drafts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="specstream.model")
     extra = deepseek(tensors_of(MODULE))
     second = deepseek(tensors_of(random_module(MODEL, seed=8)))
@@ -207,9 +201,7 @@ def test_a_target_without_a_module_is_refused_in_a_sentence(tmp_path: Path) -> N
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_other_layers_are_refused_by_name(
-    layout: Any, tensor: str, said: str, tmp_path: Path
-) -> None:
+def test_other_layers_are_refused_by_name(layout: Any, tensor: str, said: str, tmp_path: Path) -> None:
     extra = tensors_of(MODULE) | {tensor: torch.ones(4, 4)}
     with pytest.raises(ModelUnsupported, match=re.escape(f"has {said}")):
         load(write(tmp_path, layout(extra)), RUNNER)

@@ -26,9 +26,7 @@ IDS = torch.randint(2, 30, (14,), generator=torch.Generator().manual_seed(1))
 
 
 @torch.inference_mode()
-def run(
-    runner: ModelRunner, streams: Streams | None, depths: tuple[int, ...] = ()
-) -> ForwardOutput:
+def run(runner: ModelRunner, streams: Streams | None, depths: tuple[int, ...] = ()) -> ForwardOutput:
     """Fourteen tokens, of which six are in the cache; and two other sequences."""
     cache = runner.new_cache()
     runner.forward([ForwardInput(IDS[:6], cache)])
@@ -81,9 +79,7 @@ def test_the_target_does_not_notice_them(native: bool | None) -> None:
     streams = Streams(streaming_head(runner, 3.0, stream_layers=2), [IDS[11:14], IDS[:0]])
     for depths in ((), (0, 1, 2, 3), (2,)):
         found, plain = run(runner, streams, depths), run(runner, None, depths)
-        for one, other in zip(
-            found.logits + found.states, plain.logits + plain.states, strict=True
-        ):
+        for one, other in zip(found.logits + found.states, plain.logits + plain.states, strict=True):
             assert torch.equal(one, other)
         assert [one.shape[1] for one in found.states] == [len(depths)] * (3 if depths else 0)
 
@@ -157,8 +153,7 @@ def test_a_head_of_another_target_is_refused(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"streams": 0}, {"streams": 99}, {"stream_layers": 3}, {"rank": "x"}, {"rank": None}],
+    "changes", [{"streams": 0}, {"streams": 99}, {"stream_layers": 3}, {"rank": "x"}, {"rank": None}]
 )
 def test_a_damaged_config_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ModelBroken):
@@ -181,9 +176,6 @@ def test_missing_and_wrong_tensors_are_named(tmp_path: Path) -> None:
 
 def test_a_target_whose_passes_take_no_rider_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path)
-    for runner in (
-        ModelRunner(MODEL, lean=False),
-        ModelRunner(MODEL, fixed_width=8, context_length=64),
-    ):
+    for runner in (ModelRunner(MODEL, lean=False), ModelRunner(MODEL, fixed_width=8, context_length=64)):
         with pytest.raises(ModelUnsupported):
             load_head(folder, runner)

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.slow
 
 V3 = "avx2 bmi1 bmi2 f16c fma abm movbe".split()
 V4 = [*V3, *"avx512f avx512bw avx512cd avx512dq avx512vl".split()]
-LATE = (
-    "avx512_bitalg avx512_vbmi2 avx512_vpopcntdq avx512ifma avx512vbmi gfni vaes vpclmulqdq".split()
-)
+LATE = "avx512_bitalg avx512_vbmi2 avx512_vpopcntdq avx512ifma avx512vbmi gfni vaes vpclmulqdq".split()
 ZEN4 = [*V4, *LATE, "avx512_vnni", "avx512_bf16"]
 SAPPHIRE_RAPIDS = [*ZEN4, "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"]
 
@@ -43,11 +41,7 @@ SAPPHIRE_RAPIDS = [*ZEN4, "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"]
     ],
 )
 def test_the_builds_that_a_cpu_can_run_are_tried_best_first(
-    machine: str,
-    features: list[str],
-    vendor: str,
-    names: str,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: str, features: list[str], vendor: str, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert [build.name for build in fitting(features, vendor)] == names.split()
@@ -55,9 +49,7 @@ def test_the_builds_that_a_cpu_can_run_are_tried_best_first(
 
 def test_names_and_levels_are_unique() -> None:
     for some in BUILDS.values():
-        assert (
-            len({build.name for build in some}) == len({build.cpu for build in some}) == len(some)
-        )
+        assert len({build.name for build in some}) == len({build.cpu for build in some}) == len(some)
 
 
 @pytest.fixture
@@ -71,9 +63,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("SPECSTREAM_NATIVE", raising=False)
     monkeypatch.setattr(builds, "folder", lambda: folder)
     monkeypatch.setattr(module, "fitting", lambda: [BEST, NEXT])
-    monkeypatch.setattr(
-        module, "compiled_here", lambda: "compile: no native passes: not in this test"
-    )
+    monkeypatch.setattr(module, "compiled_here", lambda: "compile: no native passes: not in this test")
     shutil.copy(good.path, NEXT.path)
     native_library.cache_clear()
     yield folder
@@ -103,9 +93,7 @@ def make(path: Path, body: str) -> None:
     subprocess.run(["cc", "-w", "-shared", "-fPIC", source, "-o", path], check=True)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"), [("return 0;", "computes wrongly"), ("abort();", "crashes")]
-)
+@pytest.mark.parametrize(("body", "said"), [("return 0;", "computes wrongly"), ("abort();", "crashes")])
 @pytest.mark.usefixtures("next_works")
 def test_what_computes_wrongly_or_crashes_is_left_out_with_one_warning(
     shipped: Path,
@@ -126,9 +114,7 @@ def test_what_computes_wrongly_or_crashes_is_left_out_with_one_warning(
 
 
 @pytest.mark.usefixtures("next_works")
-def test_what_can_not_be_loaded_is_left_out_too(
-    shipped: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_can_not_be_loaded_is_left_out_too(shipped: Path, caplog: pytest.LogCaptureFixture) -> None:
     BEST.path.write_bytes(b"junk")
     made = native_library()
     assert isinstance(made, Library) and made.name == "next"

@@ -99,9 +99,7 @@ def test_what_is_no_number_stays_where_it_is_seen() -> None:
     broken[2] = bad
     for tree in (None, Tree((-1, 0, 0, 1, 2, 3))):
         rows = [
-            made.forward(
-                [ForwardInput(torch.cat([prompt, ids]), made.new_cache(), 6, tree)]
-            ).logits[0]
+            made.forward([ForwardInput(torch.cat([prompt, ids]), made.new_cache(), 6, tree)]).logits[0]
             for ids in (nodes, broken)
         ]
         seeing = {2, 4} if tree else {2, 3, 4, 5}

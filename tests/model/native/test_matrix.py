@@ -56,10 +56,7 @@ def test_eight_bits_lose_nothing_but_what_the_matrix_lost(code: Library, columns
     product = NativeMatrix(code, weight, None, "int8")
     x = torch.randn(20, columns, generator=generator)
     x[0], x[1] = 3.0, -3.0
-    exact, sizes = (
-        x.double() @ weight.double().T,
-        x.abs().amax(1, keepdim=True) * weight.abs().sum(1),
-    )
+    exact, sizes = (x.double() @ weight.double().T, x.abs().amax(1, keepdim=True) * weight.abs().sum(1))
     assert ((product(x) - exact).abs() <= 2**-15 * sizes).all()
 
 

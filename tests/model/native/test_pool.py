@@ -80,9 +80,7 @@ def test_a_forked_process_has_threads_of_its_own(matrix: NativeMatrix) -> None:
 def test_they_sleep_when_there_is_nothing_to_do(matrix: NativeMatrix) -> None:
     def states() -> dict[str, str]:
         tasks = Path("/proc/self/task").iterdir()
-        return {
-            task.name: (task / "stat").read_text().rsplit(")", 1)[1].split()[0] for task in tasks
-        }
+        return {task.name: (task / "stat").read_text().rsplit(")", 1)[1].split()[0] for task in tasks}
 
     x = torch.randn(3, 256)
     product(matrix, x, 4)

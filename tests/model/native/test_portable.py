@@ -16,11 +16,7 @@ pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).with_name("portable.cpp")
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-LEVELS = {
-    "neon": "armv8-a",
-    "dot": "armv8.2-a+dotprod",
-    "bf16": "armv8.2-a+dotprod+bf16",
-}
+LEVELS = {"neon": "armv8-a", "dot": "armv8.2-a+dotprod", "bf16": "armv8.2-a+dotprod+bf16"}
 USES = {"neon": "fmla", "dot": "sdot", "bf16": "bfdot"}
 # Of the size of all values of a line. Products round x to bfloat16 on some CPUs, or to 16 bits.
 ALLOWED = {

@@ -269,11 +269,7 @@ async def test_a_bad_body_is_told(body: bytes, status: int, code: str) -> None:
 
 @pytest.mark.parametrize(
     ("told", "status"),
-    [
-        ("99", b"408"),
-        ("100000000000", b"413"),
-        ("50000000\r\nExpect: 100-continue", b"413"),
-    ],
+    [("99", b"408"), ("100000000000", b"413"), ("50000000\r\nExpect: 100-continue", b"413")],
 )
 async def test_a_body_that_never_ends_is_given_up(
     told: str, status: bytes, monkeypatch: pytest.MonkeyPatch

@@ -148,9 +148,7 @@ async def test_what_harnesses_slice_off_is_there_whatever_the_reply_is() -> None
             for text in ("I need a taxi.", "Thank you very much!", "The dog ran home.")
         ]
         silent = await create(**asked, prompt=["I need a taxi.", "A fox"], max_tokens=0)
-        async with await create(
-            **asked, prompt="I need a taxi.", max_tokens=0, stream=True
-        ) as stream:
+        async with await create(**asked, prompt="I need a taxi.", max_tokens=0, stream=True) as stream:
             parts = await collect(stream)
         odd = (await create(**asked, prompt="\U0001f98a ok", max_tokens=2)).choices[0]
         spelled = (await create(**asked, prompt=[0, 1, 2, 300, 301], max_tokens=1)).choices[0]
@@ -196,12 +194,7 @@ async def test_an_engine_without_a_tokenizer_takes_texts_only() -> None:
 
 
 async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
-    ask: dict[str, Any] = {
-        "model": "specstream",
-        "messages": HI,
-        "max_tokens": 40,
-        "temperature": 0,
-    }
+    ask: dict[str, Any] = {"model": "specstream", "messages": HI, "max_tokens": 40, "temperature": 0}
     async with Engine.load() as engine, served_by(engine) as client:
         create = client.chat.completions.create
         whole = await create(**ask, logprobs=True, top_logprobs=2)
@@ -214,11 +207,7 @@ async def test_chat_tells_how_likely_the_tokens_of_its_text_were() -> None:
     assert b"".join(bytes(one.bytes) for one in content).decode() == choice.message.content
     assert all(one.top_logprobs[0].logprob >= one.logprob for one in content)
     told = [
-        one.logprob
-        for part in parts
-        for c in part.choices
-        if c.logprobs
-        for one in c.logprobs.content
+        one.logprob for part in parts for c in part.choices if c.logprobs for one in c.logprobs.content
     ]
     assert told == pytest.approx([one.logprob for one in content])
 
@@ -254,9 +243,7 @@ async def test_a_response_tells_the_same_likelihoods_as_a_chat() -> None:
     include: Any = ["message.output_text.logprobs"]
     async with Engine.load() as engine, served_by(engine) as client:
         create = client.responses.create
-        chat = await client.chat.completions.create(
-            **ask, messages=HI, max_tokens=30, logprobs=True
-        )
+        chat = await client.chat.completions.create(**ask, messages=HI, max_tokens=30, logprobs=True)
         ask |= {"input": "Hi", "max_output_tokens": 30}
         whole = await create(**ask, include=include)
         async with await create(**ask, include=include, stream=True) as stream:

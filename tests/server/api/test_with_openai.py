@@ -51,8 +51,7 @@ async def served(
 
 async def test_a_chat_is_answered_whole_and_in_rounds() -> None:
     rounds = [
-        replace(c, drafted=3, accepted=2, proposer="draft")
-        for c in chunks_of("one two three", [2, 3])
+        replace(c, drafted=3, accepted=2, proposer="draft") for c in chunks_of("one two three", [2, 3])
     ]
     async with served(rounds) as (client, engine, stand):
         create, stream = client.chat.completions.create, {"include_usage": True}
@@ -162,10 +161,7 @@ async def test_tools_are_called_with_streamed_arguments() -> None:
             model="scripted", input="Hi", tools=[{"type": "function", "name": "weather"}]
         )
     (call,) = whole.choices[0].message.tool_calls
-    assert (call.function.name, json.loads(call.function.arguments)) == (
-        "weather",
-        {"city": "Rome"},
-    )
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rome"})
     assert whole.choices[0].finish_reason == "tool_calls"
     assert engine.tools[0] is not None and engine.tools[0].choice == "required"
     assert [(d.id, d.function.name, d.function.arguments) for d in deltas] == [
@@ -186,9 +182,7 @@ def stream_parts(parts: list[Any]) -> list[list[Any]]:
 
 async def test_responses_have_all_events_in_order() -> None:
     async with served("one two three") as (client, engine, _):
-        whole = await client.responses.create(
-            model="scripted", input="Hi", instructions="Be short."
-        )
+        whole = await client.responses.create(model="scripted", input="Hi", instructions="Be short.")
         stream = await client.responses.create(model="scripted", input=HI, stream=True)
         events = await collect(stream)
     assert whole.output_text == "one two three" and whole.status == "completed"
@@ -262,11 +256,7 @@ async def test_drafts_may_be_limited() -> None:
             "speculative.num_speculative_tokens",
             "greater than or equal to 0",
         ),
-        (
-            {"speculative": {"num_speculative_tokens": "x"}},
-            "speculative.num_speculative_tokens",
-            "",
-        ),
+        ({"speculative": {"num_speculative_tokens": "x"}}, "speculative.num_speculative_tokens", ""),
         ({"logit_bias": {"x": 1}}, "logit_bias.x", ""),
         ({"stop": ["a", 5]}, "stop.1", "valid string"),
     ],
@@ -281,9 +271,7 @@ async def test_of_a_union_what_was_meant_is_named(extra: Any, param: str, says: 
 async def test_what_would_need_stored_responses_is_refused() -> None:
     async with served("fine.") as (client, _, _):
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.responses.create(
-                model="scripted", input="Hi", previous_response_id="resp_1"
-            )
+            await client.responses.create(model="scripted", input="Hi", previous_response_id="resp_1")
     assert caught.value.param == "previous_response_id"
 
 

@@ -138,8 +138,7 @@ async def test_letters_of_all_kinds_come_back(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["postgresql://test@127.0.0.1:1/none", "postgresql://[", "postgresql://h:port/x"],
+    "url", ["postgresql://test@127.0.0.1:1/none", "postgresql://[", "postgresql://h:port/x"]
 )
 async def test_a_database_that_cannot_be_reached_is_a_typed_error(url: str) -> None:
     pytest.importorskip("asyncpg")

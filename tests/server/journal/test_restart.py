@@ -37,9 +37,7 @@ from tests.server.sessions.test_microphone import Ear, configure, silence, speak
 from tests.server.sessions.test_resume import Client, ask, plain
 
 
-def served(
-    journal: SqliteJournal, *replies: str, reproducible: bool = True, **options: Any
-) -> Stand:
+def served(journal: SqliteJournal, *replies: str, reproducible: bool = True, **options: Any) -> Stand:
     scripted = {"gate": options.pop("gate")} if "gate" in options else {}
     engine = ScriptedEngine(list(replies), **scripted)
     engine.capabilities = replace(engine.capabilities, reproducible=reproducible)
@@ -181,9 +179,7 @@ async def test_wherever_the_process_dies_a_reproducible_reply_goes_on(
             events, place = found.events, f"killed after {after} steps"
             assert [e["specstream"]["seq"] for e in events] == list(range(len(events))), place
             assert words(events) == words(whole), place
-            assert events[-1]["response"]["status"] == "completed", (
-                f"{place}: {events[-1]['response']}"
-            )
+            assert events[-1]["response"]["status"] == "completed", f"{place}: {events[-1]['response']}"
             closing = [event["type"] for event in events if event["type"].endswith(".done")]
             assert closing == [e["type"] for e in whole if e["type"].endswith(".done")], place
             if modality == "text":
@@ -308,9 +304,7 @@ async def test_a_function_call_that_was_cut_is_told(tmp_path: Path) -> None:
     for use in (gate, Gate(shut=False)):
         engine = ScriptedEngine([chunks_of("So.", calls=[call])], gate=use, calls_tools=True)
         engine.capabilities = replace(engine.capabilities, reproducible=True)
-        scripts.append(
-            Stand(engine, clock=FreeClock(), voice=None, journal=SqliteJournal(tmp_path))
-        )
+        scripts.append(Stand(engine, clock=FreeClock(), voice=None, journal=SqliteJournal(tmp_path)))
     first, second = scripts
     tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
     async with first.running(), second.running():
@@ -462,9 +456,7 @@ async def returned(client: Client) -> ClientConnection:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_a_session_comes_back_to_the_server_that_it_has_left(
-    tmp_path: Path, ended: bool
-) -> None:
+async def test_a_session_comes_back_to_the_server_that_it_has_left(tmp_path: Path, ended: bool) -> None:
     stands = [served(SqliteJournal(tmp_path), "One.", "Two.", "Three.") for _ in range(2)]
     async with stands[0].running(), stands[1].running():
         client = Client(stands[0])

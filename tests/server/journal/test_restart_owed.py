@@ -20,11 +20,7 @@ from tests.server.sessions.test_resume import Client, ask
 ASIDE: dict[str, Any] = {
     "conversation": "none",
     "input": [
-        {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "Aside."}],
-        }
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Aside."}]}
     ],
 }
 

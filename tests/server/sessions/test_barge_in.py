@@ -9,11 +9,7 @@ import pytest
 
 from specstream.realtime.resources import Word
 from specstream.realtime.wire import SAMPLE_RATE, Refused
-from specstream.server.sessions.entries import (
-    ConversationItems,
-    ItemEntry,
-    SpokenTrack,
-)
+from specstream.server.sessions.entries import ConversationItems, ItemEntry, SpokenTrack
 from specstream.testing import ScriptedEngine
 from specstream.text.tags import spoken_text
 from specstream.types import Span, Speech

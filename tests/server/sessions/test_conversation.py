@@ -13,12 +13,7 @@ from specstream.realtime.items import parse_input
 from specstream.realtime.protocol import ItemCreate, parse_client_event
 from specstream.realtime.resources import Item, Part, Word
 from specstream.realtime.wire import Refused
-from specstream.server.sessions.entries import (
-    MAX_ITEMS,
-    ConversationItems,
-    ItemEntry,
-    SpokenTrack,
-)
+from specstream.server.sessions.entries import MAX_ITEMS, ConversationItems, ItemEntry, SpokenTrack
 from specstream.testing import chunks_of
 from specstream.text.segmenter import Segmenter
 from specstream.text.tags import SpokenText, spoken_text
@@ -27,9 +22,7 @@ from specstream.types import Span, Speech
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
 
 
-def create(
-    conversation: ConversationItems, text: str, after: str | None = None, **item: Any
-) -> str:
+def create(conversation: ConversationItems, text: str, after: str | None = None, **item: Any) -> str:
     content = [{"type": "input_text", "text": text}]
     created = {"type": "conversation.item.create", "item": {**USER, "content": content, **item}}
     event = parse_client_event(json.dumps(created))
@@ -65,9 +58,7 @@ def test_items_stand_where_they_were_put() -> None:
 
 
 def put(conversation: ConversationItems, kind: str, call: str, after: str | None = None) -> str:
-    fields = (
-        {"output": "5"} if kind == "function_call_output" else {"name": kind, "arguments": "{}"}
-    )
+    fields = {"output": "5"} if kind == "function_call_output" else {"name": kind, "arguments": "{}"}
     item = {"type": "function_call" if "name" in fields else kind, "call_id": call, **fields}
     event = parse_client_event(json.dumps({"type": "conversation.item.create", "item": item}))
     assert isinstance(event, ItemCreate)
@@ -96,9 +87,7 @@ def test_an_output_follows_its_call_and_each_call_has_one() -> None:
 
 
 def test_a_conversation_is_bounded() -> None:
-    conversation = ConversationItems(
-        entries=[ItemEntry(str(i), "user", "x") for i in range(MAX_ITEMS)]
-    )
+    conversation = ConversationItems(entries=[ItemEntry(str(i), "user", "x") for i in range(MAX_ITEMS)])
     with pytest.raises(Refused) as caught:
         create(conversation, "one too many")
     assert caught.value.code == "conversation_full"

@@ -357,9 +357,7 @@ class Bench:
 
     async def play(self, sequence: Sequence) -> None:
         calls = [chunks_of("So.", calls=[ToolCall(f"made_{n}", "look", "{}")]) for n in range(30)]
-        replies = [
-            reply for call in calls for reply in ("One two. [smile] Three, four five.", call)
-        ]
+        replies = [reply for call in calls for reply in ("One two. [smile] Three, four five.", call)]
         self.engine = ScriptedEngine(replies, gate=self.gate, calls_tools=True)
         self.gate.shut()
         socket = Scripted()
@@ -386,8 +384,7 @@ class Bench:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "count",
-    [200, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])],
+    "count", [200, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])]
 )
 def test_what_a_session_answers_is_what_its_model_says(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -77,9 +77,7 @@ async def test_settings_are_bounded_and_a_refused_update_changes_nothing() -> No
         more = {"specstream": {"chat_template_kwargs": {"a": "x" * (MAX_SETTINGS // 3)}}}
         error = await wire.refused("session.update", session={"type": "realtime", **more})
         assert error["code"] == "settings_too_large", "together they are too large"
-        await wire.send(
-            "session.update", session={"type": "realtime", "tracing": "x" * (MIB - 200)}
-        )
+        await wire.send("session.update", session={"type": "realtime", "tracing": "x" * (MIB - 200)})
         session = (await wire.until("session.updated"))["session"]
         assert session["instructions"] == most["instructions"]
         assert not session["specstream"]["chat_template_kwargs"]

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from specstream.client.client import (
-    Done,
-    Problem,
-    RealtimeClient,
-    ToolCalled,
-    ToolDelta,
-)
+from specstream.client.client import Done, Problem, RealtimeClient, ToolCalled, ToolDelta
 from specstream.errors import RequestError
 from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import Chunk, Tool, ToolCall, Tools
@@ -258,16 +252,10 @@ async def test_the_choice_and_the_number_of_calls_reach_the_engine() -> None:
         ({"tools": [{**TOOL, "name": "a b"}]}, "invalid_value", "session.tools"),
         ({"tools": [TOOL, TOOL]}, "invalid_value", "session.tools"),
         ({"tool_choice": "always"}, "invalid_value", "session.tool_choice"),
-        (
-            {"tool_choice": {"type": "function", "name": "time"}},
-            "invalid_value",
-            "session.tool_choice",
-        ),
+        ({"tool_choice": {"type": "function", "name": "time"}}, "invalid_value", "session.tool_choice"),
     ],
 )
-async def test_settings_of_tools_are_checked(
-    settings: dict[str, Any], code: str, param: str
-) -> None:
+async def test_settings_of_tools_are_checked(settings: dict[str, Any], code: str, param: str) -> None:
     async with agent(calling("Fine.")) as wire:
         update = {"type": "realtime", **settings}
         error = await wire.refused("session.update", session=update)

@@ -158,9 +158,7 @@ async def test_truncation_is_set_as_openai_names_it() -> None:
             assert answer["session"]["truncation"] == setting
             await wire.reply("Hi")
         wrong = {"type": "retention_ratio", "retention_ratio": 2}
-        error = await wire.refused(
-            "session.update", session={"type": "realtime", "truncation": wrong}
-        )
+        error = await wire.refused("session.update", session={"type": "realtime", "truncation": wrong})
         assert error["param"].startswith("session.truncation")
     assert engine.truncations == [
         Truncation(0.8),

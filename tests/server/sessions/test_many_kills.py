@@ -24,12 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from specstream.listening.ears import Ears
 from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.sessions.connection import RealtimeConnection
-from specstream.testing import (
-    ScriptedEngine,
-    ScriptedRecognizer,
-    ScriptedSession,
-    ScriptedTurnDetector,
-)
+from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedSession, ScriptedTurnDetector
 from tests.server.doubles import FreeClock, Stand, wait_for
 from tests.server.journal.test_restart import words
 from tests.server.sessions.test_microphone import silence, voice
@@ -207,11 +202,7 @@ async def kill(hall: Hall, seed: int, count: int) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 @pytest.mark.parametrize(
-    "count",
-    [
-        30,
-        pytest.param(2500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
-    ],
+    "count", [30, pytest.param(2500, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])]
 )
 async def test_nothing_is_left_of_sessions_whose_sockets_died(
     tmp_path: Path, count: int, journal: bool, caplog: pytest.LogCaptureFixture
@@ -228,6 +219,4 @@ async def test_nothing_is_left_of_sessions_whose_sockets_died(
     ended = sum(fates[fate] for fate in ("lived", "died", "stayed away", "too late"))
     assert ended == count
     assert min(fates[fate] for fate in ("lived", "died", "stayed away", "came back")) > count / 20
-    assert hall.stand.server.counters.responses["abandoned"] > count / 50, (
-        "in the middle of replies"
-    )
+    assert hall.stand.server.counters.responses["abandoned"] > count / 50, "in the middle of replies"

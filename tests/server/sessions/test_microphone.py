@@ -51,11 +51,7 @@ class Ear:
         self.detector = ScriptedTurnDetector()
         self.engine = options.pop("engine", None) or ScriptedEngine(["Paris."])
         options.setdefault("voice", None)
-        self.stand = Stand(
-            self.engine,
-            ears=lambda: Ears(self.recognizer, self.detector),
-            **options,
-        )
+        self.stand = Stand(self.engine, ears=lambda: Ears(self.recognizer, self.detector), **options)
 
     @asynccontextmanager
     async def client(self, **audio_input: Any) -> AsyncGenerator[Wire, None]:
@@ -327,9 +323,7 @@ async def test_a_cancel_overtakes_audio_that_waits_for_the_recogniser() -> None:
     gate = Gate(shut=False)
     ear = Ear(engine=ScriptedEngine(["One two three."], gate=gate))
     ear.recognizer = ScriptedRecognizer([SAID], takes_s=math.inf)
-    async with ear.client(
-        turn_detection={"type": "server_vad", "interrupt_response": False}
-    ) as wire:
+    async with ear.client(turn_detection={"type": "server_vad", "interrupt_response": False}) as wire:
         gate.shut(after=2)
         await full_of_audio(ear, wire)
         await wire.send("response.cancel")
@@ -505,9 +499,7 @@ async def test_bad_audio_is_one_error_each_and_the_session_lives() -> None:
         assert error["code"] == "missing_required_parameter"
 
 
-async def test_a_full_buffer_is_one_error_until_it_is_emptied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_full_buffer_is_one_error_until_it_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     short = ListenerSettings(manual=True, max_turn_s=2.0)
     monkeypatch.setattr(microphone, "listener_settings", lambda heard, by_words: short)
     ear = Ear()
@@ -629,9 +621,7 @@ async def test_a_client_that_leaves_while_it_speaks_leaves_nothing_behind() -> N
 
 
 def test_settings_of_the_listener() -> None:
-    by_silence = listener_settings(
-        AudioInput(turn_detection=TurnDetection(silence_duration_ms=200))
-    )
+    by_silence = listener_settings(AudioInput(turn_detection=TurnDetection(silence_duration_ms=200)))
     assert (by_silence.silence_ms, by_silence.by_words) == (200, False)
     semantic = TurnDetection(type="semantic_vad", eagerness="low")
     assert listener_settings(AudioInput(turn_detection=semantic)).patience == 2.0

@@ -76,9 +76,7 @@ async def plain_sound(stand: Stand) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("kind", ["close", "reset", "swallow"])
-async def test_a_client_that_comes_back_gets_its_replies_whole_and_once(
-    kind: str, way: str
-) -> None:
+async def test_a_client_that_comes_back_gets_its_replies_whole_and_once(kind: str, way: str) -> None:
     async with served() as stand:
         expected = await plain_sound(stand)
         struck: list[int] = []
@@ -116,9 +114,7 @@ async def test_a_slow_network_is_no_fault(
 
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("kind", ["close", "reset", "swallow"])
-async def test_without_coming_back_a_broken_connection_is_a_typed_error(
-    kind: str, way: str
-) -> None:
+async def test_without_coming_back_a_broken_connection_is_a_typed_error(kind: str, way: str) -> None:
     async with served() as stand:
         await plain_sound(stand)
 

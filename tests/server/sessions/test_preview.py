@@ -69,9 +69,7 @@ async def test_previews_change_nothing_else(monkeypatch: pytest.MonkeyPatch, mod
     assert not [event for event in plain if event["type"] == "specstream.preview"]
     previews = [event for event in asked if event["type"] == "specstream.preview"]
     assert previews, "the reply was drafted"
-    deltas = [
-        event for event in asked if event["type"].endswith(("text.delta", "transcript.delta"))
-    ]
+    deltas = [event for event in asked if event["type"].endswith(("text.delta", "transcript.delta"))]
     shown = "".join(event["delta"] for event in deltas)
     assert "DRAFT" not in shown and "[x]" not in shown
     if mode == "audio":

@@ -67,11 +67,7 @@ BAD_FRAMES = [
     (frame("response.cancel", response_id=1), "invalid_type", "response_id"),
     (asking([]), "invalid_type", "response"),
     (asking({"modalities": []}), "unknown_parameter", None),
-    (
-        asking({"output_modalities": ["text", "audio"]}),
-        "invalid_value",
-        "response.output_modalities",
-    ),
+    (asking({"output_modalities": ["text", "audio"]}), "invalid_value", "response.output_modalities"),
     (asking({"metadata": {"a": "b" * 513}}), "invalid_value", "response.metadata"),
     (asking({"metadata": {str(i): "" for i in range(17)}}), "invalid_value", "response.metadata"),
     (asking({"max_output_tokens": 0}), "invalid_value", None),

@@ -19,9 +19,7 @@ CHUNKS = [
 
 
 @pytest.mark.parametrize("audio", [False, True])
-async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(
-    audio: bool,
-) -> None:
+async def test_reasoning_goes_to_those_who_asked_and_is_neither_text_nor_speech(audio: bool) -> None:
     async with Stand(ScriptedEngine([CHUNKS])).python() as client:
         events = await read(client.respond("Is it?", audio=audio))
     thoughts = [event for event in events if isinstance(event, ReasoningDelta)]
@@ -41,11 +39,7 @@ async def test_others_hear_nothing_of_it_and_the_conversation_does_not_keep_it()
             await wire.reply(text, output_modalities=["text"])
         assert not any(kind.startswith("specstream.") for kind in wire.types())
         assert "Hm" not in str(wire.seen)
-    assert [message["content"] for message in engine.requests[1][0]] == [
-        "Is it?",
-        "Yes it is.",
-        "Sure?",
-    ]
+    assert [message["content"] for message in engine.requests[1][0]] == ["Is it?", "Yes it is.", "Sure?"]
 
 
 async def test_variables_of_the_template_are_the_sessions_and_the_responses() -> None:

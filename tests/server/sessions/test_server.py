@@ -11,17 +11,7 @@ from websockets.asyncio.client import connect
 
 from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import SamplingParams, Span
-from tests.server.doubles import (
-    ALL_OWN,
-    AROUND,
-    AUDIO_DONE,
-    BEGIN,
-    END,
-    TEXT_DONE,
-    Gate,
-    Stand,
-    shape,
-)
+from tests.server.doubles import ALL_OWN, AROUND, AUDIO_DONE, BEGIN, END, TEXT_DONE, Gate, Stand, shape
 from tests.support.standins import BitMark
 
 
@@ -113,9 +103,7 @@ async def test_the_first_audio_says_when_token_phrase_and_voice_came() -> None:
         sound, *later = (e["specstream"] for e in wire.of("audio.delta"))
         first = sound["first"]
         assert list(first) == ["token_ms", "phrase_ms", "voice_ms"]
-        assert (
-            asked <= first["token_ms"] <= first["phrase_ms"] <= first["voice_ms"] <= sound["t_ms"]
-        )
+        assert asked <= first["token_ms"] <= first["phrase_ms"] <= first["voice_ms"] <= sound["t_ms"]
         assert later
         assert not any("first" in other for other in later)
 
@@ -163,9 +151,7 @@ async def test_settings_of_one_response_are_its_own() -> None:
 
 
 async def test_a_reply_that_hits_its_limit_is_incomplete() -> None:
-    async with Stand(
-        ScriptedEngine([chunks_of("one two", finish_reason="length")])
-    ).alone() as wire:
+    async with Stand(ScriptedEngine([chunks_of("one two", finish_reason="length")])).alone() as wire:
         done = await wire.reply("Hi", output_modalities=["text"])
         assert done["status"] == "incomplete"
         assert done["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
@@ -220,11 +206,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"response": {"input": [{"type": "item_reference", "id": "x"}]}},
         "item_not_found",
     ),
-    (
-        "response.create",
-        {"response": {"input": [{"type": "message"}]}},
-        "missing_required_parameter",
-    ),
+    ("response.create", {"response": {"input": [{"type": "message"}]}}, "missing_required_parameter"),
 ]
 
 

@@ -184,9 +184,7 @@ async def test_truncating_the_item_that_is_being_spoken_stops_it() -> None:
         ({"audio_end_ms": -1}, "invalid_value"),
     ],
 )
-async def test_a_truncation_that_is_refused_stops_nothing(
-    fields: dict[str, object], code: str
-) -> None:
+async def test_a_truncation_that_is_refused_stops_nothing(fields: dict[str, object], code: str) -> None:
     clock = HandClock()
     async with Stand(ScriptedEngine([WORDS]), clock=clock).alone() as wire:
         await wire.ask("Hi")
@@ -243,9 +241,7 @@ class StubbornStage:
             self.released = True
 
 
-async def test_a_stage_that_does_not_come_to_rest_is_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stage_that_does_not_come_to_rest_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "GRACE_S", 0.01)
     stage = StubbornStage()
     async with Stand(ScriptedEngine(["one. two."]), prompts=lambda: stage).alone() as wire:
@@ -270,9 +266,7 @@ async def test_a_cancel_stops_the_model_at_once() -> None:
         await wait_for(lambda: bool(engine.generations))
         await anyio.wait_all_tasks_blocked()
         assert one.cancel()
-        assert engine.generations[0].report.finish_reason == "cancelled", (
-            "in the same step of the loop"
-        )
+        assert engine.generations[0].report.finish_reason == "cancelled", "in the same step of the loop"
         assert not one.cancel()
     assert not one.cancel()
     assert service.counters.responses == {"cancelled": 1}

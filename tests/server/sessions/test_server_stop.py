@@ -48,9 +48,7 @@ async def test_what_takes_too_long_ends_with_a_reason(modality: str) -> None:
     stand = Stand(ScriptedEngine([WORDS], gate=gate), clock=clock)
     async with stand.running(), stand.client() as wire:
         await wire.ask("Hi", output_modalities=[modality])
-        await wire.until(
-            "response.created" if modality == "text" else "response.output_audio.delta"
-        )
+        await wire.until("response.created" if modality == "text" else "response.output_audio.delta")
         async with anyio.create_task_group() as group:
             group.start_soon(stand.server.drain, 0)
             done = await wire.done()

@@ -56,9 +56,7 @@ class EarlyExit:
     kind = "early-exit"
     depths: tuple[int, ...] = ()  # its own passes return the states
 
-    def __init__(
-        self, target: ModelRunner, layers: int, weights: ExitWeights | None = None
-    ) -> None:
+    def __init__(self, target: ModelRunner, layers: int, weights: ExitWeights | None = None) -> None:
         target.check_states((layers,))
         depth = len(target.decoder.weights.layers)
         if not 0 < layers < depth:

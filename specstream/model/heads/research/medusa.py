@@ -225,8 +225,6 @@ def load(folder: str | Path, target: ModelRunner) -> MedusaHead:
     head = MedusaHead(shape, tensors, target)
     told = config.get("num_heads", config.get("medusa_num_heads"))
     if isinstance(told, int) and told > head.heads:  # published folders may hold more than that
-        raise ModelBroken(
-            f"{folder} names {told} Medusa heads in config.json and holds {head.heads}"
-        )
+        raise ModelBroken(f"{folder} names {told} Medusa heads in config.json and holds {head.heads}")
     tensors.check_all_taken(unless="lm_heads." if shape.shared else None)
     return head

@@ -40,6 +40,4 @@ def api_error(error: SpecstreamError, *, begun: bool) -> APIError:
             )
     if isinstance(error, WireError | EngineClosed):
         return APIConnectionError(str(error), retryable=retryable)
-    return APIStatusError(
-        str(error), status_code=500, body={"code": error.code}, retryable=retryable
-    )
+    return APIStatusError(str(error), status_code=500, body={"code": error.code}, retryable=retryable)

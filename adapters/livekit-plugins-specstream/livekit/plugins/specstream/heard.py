@@ -13,9 +13,7 @@ def iso_639(language: NotGivenOr[str]) -> str | None:
     return language.partition("-")[0].lower() if isinstance(language, str) and language else None
 
 
-def speech_data(
-    transcript: Transcript, start_s: float, end_s: float, offset_s: float
-) -> stt.SpeechData:
+def speech_data(transcript: Transcript, start_s: float, end_s: float, offset_s: float) -> stt.SpeechData:
     """Return what was said in a turn.
 
     Args:

@@ -78,11 +78,7 @@ class HeardWords(io.AudioOutput):
             self.next_in_chain.clear_buffer()
 
     def on_playback_finished(
-        self,
-        *,
-        playback_position: float,
-        interrupted: bool,
-        synchronized_transcript: str | None = None,
+        self, *, playback_position: float, interrupted: bool, synchronized_transcript: str | None = None
     ) -> None:
         """Tell what was heard of the segment."""
         if interrupted and not self._segments:

@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from livekit.agents import (
-    DEFAULT_API_CONNECT_OPTIONS,
-    NOT_GIVEN,
-    APIConnectOptions,
-    NotGivenOr,
-    llm,
-)
+from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr, llm
 from specstream import SamplingParams, TextEngine
 from specstream.errors import ConfigError
 

@@ -88,9 +88,7 @@ def tools_of(
 def _tool(function: Mapping[str, Any]) -> Tool:
     no_arguments = {"type": "object", "properties": {}}
     return Tool(
-        function["name"],
-        function.get("description") or "",
-        function.get("parameters") or no_arguments,
+        function["name"], function.get("description") or "", function.get("parameters") or no_arguments
     )
 
 

@@ -147,7 +147,5 @@ def _suited(frame: rtc.AudioFrame, recognizer: Recognizer) -> rtc.AudioFrame:
     rates = recognizer.capabilities.sample_rates
     if frame.sample_rate in rates:
         return frame
-    resampler = rtc.AudioResampler(
-        frame.sample_rate, rates[0], quality=rtc.AudioResamplerQuality.HIGH
-    )
+    resampler = rtc.AudioResampler(frame.sample_rate, rates[0], quality=rtc.AudioResamplerQuality.HIGH)
     return rtc.combine_audio_frames([*resampler.push(frame), *resampler.flush()])

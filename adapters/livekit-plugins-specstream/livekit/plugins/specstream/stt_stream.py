@@ -146,9 +146,7 @@ class RecognizeStream(stt.RecognizeStream):
                 self._emit_error(api_error(error, begun=True), recoverable=True)
                 self._ended(turn, Transcript(""), listener)
 
-    def _said(
-        self, kind: stt.SpeechEventType, turn: int, said: Transcript, listener: Listener
-    ) -> None:
+    def _said(self, kind: stt.SpeechEventType, turn: int, said: Transcript, listener: Listener) -> None:
         now = self._turns[turn]
         end_ms = listener.now_ms if now.end_ms is None else now.end_ms
         data = speech_data(said, now.start_ms / 1e3, end_ms / 1e3, self.start_time_offset)

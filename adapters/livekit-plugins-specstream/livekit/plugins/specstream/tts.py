@@ -5,14 +5,7 @@ from typing import Any
 
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tts
 from specstream.errors import ConfigError
-from specstream.stages import (
-    Pipeline,
-    Readout,
-    SegmentStage,
-    SpeechSynthesizer,
-    Stage,
-    VoiceStage,
-)
+from specstream.stages import Pipeline, Readout, SegmentStage, SpeechSynthesizer, Stage, VoiceStage
 
 from .tts_stream import SynthesizeStream
 
