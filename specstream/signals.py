@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def event_loops() -> tuple[str, ...]:
-    """The event loops at hand; commands run on the last. uvloop takes less CPU time for an event."""
+    """The event loops at hand; commands run on the last. uvloop mostly takes less CPU time."""
     return ("asyncio", "uvloop") if importlib.util.find_spec("uvloop") else ("asyncio",)
 
 
