@@ -67,7 +67,8 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--serve N",
         "measure the Realtime server instead: N sessions of a scripted engine, as text and as speech, "
-        "beside a bare WebSocket that sends as much; CPU time of an event, gaps between deltas, on each event loop",
+        "beside a bare WebSocket that sends as much; CPU time of an event, gaps between "
+        "deltas, on each event loop",
         type=int,
     )
     add(
