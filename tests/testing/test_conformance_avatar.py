@@ -163,6 +163,30 @@ class Forward(Altered):
         return kept
 
 
+class Late(Altered):
+    """It gives all cues at the end."""
+
+    def open(self, sample_rate: int) -> AlteredTrack:
+        self.held: list[AvatarCue] = []
+        return super().open(sample_rate)
+
+    def alter(self, cues: Sequence[AvatarCue]) -> Sequence[AvatarCue]:
+        self.held += cues
+        return []
+
+    def end(self, cues: Sequence[AvatarCue], *, inside: bool) -> Sequence[AvatarCue]:
+        held, self.held = self.held, []
+        return [*held, *cues]
+
+
+class Lazy(Altered):
+    """It leaves out a word."""
+
+    def alter(self, cues: Sequence[AvatarCue]) -> Sequence[AvatarCue]:
+        word = range(30_000, 36_000)
+        return [c for c in cues if c.kind != "viseme" or c.samples.start not in word]
+
+
 class Beyond(Altered):
     """Its last cue comes a second after the speech."""
 
@@ -184,12 +208,16 @@ BROKEN: list[tuple[Callable[[], Altered], str]] = [
     (Flood, "bounded"),
     (Beyond, "in_audio"),
     (Strong, "weights"),
+    (Lazy, "each_word"),
 ]
 
 
-async def test_an_avatar_that_goes_only_forward_is_found() -> None:
-    report = await check_avatar(Forward, only=["replaced"])
-    assert report.failed == ("replaced",), report.lines()
+@pytest.mark.parametrize(("broken", "found"), [(Forward, "replaced"), (Late, "punctual")])
+async def test_a_fault_that_breaks_other_promises_too_is_found(
+    broken: Callable[[], Altered], found: str
+) -> None:
+    report = await check_avatar(broken, only=[found])
+    assert report.failed == (found,), report.lines()
 
 
 @pytest.mark.slow

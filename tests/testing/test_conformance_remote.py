@@ -25,7 +25,7 @@ from specstream_adapters.voice import ReferenceVoice
         (
             "avatar",
             VisemeScripter,
-            {"cues", "closed_twice", "repeats", "replaced", "tracks_apart", "copies"},
+            {"cues", "punctual", "closed_twice", "repeats", "replaced", "tracks_apart", "copies"},
         ),
         ("prompt", TemplateRewriter, {"revoke", "copies", "boards_apart", "cancel"}),
     ],

@@ -31,6 +31,7 @@ _SOUNDS = ("h", "\u0259", "l", "o\u028a", "m", "i", "f", "\u0251")
 _CUES_PER_S = 200  # more than a face can show
 _BUFFERS_PER_S = 16
 _LONG_S = 300
+_LATE_S = 0.5  # a track may wait for marks, but what it gives later comes after its sound
 
 
 def speech_of(
@@ -167,6 +168,28 @@ async def in_audio(subject: UnderTest[Any]) -> None:
     for cue in await _turn(subject, speech):
         inside = 0 <= cue.samples.start <= end and cue.samples.start <= cue.samples.end
         require(inside, f"{cue.name!r} covers samples {tuple(cue.samples)} of {end}")
+
+
+async def punctual(subject: UnderTest[Any]) -> None:
+    """Cues are given half a second behind their sound at most, long before the speech has ended."""
+    track = (await _local(subject)).open(_RATE)
+    speech = speech_of("and so it went on and on for a while")
+    for piece in speech:
+        for cue in track.add(piece):
+            late = (piece.samples.start - cue.samples.start) / _RATE
+            require(late <= _LATE_S, f"{cue.name!r} is given {late:.2f} s after its sound")
+    left = [cue for cue in track.close() if cue.samples.length]
+    late = (speech[-1].samples.end - min((cue.samples.start for cue in left), default=10**9)) / _RATE
+    require(late <= _LATE_S, f"{left[0].name if left else ''!r} is kept until the end")
+
+
+async def each_word(subject: UnderTest[Any]) -> None:
+    """Each word of a phrase moves the mouth."""
+    speech = speech_of("Hello my good friend and goodbye")
+    starts = [cue.samples.start for cue in _visemes(await _turn(subject, speech))]
+    for word in (mark for piece in speech for mark in piece.marks if mark.kind == "word"):
+        begin, end = word.samples
+        require(any(begin <= at < end for at in starts), f"no viseme begins in {word.text!r}")
 
 
 async def in_text(subject: UnderTest[Any]) -> None:
@@ -340,7 +363,8 @@ async def no_tasks(subject: UnderTest[Any]) -> None:
 
 
 AVATAR_CHECKS = collected("avatar", (
-    rates, cues, time_order, clock, in_audio, in_text, tags, rest, rest_when_cut, rest_when_cancelled,
+    rates, cues, time_order, clock, in_audio, punctual, each_word, in_text, tags,
+    rest, rest_when_cut, rest_when_cancelled,
     nothing_said, closed_twice, no_marks, unusual_marks, repeats, tracks_apart, copies, replaced,
     weights, bounded, no_tasks,
 ))  # fmt: skip
