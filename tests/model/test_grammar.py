@@ -376,6 +376,7 @@ def test_a_schema_that_cannot_be_followed_says_why(schema: dict[str, Any], told:
         {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
         {"enum": [2**60, 2**63 - 1, -(2**62)]},
         {"type": ["integer", "null"], "exclusiveMinimum": 1700000000000},
+        {"type": ["integer", "null"], "maximum": 2**63 - 1},
         {"type": "number", "exclusiveMinimum": 1700000000000, "exclusiveMaximum": 1700000002000},
     ],
 )
@@ -383,6 +384,18 @@ def test_what_can_be_kept_is_as_it_was(schema: dict[str, Any]) -> None:
     text = json.dumps(schema)
     assert module.kept_schema(text) == text
     module.check_grammar(Grammar("json_schema", text))
+
+
+def test_the_bounds_of_int64_are_kept_but_for_its_lowest_numbers() -> None:
+    schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    grammar = Grammar("json_schema", json.dumps(schema))
+    module.check_grammar(grammar)
+    vocabulary = module.vocabulary_of(TOKENIZER, SIZE, EOS)
+    for number in (0, -5, 2**63 - 1, 2**63, 1024 - 2**63, -(2**63) - 1, 10**19, -(10**19)):
+        matcher = module._matcher(vocabulary, grammar)
+        tokens = vocabulary.tokenize_str(str(number))
+        taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert taken == (-(2**63) <= number < 2**63), number
 
 
 @pytest.mark.parametrize(

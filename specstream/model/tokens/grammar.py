@@ -238,8 +238,10 @@ def kept_schema(schema: str) -> str:
         if isinstance(part, dict) and name not in _DATA:
             _check_pattern(part.get("pattern"))
             _check_least(part)
+            if _of_whole(part) and part.get("minimum") == -(2**63):  # int64: but for the lowest 1,024
+                part["minimum"], changed = -(2**63) + 1024, True
             for key in _BOUNDS & part.keys():
-                among_whole = part.get("type") == "integer" and not key.startswith("exclusive")
+                among_whole = _of_whole(part) and not key.startswith("exclusive")
                 if not _is_kept(part[key], whole=among_whole):
                     raise _inexact(key, part[key])
             changed |= _open_bounds(part)
@@ -260,6 +262,13 @@ def _parts(whole: Any) -> Iterator[tuple[str, Any]]:
             parts += [(inner if free else key, value) for key, value in part.items()]
         elif isinstance(part, list):
             parts += [(inner, value) for value in part]
+
+
+def _of_whole(part: dict[str, Any]) -> bool:
+    """Whether the numbers of a schema are whole ones."""
+    types = part.get("type")
+    types = types if isinstance(types, list) else [types]
+    return "integer" in types and "number" not in types
 
 
 def _is_kept(number: Any, *, whole: bool) -> bool:
@@ -287,7 +296,7 @@ def _open_bounds(part: dict[str, Any]) -> bool:
     name, closed, bound, sign = ("exclusiveMinimum", "minimum", low, 1.0)
     if high <= 0:
         name, closed, bound, sign = ("exclusiveMaximum", "maximum", high, -1.0)
-    if part.get(name) != bound or bound != int(bound) or part.get("type") == "integer":
+    if part.get(name) != bound or bound != int(bound) or _of_whole(part):
         return False
     del part[name]
     part[closed] = bound + sign * max(_LEAST * (high - low), 2 * math.ulp(bound))
