@@ -101,6 +101,11 @@ def _years(found: re.Match[str]) -> Iterator[Edit]:
         yield Edit(*found.span("a"), f"{high} {low}")
 
 
+def _month(found: re.Match[str]) -> Iterator[Edit]:
+    """Read the month of "08/2027"."""
+    yield Edit(found.start("month"), found.end(), _MONTHS[int(found["month"]) - 1] + " ")
+
+
 def _to_year(found: re.Match[str]) -> Iterator[Edit]:
     yield Edit(found.start(), found.start("a"), " to ")
     yield from _years(found)
@@ -194,6 +199,7 @@ _SPEAK: dict[str, rules.Speak] = {
     "fraction": rules.fraction(" and "),
     "letters": _each,
     "measure": _measure,
+    "month": _month,
     "ordinal": rules.say(lambda numeral: _ordinal(rules.value_of(numeral)), "roman"),
     "ratio": _ratio,
     "reign": rules.say(lambda numeral: f"the {rules.value_of(numeral)}th", "roman"),

@@ -75,7 +75,11 @@ _AFTER_ACCUSATIVE = re.compile(  # "Nimm 1/2 Liter"
     r"\b(?i:nimm|nehme[nt]?|gib|gebe[nt]?|gie(?:ß|ße|ßen)|kauf\w*|trink\w*|brauch\w*|bestell\w*"
     r"|hat|habe[nt]?|für|ohne|um)(?: (?:du|Sie|ich|wir|noch|etwa))? $"
 )
-_NEUTER = re.compile(r"Kilo|Kilogramm|Gramm|Pfund|Dutzend|Jahr|Glas|Blech|Brot|Prozent|\w+chen")
+_NEUTER = re.compile(
+    r"Kilo|Kilogramm|Gramm|Pfund|Dutzend|Jahr|Glas|Blech|Brot|Prozent|\w+chen|Kind|Buch|Haus|Auto|Mal"
+    r"|Konto|Tor|Spiel|Lied|Zimmer|Fach|Semester|Bier|Video|Bild|Treffen|Angebot|Ziel|Quartal"
+)
+_SPOONS = {"EL": "Esslöffel", "TL": "Teelöffel"}
 
 
 def cardinal(number: int) -> str:
@@ -126,7 +130,7 @@ def _ending(before: str, noun: str) -> str:
         of_a_noun = earlier.istitle() and earlier.isalpha() and len(words) > 2
         return "en" if of_a_noun or earlier.lower() in _DATIVE else "e"
     if found := _EIN.fullmatch(lead):
-        return {None: "er", "e": "e"}.get(found[1], "en")
+        return {None: "es" if _NEUTER.fullmatch(noun) else "er", "e": "e"}.get(found[1], "en")
     if found := _DIES.fullmatch(lead):
         dative = found[1] in ("em", "en") or (found[1] == "er" and earlier.lower() in _DATIVE)
         return "en" if dative else "e"
@@ -187,7 +191,11 @@ def one(found: re.Match[str]) -> Iterator[Edit]:
         word = "eine" if adjective.endswith("e") else "ein"
     else:
         word = indefinite(before, feminine=_FEMININE.fullmatch(noun) is not None)
+        if _MASCULINE.fullmatch(noun) and _AFTER_ACCUSATIVE.search(before):
+            word = "einen"
     yield Edit(*found.span("one"), word)
+    if noun in _SPOONS:
+        yield Edit(*found.span("noun"), _SPOONS[noun])
 
 
 def half(found: re.Match[str]) -> Iterator[Edit]:
@@ -198,8 +206,7 @@ def half(found: re.Match[str]) -> Iterator[Edit]:
         word = "einen"
     neuter = word.lower() == "ein" and _NEUTER.fullmatch(noun)
     ending = {"ein": "es" if neuter else "er", "eine": "e"}.get(word.lower(), "en")
-    noun = {"EL": "Esslöffel", "TL": "Teelöffel"}.get(noun, noun)
-    yield Edit(*found.span(), f"{word} halb{ending} {noun}")
+    yield Edit(*found.span(), f"{word} halb{ending} {_SPOONS.get(noun, noun)}")
 
 
 def indefinite(before: str, *, feminine: bool) -> str:

@@ -154,6 +154,9 @@ def clause(text: str, at: int, head: int) -> Decision:
     if not spaced or follow == END or "\n" in text[end:after]:
         return Decision(end)
     span = mark in DASHES and _AMOUNT.search(text[max(0, at - LOOK_BACK) : at]) is not None
+    dated = mark == "," and (follow.isdigit() or follow.isupper())  # "Thu, Jan 15", "Mi., 5. Juni"
+    if dated and _SHORT_DAY.search(text[max(0, at - 8) : at]):
+        return Decision(end)
     if (number and follow.isdigit()) or (span and _COUNTS.match(follow)) or _inside(text[head:end]):
         return Decision(end)
     return Decision(after, cut=True, reason="clause")
@@ -261,6 +264,9 @@ SPOKEN = _spoken(_FILE)
 """What is said for abbreviations: by language, by the name of their list, and as they are written."""
 WORDS = {name: _words(name, entry) for name, entry in _FILE.items()}
 """The lists by their names in the file, which says what they are for; abbreviations in small letters."""
+_SHORT_DAY = re.compile(
+    rf"\b(?:(?:{'|'.join(SPOKEN['en']['days'])})\.?|(?:{'|'.join(SPOKEN['de']['days'])})\.)$"
+)
 _VOWELS = frozenset("aeiouy")
 _DATES = (WORDS["short_months"] | WORDS["days"]) - WORDS["sentence_openers"]  # "So.", "Do."
 _NUMBERS = WORDS["numbers"] | WORDS["labels"]

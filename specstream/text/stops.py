@@ -191,7 +191,7 @@ def _dot_ends(text: str, at: int, after: int) -> bool:
         (_ROMAN.fullmatch(word) or _DATE.fullmatch(word)) and _ordinal(text, left)
     ):
         return _number_ends(text, at, word, after)
-    if follow.isdigit():
+    if follow.isdigit() or (follow in "$€£¥" and word.lower() in ("max", "avg", "est")):
         return kind is StopReading.PLAIN
     if follow.islower():
         return kind is StopReading.PLAIN and _ordinary(word)
@@ -263,6 +263,10 @@ def _next_word_decides(text: str, kind: StopReading, word: str, at: int, after: 
         letter = len(following) == 1 and following not in "AI"
         return not (letter or _ROMAN.fullmatch(following))
     if kind is StopReading.MAY_END:
+        if following in ("NE", "NW", "SE", "SW"):
+            return False  # "Pennsylvania Ave. NW"
+        if word in ("Min", "Std"):  # "10 Min. Fußweg"
+            return low in WORDS["german_openers"] or low in WORDS["sentence_openers"]
         return low not in TIME_WORDS and not (
             then == "." and stop_after(following) is StopReading.MAY_END
         )

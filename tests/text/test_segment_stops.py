@@ -22,6 +22,9 @@ from specstream.types import Chunk, Span
         "Geb. 1980, gest. 2020 bei der Fa. Müller. ‖Gut.",
         "Im 2. Stock das Zimmer ist frei.",
         "Am 3. Tag kam sie.",
+        "Der Zug hat 10 Min. Verspätung. ‖Warte 5 Min. ‖Danach fährt er.",
+        "Sie zahlen max. $20 am Tag.",
+        "Take Pennsylvania Ave. NW there.",
     ],
 )
 def test_a_sentence_after_an_ordinal_begins_with_a_word_that_is_no_noun(marked: str) -> None:

@@ -43,6 +43,8 @@ def marked(text: str, **options: Any) -> str:
         "[look around] [shake head] Oh, I see, you are here. ‖Fine.",
         "今天天气很好，你看，‖我们去公园吧。",
         "Open it at 10:30 or so: ‖then wait.",
+        "Your visit is set for Thu, Jan 15, ‖and he comes.",
+        "Das Treffen ist am Mi., 5. Juni, ‖und er kommt.",
     ],
 )
 def test_only_the_first_phrase_may_end_with_a_clause(reply: str) -> None:
