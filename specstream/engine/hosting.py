@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["EngineHost"]
 
 T = TypeVar("T")
+
+_loading = threading.Lock()
+"""Held while an engine is built: to load a model, transformers changes torch's state for all threads."""
+
+
+def _unlock() -> None:
+    global _loading
+    _loading = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # in a child, the thread that held the lock is gone
+    os.register_at_fork(after_in_child=_unlock)
 
 
 class EngineHost:
@@ -62,7 +75,12 @@ class EngineHost:
         def build() -> Any:
             from specstream.engine.build import build_engine
 
-            return build_engine(config, worker.check)
+            while not _loading.acquire(timeout=0.1):
+                worker.check()
+            try:
+                return build_engine(config, worker.check)
+            finally:
+                _loading.release()
 
         worker = self.worker = module.EngineWorker(
             build,

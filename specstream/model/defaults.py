@@ -75,7 +75,7 @@ class _NoRepeatNgrams:
             return scores
         ngrams = among[0].unfold(0, size, 1)
         repeated = (ngrams[:, :-1] == ids[0, ids.shape[1] + 1 - size :]).all(-1)
-        ban = torch.where(repeated, -torch.inf, 0.0).unsqueeze(0)
+        ban = torch.where(repeated, -torch.inf, 0.0).to(scores.dtype).unsqueeze(0)
         return scores.index_add(1, ngrams[:, -1], ban)
 
 
@@ -209,7 +209,7 @@ class ModelDefaults:
                 for setting in params.processors:
                     with _refusing(getattr(setting, "name", "")):
                         ids = torch.zeros(1, 1, dtype=torch.long, device=device)
-                        setting(ids, torch.zeros(1, vocab_size, device=device))
+                        setting(ids, torch.zeros(1, vocab_size, dtype=torch.float32, device=device))
         except SamplingError as error:
             raise ModelBroken(f"{name}: {error}") from error
 

@@ -44,7 +44,7 @@ def rms_norm(weight: Tensor, eps: float) -> Norm:
         return lambda x: torch.rms_norm(x, (size,), weight, eps)
     # With s the root of the sum of squares: x * weight * sqrt(n) / sqrt(s² + n * eps).
     scaled = weight.float() * math.sqrt(size)
-    floor = torch.tensor(math.sqrt(size * eps))
+    floor = torch.tensor(math.sqrt(size * eps), dtype=torch.float32)
 
     def run(x: Tensor) -> Tensor:
         wide = x.float() if x.dtype != torch.float32 else x.clone()

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from specstream import Engine, Grammar, RawPrompt
+from specstream.config import EngineConfig
+from specstream.engine import hosting
 from specstream.engine.core.prompt import PromptEncoder
 from specstream.errors import ModelError, PromptError, PromptTooLong, SamplingError
 
@@ -36,6 +38,25 @@ async def test_after_one_that_failed_too(collector: tuple[bool, bool], tmp_path:
         async with Engine.load(tmp_path):
             pass
     assert (gc.isenabled(), gc.get_freeze_count() > 0) == collector
+
+
+async def test_engines_may_be_entered_at_once() -> None:
+    async def reply() -> str:
+        async with Engine.load() as engine:
+            return await engine.complete([{"role": "user", "content": "Hello."}], max_tokens=8)
+
+    assert len(set(await asyncio.gather(*(reply() for _ in range(3))))) == 1
+
+
+async def test_one_that_waits_to_be_loaded_can_be_cancelled() -> None:
+    with hosting._loading:
+        host = hosting.EngineHost()
+        task = asyncio.create_task(host.start(EngineConfig()))
+        while host.worker is None:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_a_question_to_the_thread_that_raises_is_the_askers_fault() -> None:

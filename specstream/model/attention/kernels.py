@@ -160,7 +160,7 @@ def works(
     try:
         noise = torch.Generator(device).manual_seed(1)
         q, k, v = (
-            torch.randn(shape, generator=noise, device=device).to(dtype)
+            torch.randn(shape, generator=noise, device=device, dtype=torch.float32).to(dtype)
             for shape in (queries, keys, keys)
         )
         off = max(_off(kernel, q, k, v, case) for case in _trial_cases(device, trees))

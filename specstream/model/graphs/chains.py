@@ -170,7 +170,7 @@ class GraphedChains:
             made = _Graph(
                 fixed,
                 torch.ones(2, batch, dtype=torch.int64, device=device),
-                torch.ones(2, batch, device=device),
+                torch.ones(2, batch, dtype=torch.float32, device=device),
                 torch.zeros(steps, batch, dtype=torch.float64, device=device),
                 torch.zeros(steps, batch, dtype=torch.int64, device=device),
             )

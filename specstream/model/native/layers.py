@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -131,7 +132,7 @@ class NativeLayers:
         wide = None if entry is None else entry.float().contiguous()
         at = batch.positions
         cos, sin = rotary.wide(max(max(at) + 1, upto))
-        scratch = torch.empty(count * self._scratch_row)
+        scratch = torch.empty(count * self._scratch_row, dtype=torch.float32)
         trees = batch.trees or [None] * len(batch.caches)
         each = [
             _sequence(cast(ContiguousCache, cache), count, tree)
@@ -211,11 +212,12 @@ class NativeLevel:
         """
         count, hidden = features.shape
         kept = kept_rows(batch.counts, batch.keeps)
-        x, entry = torch.empty(count, hidden), torch.empty(count, 2 * hidden)
+        made = partial(torch.empty, dtype=torch.float32)
+        x, entry = made(count, hidden), made(count, 2 * hidden)
         ready = self._layers.prepared(x, self._rotary, batch, entry=entry)
-        logits = torch.empty(len(kept), self._output.shape[0])
-        finals, states = torch.empty(2, len(kept), hidden)
-        chances = torch.empty(len(kept), most)
+        logits = made(len(kept), self._output.shape[0])
+        finals, states = made(2, len(kept), hidden)
+        chances = made(len(kept), most)
         choices = torch.empty(len(kept), most, dtype=torch.int64)
         self._layers.run_level(
             ready,
@@ -263,7 +265,7 @@ class NativeChain:
         self._layers, self._head = layers, head
         self._embedding, self._rotary = weights.embedding.contiguous(), rotary
         self._norm = weights.norm.float().contiguous()
-        self._logits = torch.empty(head.shape[0])
+        self._logits = torch.empty(head.shape[0], dtype=torch.float32)
 
     def __call__(
         self, tokens: Tensor, cache: RowCache, steps: int, choices: int, stop: StopRule = NEVER
@@ -290,7 +292,10 @@ class NativeChain:
         edges, chances, prices = (
             structs.array(ctypes.c_double, one) for one in (stop.edges, stop.chances, stop.prices)
         )
-        chosen, confidences = torch.empty(steps, dtype=torch.int64), torch.empty(steps)
+        chosen, confidences = (
+            torch.empty(steps, dtype=torch.int64),
+            torch.empty(steps, dtype=torch.float32),
+        )
         chain = structs.ChainStruct(
             self._head.struct,
             self._norm,

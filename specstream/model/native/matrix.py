@@ -70,7 +70,7 @@ class NativeMatrix:
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("native products have no gradients")
         entry = x.float().contiguous()
-        found = torch.empty((*x.shape[:-1], self.shape[0]))
+        found = torch.empty((*x.shape[:-1], self.shape[0]), dtype=torch.float32)
         self._library.run_product(
             ctypes.byref(self.struct),
             entry.data_ptr(),

@@ -37,7 +37,7 @@ def native_softmax(logits: Tensor, scale: float) -> Tensor | None:
     library = _for(logits, *_KINDS)
     if library is None or not logits.numel():
         return None
-    probs = torch.empty(logits.shape)
+    probs = torch.empty(logits.shape, dtype=torch.float32)
     width = logits.shape[-1]
     library.run_softmax(
         logits.data_ptr(), _KINDS[logits.dtype], logits.numel() // width, width, scale,
@@ -96,7 +96,7 @@ def native_spread(rows: Tensor, ids: Tensor, size: int, rest: float) -> Tensor |
     count = rows.numel() // max(width, 1)
     if not 0 < count * size <= _MAX_VALUES:
         return None
-    wide = torch.empty(*rows.shape[:-1], size)
+    wide = torch.empty(*rows.shape[:-1], size, dtype=torch.float32)
     addresses = rows.data_ptr(), ids.data_ptr()
     library.run_spread(*addresses, count, width, size, rest, wide.data_ptr())
     return wide

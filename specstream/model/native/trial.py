@@ -35,10 +35,10 @@ def agrees(library: Library) -> bool:
 
 
 def _product(library: Library, scheme: Scheme | None) -> bool:
-    weight, bias = torch.randn(_ROWS, _COLUMNS).bfloat16(), torch.randn(_ROWS)
+    weight, bias = torch.randn(_ROWS, _COLUMNS).bfloat16(), torch.randn(_ROWS, dtype=torch.float32)
     matrix = NativeMatrix(library, weight, bias, scheme)
     for count in (1, 7, _MOST):
-        x = torch.randn(count, _COLUMNS)
+        x = torch.randn(count, _COLUMNS, dtype=torch.float32)
         wanted = x @ weight.float().T + bias
         if not float((matrix(x) - wanted).norm() / wanted.norm()) < _ALLOWED[scheme]:
             return False

@@ -128,7 +128,7 @@ def _bias(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     if wrong:
         raise SamplingError(f"logit_bias names token {wrong[0]}; there are {size}")
     values = to_device(list(bias.values()), model.device, torch.float32)
-    row = torch.zeros(size, device=model.device).index_add_(
+    row = torch.zeros(size, device=model.device, dtype=torch.float32).index_add_(
         0, to_device(list(bias), model.device), values
     )
 
@@ -152,7 +152,7 @@ def _bad_words(params: SamplingParams, model: ModelFacts) -> list[Processor]:
     def apply(rows: Tensor, context: ProcessorContext) -> None:
         near = context.last(count).unsqueeze(1)
         complete = ((near == wanted) | (wanted < 0)).all(-1)
-        rows.index_add_(1, last, torch.where(complete, -torch.inf, 0.0))
+        rows.index_add_(1, last, torch.where(complete, -torch.inf, 0.0).to(rows.dtype))
 
     return [Processor("bad_words", apply)]
 

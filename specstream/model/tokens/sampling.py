@@ -147,7 +147,7 @@ def _leading(row: Tensor, mass: float) -> Tensor:
     count = int(np.searchsorted(reached, mass)) + 1
     if count > len(ids):  # a row that isn't finite, or a mass that rounding can't tell from 1
         return _nucleus(row, mass)
-    made = torch.zeros(size)
+    made = torch.zeros(size, dtype=torch.float32)
     made.numpy()[ids[:count]] = values[ids[:count]] / reached[count - 1]
     return made
 
