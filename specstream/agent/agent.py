@@ -223,6 +223,8 @@ class Agent:
         with anyio.CancelScope(shield=True):
             self._finished = True
             self._events.abandon()
+            if self._talking is not None:
+                self._talking.questions.close()  # who waits in `say` waits no longer
             for task in self._tasks:
                 task.cancel()
             try:

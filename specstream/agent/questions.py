@@ -55,7 +55,7 @@ class Questions:
         while self._full and not self._closed:
             await self._changed.wait()
         if self._closed:
-            raise RequestError("the agent takes no more: `finish` came before there was room")
+            raise RequestError("the agent takes no more: `finish`, or the end of its block, came first")
         self._queue(question)
         if self._guess is not None and self._guess.turn == question.turn:
             self._guess = None

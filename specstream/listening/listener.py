@@ -151,7 +151,8 @@ class Listener:
         unread. Cancelling the call loses what was not taken yet.
 
         Raises:
-            RequestError: no bytes, or half a sample; or in manual mode, more audio than ``max_turn_s``.
+            RequestError: no bytes, or half a sample; in manual mode, more audio than ``max_turn_s``; or
+                `finish`, or the end of the block, came while this waited.
         """
         if not isinstance(pcm, bytes | bytearray | memoryview):
             raise RequestError(
@@ -170,6 +171,8 @@ class Listener:
             if at:
                 await anyio.lowlevel.checkpoint()
             while len(self._waiting) >= MAX_WAITING or len(self._events) >= MAX_EVENTS:
+                if self._finished:
+                    raise RequestError("no more audio is taken: the end came before there was room")
                 await self._changed.wait()
             if self._deaf or self._finished:
                 return

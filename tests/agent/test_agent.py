@@ -234,6 +234,16 @@ async def test_a_question_for_which_there_was_no_room_is_refused_at_the_end() ->
     assert all(isinstance(one, RequestError) for one in done[9:])
 
 
+async def test_who_waits_to_say_something_is_told_that_the_block_was_left() -> None:
+    async with Agent(engine=ScriptedEngine([TEXT]), voice=WordVoice()) as agent:
+        asking = [asyncio.create_task(agent.say(f"q{n}")) for n in range(12)]
+        await anyio.sleep(0.1)
+    done = await asyncio.gather(*asking, return_exceptions=True)
+    assert [str(one) for one in done if one is not None] == 3 * [
+        "the agent takes no more: `finish`, or the end of its block, came first"
+    ]
+
+
 async def test_an_agent_without_ears_hears_nothing() -> None:
     async with Agent(engine=ScriptedEngine(["x"]), voice=None) as agent:
         with pytest.raises(RequestError, match="no ears"):

@@ -15,6 +15,7 @@ from specstream.config import EngineConfig
 from specstream.engine import hosting
 from specstream.engine.core.prompt import PromptEncoder
 from specstream.errors import ModelError, PromptError, PromptTooLong, SamplingError
+from tests.server.doubles import wait_for
 
 
 @pytest.fixture(params=["as usual", "switched off", "frozen"])
@@ -52,8 +53,7 @@ async def test_one_that_waits_to_be_loaded_can_be_cancelled() -> None:
     with hosting._loading:
         host = hosting.EngineHost()
         task = asyncio.create_task(host.start(EngineConfig()))
-        while host.worker is None:
-            await asyncio.sleep(0)
+        await wait_for(lambda: host.worker is not None)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from array import array
 from collections.abc import Sequence
@@ -352,6 +353,26 @@ async def test_events_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPa
                 await anyio.sleep(0.1)
         assert scope.cancelled_caught
         assert len(listener._events) <= 8 + 4
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_who_waits_for_room_is_told_of_the_end(finishes: bool) -> None:
+    made, _ = ears(takes_s=math.inf)
+
+    async def speak() -> None:
+        for _ in range(100):
+            await listener.add(voice(0.5) + silence(3))
+
+    async with Listener(made, sample_rate=RATE) as listener:
+        speaking = asyncio.create_task(speak())
+        await anyio.sleep(1000)
+        assert not speaking.done()
+        if finishes:
+            listener.finish()
+            with pytest.raises(RequestError, match="before there was room"):
+                await speaking
+    with pytest.raises(RequestError, match="before there was room"):
+        await speaking
 
 
 async def test_two_sessions_share_the_ears() -> None:
