@@ -126,6 +126,8 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     for name in options:
         if name not in known:
             hint = f"; it is {_RENAMED[name]}" if name in _RENAMED else meant(name, known)
+            if name in SamplingParams.__dataclass_fields__:
+                hint = f"; it is a field of params=SamplingParams({name}=…)"
             raise ConfigError(f"an agent has no option {name}{hint}")
 
 
@@ -145,7 +147,7 @@ def check_options(engine: Any, sample_rate: Any, echo: Any, **others: Any) -> No
         ConfigError: names the argument that is wrong.
         AdapterUnavailable: ``echo`` is the name of no canceller.
     """
-    if engine is not None and not hasattr(engine, "session"):
+    if engine is not None and (isinstance(engine, type) or not hasattr(engine, "session")):
         raise ConfigError(
             f"engine must be a running Engine, not {engine!r:.80}; a model's name is the first argument"
         )

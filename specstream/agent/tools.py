@@ -69,6 +69,8 @@ class AgentTool:
         if not callable(self.run):
             raise ConfigError(f"a tool of an agent is a function, not {self.run!r:.80}")
         check_ranges(self, timeout_s=(0.01, 3600))
+        if not isinstance(self.tool, Tool | None):
+            raise ConfigError(f"the description of a tool is a Tool(...), not {self.tool!r:.80}")
         if self.tool is None:
             object.__setattr__(self, "tool", Tool.of(self.run))
 

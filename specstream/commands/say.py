@@ -41,6 +41,8 @@ async def run(args: argparse.Namespace) -> None:
     """
     if not args.out.strip():
         raise ConfigError("--out must name a folder")
+    if args.out.endswith(".wav"):
+        raise ConfigError(f"--out names a folder for speech.wav and more, not the file {args.out}")
     signer = SpeechSigner.of(args)
     if args.verbatim:
         await _read_out(args, signer)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         VoiceStage as VoiceStage,
     )
     from specstream.text.spoken import Readout as Readout
+    from specstream.types import Mark as Mark, SpeechBuffer as SpeechBuffer
 
 __all__, __getattr__, __dir__ = offers(
     __name__,
@@ -55,5 +56,6 @@ __all__, __getattr__, __dir__ = offers(
         "specstream.stages.segment_stage": "SegmentStage",
         "specstream.stages.stages": "AvatarStage PromptStage VoiceStage",
         "specstream.text.spoken": "Readout",
+        "specstream.types": "Mark SpeechBuffer",
     },
 )

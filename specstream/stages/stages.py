@@ -88,7 +88,7 @@ class VoiceStage:
         if not all(hasattr(facts, fact) for fact in ("name", "sample_rate", "streaming", "language")):
             raise AdapterFailed(
                 f"the capabilities of {voice!r:.80} must be VoiceCapabilities(...), not "
-                f"{type(facts).__name__}"
+                f"{type(facts).__name__}; a name becomes a voice by load_adapter('voice', NAME)"
             )
         facts = voice.capabilities
         self._readout = readout.for_language(facts.language)
