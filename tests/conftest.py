@@ -1,7 +1,5 @@
 """Fixtures that hold for every test: no leaked tasks or threads, and a clock one can do without."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

@@ -1,7 +1,5 @@
 """The pair that ships: it loads, drafts well, and never changes a greedy reply."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

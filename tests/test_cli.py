@@ -1,7 +1,5 @@
 """The command line as a person or a script meets it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shlex

@@ -1,7 +1,5 @@
 """``compile``: the same replies by native passes, by default where they can be had."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

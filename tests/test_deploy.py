@@ -1,7 +1,5 @@
 """The files in deploy/: their commands are ours, and their times fit together."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace

@@ -4,8 +4,6 @@ A block of Python in a document runs, too, unless its info string is ``python fr
 model, a running server or what its reader has.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

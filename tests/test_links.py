@@ -1,7 +1,5 @@
 """Every relative link of the documents leads to a file, and every anchor to a heading."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

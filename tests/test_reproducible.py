@@ -1,7 +1,5 @@
 """The reproducible mode: a seed fixes the tokens, whatever drafts and whoever else is served."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

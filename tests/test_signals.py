@@ -1,7 +1,5 @@
 """A signal wakes who waits, and keeps nobody who has gone; the loop's clock follows the running loop."""
 
-from __future__ import annotations
-
 import asyncio
 
 import anyio

@@ -1,7 +1,5 @@
 """Tools and calls as values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From a sample back to tokens and rounds: the recorder's trace of a scripted turn, and the command."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from io import StringIO

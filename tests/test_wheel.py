@@ -1,7 +1,5 @@
 """What a user installs is what is here: built from the source, then looked into."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hosts of a remote voice, clients and tests of agents run where torch and transformers are missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Curves are smooth and close the lips; a clock that jitters is followed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

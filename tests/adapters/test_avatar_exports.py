@@ -1,7 +1,5 @@
 """Names and numbers of other rigs as they are published, and files in their formats."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

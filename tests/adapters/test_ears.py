@@ -1,7 +1,5 @@
 """Whisper and Silero on speech that is synthesized here, through the whole listener."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

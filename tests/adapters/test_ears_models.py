@@ -1,7 +1,5 @@
 """Whisper's other models: chosen by name, and what language they hear."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The recogniser behind OpenAI's ``/v1/audio/transcriptions``, against our server and others."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

@@ -1,7 +1,5 @@
 """AudioSeal's loading and streaming, on small weights that are made here."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import struct

@@ -1,7 +1,5 @@
 """No telemetry: nothing that we load writes a device id, or anything else outside our cache."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Durations and a wave to marks, on waves made of tones and silence. Needs no package."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What every voice promises, checked on every voice."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

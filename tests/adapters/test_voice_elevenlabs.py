@@ -1,7 +1,5 @@
 """The voice over ElevenLabs' WebSocket, against a server that speaks its protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """What is particular to espeak-ng."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import sys

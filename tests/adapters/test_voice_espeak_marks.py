@@ -1,7 +1,5 @@
 """Events to marks, on made-up events: no library needed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The hand-over from the library's thread to asyncio, with a library that only counts."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import threading

@@ -1,7 +1,5 @@
 """`voice_from_function`: functions that block, wait, are given up or break."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import aclosing

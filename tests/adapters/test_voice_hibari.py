@@ -1,7 +1,5 @@
 """What is particular to the neural voice: one model, one thread, the same samples every time."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import shutil

@@ -1,7 +1,5 @@
 """The voice behind OpenAI's ``/v1/audio/speech``, against servers that answer as real ones do."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

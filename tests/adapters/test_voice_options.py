@@ -1,7 +1,5 @@
 """Options that a voice refuses, each by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Written words and the phonemes that the package makes of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.types import Span

@@ -1,7 +1,5 @@
 """What is particular to Piper voices, on a graph of tones that is written here."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The voice on pocket-tts, with a small model of random weights that the test makes (no speech)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

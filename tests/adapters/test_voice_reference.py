@@ -1,7 +1,5 @@
 """What is particular to the test voice: exact samples, one sound a letter, spectra."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An agent that is typed to: its events, its parts, and how it closes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path

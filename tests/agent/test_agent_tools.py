@@ -1,7 +1,5 @@
 """Tools of an agent: they run beside speech, their results are answered, and nothing of them is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

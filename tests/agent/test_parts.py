@@ -1,7 +1,5 @@
 """The parts of an agent by name; names are loaded on a thread, so in real time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

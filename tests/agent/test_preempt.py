@@ -1,7 +1,5 @@
 """Answers that are begun before the question is over: kept, dropped, bounded, and never seen early."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from typing import Any

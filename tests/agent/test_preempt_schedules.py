@@ -1,7 +1,5 @@
 """Conversations with answers that are begun early are equal to those without, and never later."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

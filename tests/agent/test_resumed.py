@@ -1,7 +1,5 @@
 """A turn that was ended in a pause and goes on is one question with one answer."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 

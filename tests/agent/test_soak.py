@@ -1,7 +1,5 @@
 """Ten minutes of conversation in virtual time: nothing grows, and cues stay with their sound."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc

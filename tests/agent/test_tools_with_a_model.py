@@ -1,7 +1,5 @@
 """Tools while talking with a real model: the bundled target, taught to call one within a minute."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

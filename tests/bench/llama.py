@@ -5,8 +5,6 @@ looks for the longest cached prefix of the prompt and never ends by itself, and 
 can't read is a ``ValueError``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs and records with given tokens, drafts and milliseconds of each round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specstream.bench.records import BenchRun, Emission, Record

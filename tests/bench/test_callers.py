@@ -1,7 +1,5 @@
 """What is made of the audio that callers got, and the capacity in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The figures of a spoken conversation, with scripted parts in virtual time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

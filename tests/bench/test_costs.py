@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from specstream.bench.costs import best_speedup, ceiling_of, costs_of, expected_tokens, pass_cost

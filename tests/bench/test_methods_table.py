@@ -1,7 +1,5 @@
 """The table of methods, against figures by hand."""
 
-from __future__ import annotations
-
 from specstream.bench.results import Results
 from specstream.bench.table import methods_table
 from tests.bench.made import made_record, made_run, plain_run

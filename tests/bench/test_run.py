@@ -1,7 +1,5 @@
 """The schedule of the experiment, with fake arms that advance a fake clock."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

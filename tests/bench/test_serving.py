@@ -1,7 +1,5 @@
 """The measurement of the server: every arm streams, and what it costs is counted."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any, cast
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from specstream.bench.document import analyse, document_of, verdict_of

@@ -1,7 +1,5 @@
 """Word error rate against counts made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.bench.questions import WordErrors, plain_words

@@ -1,7 +1,5 @@
 """The Python client against a real server on loopback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the Python client can't send: refused before the server would close the connection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

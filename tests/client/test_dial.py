@@ -1,7 +1,5 @@
 """A client that comes before its server is ready."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

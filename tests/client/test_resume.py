@@ -1,7 +1,5 @@
 """The package's client comes back by itself: nothing is lost, nothing comes twice."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any

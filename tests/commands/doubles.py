@@ -1,7 +1,5 @@
 """Doubles for tests of commands: a scripted engine and a scripted stdin."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``specstream bench`` on a small pair in folders: every arm, for real, on a few tokens."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Bad input of ``specstream bench``: one line about what to do, before anything heavy is imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The chain's parts are loaded when it is opened, whether an engine runs or not."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from importlib.metadata import EntryPoint
 

@@ -1,7 +1,5 @@
 """``specstream chat`` with piped lines, and with a person at a terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Wrong input is reported before torch is imported or a model is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

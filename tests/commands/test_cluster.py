@@ -4,8 +4,6 @@ Needs Ray: ``pytest -m ray tests/commands/test_cluster.py``. With
 ``RAY_SERVE_ENABLE_HA_PROXY=1`` all of it goes through HAProxy; ``RAY_KILLS=50`` kills more often.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

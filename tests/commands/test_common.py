@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields
 from pathlib import Path

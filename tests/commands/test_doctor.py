@@ -1,7 +1,5 @@
 """What is said of a machine's speed, from made-up facts of it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """``specstream generate`` with a scripted engine: sources of the prompt, and output of the text."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The ears of ``serve``: ``auto`` uses them if available, a name that is unavailable is an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ctrl-C during imports and model loading ends the process with one line, whatever its threads do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The display while models load."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

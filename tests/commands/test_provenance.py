@@ -1,7 +1,5 @@
 """Signed speech: made by `say`, read by `provenance`; what can't sign is refused before any speech."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys

@@ -1,7 +1,5 @@
 """What a person and a script see of pulling and listing models."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

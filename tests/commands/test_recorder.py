@@ -1,7 +1,5 @@
 """A turn on a full disk leaves only complete files."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Iterator

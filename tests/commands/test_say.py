@@ -1,7 +1,5 @@
 """What `specstream say` tells behind the reply's text, and texts that it speaks without a model."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The line that the server prints when it is ready."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

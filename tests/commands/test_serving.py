@@ -1,7 +1,5 @@
 """``serve`` and ``adapter``: sources of their settings, and how they stop."""
 
-from __future__ import annotations
-
 import signal
 import ssl
 import sys

@@ -1,7 +1,5 @@
 """``specstream train``: its table and JSON, Ctrl-C, and going on with the same command."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Exact match with position-keyed noise: no draft can change what is emitted. Exhaustive."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Times of passes that are kept between starts, and every reason to measure them again."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ The oracle is the definition: the joint of K + 1 tokens under the target alone. 
 (p, q) times 12 random tables a size: >= 300 problems for every rule and size, in float64.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 

@@ -4,8 +4,6 @@
 its two uniforms; here its steps must be at the rules' cumulative probabilities.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable, Iterator

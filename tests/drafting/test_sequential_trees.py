@@ -1,7 +1,5 @@
 """Sequential verification of trees agrees with `tree_rule`, to nine digits."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """As on a GPU: a round waits for the device once, whatever is sampled, processed and proposed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

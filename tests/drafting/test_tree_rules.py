@@ -1,7 +1,5 @@
 """Tree verification: exact by enumeration, for deterministic and for drawn siblings of both kinds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

@@ -7,8 +7,6 @@ total variation of 0.09 at the first position is found with power 0.99 at p < 1e
 give p < 1e-30.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

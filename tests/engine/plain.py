@@ -1,7 +1,5 @@
 """A tiny model, proposers for it, and the plain loop that the engine is compared with."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future

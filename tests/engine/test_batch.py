@@ -1,7 +1,5 @@
 """Many requests in one pass, each advancing by its own length: nobody's text, place or pace suffers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

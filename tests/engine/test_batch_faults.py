@@ -1,7 +1,5 @@
 """Whatever breaks in one request's row ends that request; the others of the very same pass go on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

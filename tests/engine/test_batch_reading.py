@@ -1,7 +1,5 @@
 """Prompts that are read while others are being answered, and prompts that come together."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.engine.core.lifecycle import PrefillBudget

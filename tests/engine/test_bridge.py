@@ -1,7 +1,5 @@
 """From one thread to the event loop: everything, in order, with one wake-up for all that waits."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

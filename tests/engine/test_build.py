@@ -1,7 +1,5 @@
 """How an engine is built: what is refused, in which order, and when it stops."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

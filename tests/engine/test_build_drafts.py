@@ -1,7 +1,5 @@
 """How an engine takes drafts that lack tokens of the target, and heads that fail on the machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a conversation keeps of turns that were interrupted, or refused."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Calls and their results in a conversation's history, and with a real engine from end to end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Other code may change torch's default dtype, as transformers does while it loads a model."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

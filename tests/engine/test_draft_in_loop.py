@@ -1,7 +1,5 @@
 """How much of a prompt the draft reads, seen from the engine."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

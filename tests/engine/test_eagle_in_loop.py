@@ -1,7 +1,5 @@
 """EAGLE heads in the engine's loop: greedy equality, turns, trees, cancelling, heads that lie."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole step on a GPU that isn't there: devices, dtypes and shapes fit, and waits are counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

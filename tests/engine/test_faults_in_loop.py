@@ -1,7 +1,5 @@
 """What breaks in a round ends the requests it is about, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import cast

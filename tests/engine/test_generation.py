@@ -1,7 +1,5 @@
 """One reply: what its report says before its end, and how a wrong argument is answered."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from pathlib import Path

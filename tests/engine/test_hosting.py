@@ -1,7 +1,5 @@
 """An engine's start, questions to its thread, and requests that it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Log probabilities beside transformers' own, whatever is drafted; and prompts as they are."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Prompts of any size: measured before they are encoded, and encoded where nobody's round waits."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

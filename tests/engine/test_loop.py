@@ -1,7 +1,5 @@
 """The engine's step against a plain reference loop, on tiny models."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

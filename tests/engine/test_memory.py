@@ -1,7 +1,5 @@
 """Memory for keys and values: requests wait for it, and running out of it ends one request only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from weakref import WeakSet
 

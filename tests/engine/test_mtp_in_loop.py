@@ -1,7 +1,5 @@
 """Multi-token prediction modules in the engine: greedy equality, turns, cancelling, modules that lie."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

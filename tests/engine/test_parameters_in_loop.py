@@ -1,7 +1,5 @@
 """Every parameter under speculation: what a proposer drafts never changes what is written."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

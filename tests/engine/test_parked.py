@@ -1,7 +1,5 @@
 """Consumers that read nothing: they keep their place while nobody needs it, and starve nobody."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.drafting.proposers.off import OffProposer

@@ -1,7 +1,5 @@
 """How many requests share a pass when nothing says it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

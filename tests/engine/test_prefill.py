@@ -1,7 +1,5 @@
 """How many prompt tokens a step reads follows from measured passes."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.engine.core.lifecycle import PrefillBudget

@@ -1,7 +1,5 @@
 """A preview is the text that its tokens will be: no more, and never what isn't the reply's."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any, cast

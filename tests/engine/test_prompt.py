@@ -1,7 +1,5 @@
 """Messages to ids: what a message spells is data; only the template writes control tokens."""
 
-from __future__ import annotations
-
 import logging
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Two turns of the user in a row, for templates that take them and for templates that don't."""
 
-from __future__ import annotations
-
 import pytest
 from transformers import PreTrainedTokenizerFast
 

@@ -1,7 +1,5 @@
 """What a proposer hands over is checked at the door, and who reads how much of its prompt in a step."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reasoning told apart from the reply, token by token, however the text is dealt out."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reasoning in the engine's loop: what a chunk, a report and a stop string make of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

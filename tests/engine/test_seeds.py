@@ -1,7 +1,5 @@
 """A seed repeats, whatever is drafted and whoever is served beside; without one the rule judges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The async face, with a real engine thread behind it and tiny models on disk."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -1,7 +1,5 @@
 """Caches are handed out with the rows that another sequence has in common with the prompt."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

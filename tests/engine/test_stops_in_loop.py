@@ -1,7 +1,5 @@
 """Where a reply ends, fuzzed: text, ids, reason, caches and counters of a token-by-token reference."""
 
-from __future__ import annotations
-
 import codecs
 import random
 from collections import Counter

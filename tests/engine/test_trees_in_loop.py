@@ -1,7 +1,5 @@
 """Trees through the engine's loop: greedy equality, limits inside a path, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

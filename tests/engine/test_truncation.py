@@ -1,7 +1,5 @@
 """A conversation that outgrows the model's context goes on: its oldest turns leave the prompt."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine's thread: what is wrong with one request ends that request alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A test of exactness is worth as much as the mistakes that it finds. Each of thes
 somewhere; each must be rejected at p < 1e-6, and the same cell without it must pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace

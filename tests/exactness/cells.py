@@ -1,7 +1,5 @@
 """The cells of the whole-engine test: who drafts, who judges, how it samples, how it is served."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the reproducible mode costs on a model pair, beside the default mode, arms interleaved."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A test of independence, for noise that is meant to be independent."""
 
-from __future__ import annotations
-
 import torch
 
 from specstream.bench.exactness.enumeration import survival

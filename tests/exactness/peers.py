@@ -1,7 +1,5 @@
 """Others under the same test: transformers' generators on the same tiny models."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections import Counter

@@ -3,8 +3,6 @@
 Each part prints one JSON object a line, as it gets them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ A tiny transformer, thousands of generations. Each is compared, token by token, 
 engine without any draft gives for the same prompt, parameters and seed.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

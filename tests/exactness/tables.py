@@ -1,7 +1,5 @@
 """Random problems for `specstream.bench.exactness.enumeration`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

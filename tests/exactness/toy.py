@@ -4,8 +4,6 @@ The engine around it is the real one: admission, scheduler, processors, judge, c
 the forward pass is a table look-up.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace

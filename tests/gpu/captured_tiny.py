@@ -1,7 +1,5 @@
 """Captured passes of a tiny model against eager ones; a program of its own for a memory checker."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

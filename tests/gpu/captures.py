@@ -1,7 +1,5 @@
 """Captured passes and chains: which there are, what they take, whether they equal eager ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a part of the GPU figures is told, and how it says what it found."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The decoder over a pool against transformers' own forward: chains, trees, rollback, moving slots."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Greedy replies of the bundled pair: the same tokens by every method, and by transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

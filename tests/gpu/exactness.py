@@ -1,7 +1,5 @@
 """Distributions on the device by G-tests, and replies that are the same to the last token."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

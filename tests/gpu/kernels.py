@@ -1,7 +1,5 @@
 """Each kernel against plain arithmetic in float64, on inputs that are new in each run."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

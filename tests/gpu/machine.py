@@ -1,7 +1,5 @@
 """What the machine is: card, versions, bandwidth, products; and what memory a model takes there."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models for the GPU figures, made on the device: nothing of their size is read from a disk."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The pace of an engine that serves a full batch: tokens a second, tokens a pass, idle time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

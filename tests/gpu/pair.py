@@ -1,7 +1,5 @@
 """The bundled pair as engines: runners made once, a proposer and an engine for each method."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

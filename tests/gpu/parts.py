@@ -1,7 +1,5 @@
 """All parts of the GPU figures, in order of worth."""
 
-from __future__ import annotations
-
 from tests.gpu import (
     captures,
     decoders,

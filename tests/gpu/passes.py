@@ -1,7 +1,5 @@
 """Times of single passes at the shapes of real models, eager and captured, and the memory's limit."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass

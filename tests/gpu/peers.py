@@ -1,7 +1,5 @@
 """transformers' own ways to generate at the same shapes, one setting each."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the time of a round goes, by kernel; and a captured pass under compute-sanitizer."""
 
-from __future__ import annotations
-
 import cProfile
 import gzip
 import pstats

@@ -1,7 +1,5 @@
 """The table of the GPU figures and its files."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs the parts of the GPU figures, each in a forked process with a time limit of its own."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import logging

@@ -1,7 +1,5 @@
 """The whole engine's speed, with the bundled pair's acceptance at the cost of real models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any

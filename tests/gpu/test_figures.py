@@ -1,7 +1,5 @@
 """The GPU figures run without a GPU: every part on fake tensors and with real numbers; the driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

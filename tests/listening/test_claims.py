@@ -1,7 +1,5 @@
 """Which words claim the turn, and which only show that somebody listens."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.listening.endings import claims_turn, is_backchannel

@@ -1,7 +1,5 @@
 """The rule that says whether a speaker is done, on what recognisers write."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.listening.endings import Ending, ending, ending_of, silence_factor

@@ -1,7 +1,5 @@
 """The user's voice and others', told apart by level; what goes on behind the user's words is no turn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Who is recognised next: short turns first, and nobody for ever last."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import anyio

@@ -1,7 +1,5 @@
 """The listener on virtual time: order of events, partial transcripts, deadlines, bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from array import array

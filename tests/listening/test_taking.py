@@ -1,7 +1,5 @@
 """Turn-taking: what each event of a listener means for the reply and for the next question."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Cutting turns: pure, on the audio's own clock, with a detector that hears any sample but 0."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

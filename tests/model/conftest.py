@@ -1,7 +1,5 @@
 """What tests of passes share."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.model import runner

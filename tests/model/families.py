@@ -1,7 +1,5 @@
 """One small random model of each kind that the decoder computes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

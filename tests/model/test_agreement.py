@@ -1,7 +1,5 @@
 """The comparison with a model's own forward sees wrong kernels, and allows rounding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`card_facts` on cards that aren't there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

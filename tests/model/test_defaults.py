@@ -1,7 +1,5 @@
 """A model's generation_config is followed as transformers' generate follows it, drafts or not."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A pass that goes on from what the first layers have made of some of its tokens."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """GGUF files as models, written here by the package that llama.cpp's own scripts write them with."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Grammars through llguidance: masks per drafted position, ends, refusals, and whole replies."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Grammars whose text spells an added token: text is written in ordinary tokens, markers by name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

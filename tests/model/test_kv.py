@@ -1,7 +1,5 @@
 """Slots of a pool: who has which rows, and that nobody loses a row."""
 
-from __future__ import annotations
-
 import random
 import threading
 

@@ -1,7 +1,5 @@
 """Kernels that a pass on a GPU launches, counted on fake tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

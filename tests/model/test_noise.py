@@ -3,8 +3,6 @@
 Each G-test has N >= 1,000,000: it finds a total variation of 0.004 (df 19) with probability 0.99.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The norm in few operations is the one that it stands for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

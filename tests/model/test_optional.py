@@ -1,7 +1,5 @@
 """What is said where an optional package is missing or too old; these run there too."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """A model's own forward: its cache, and the positions that it supports."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

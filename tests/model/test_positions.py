@@ -1,7 +1,5 @@
 """Rotary factors that depend on a pass end the context; so no reply depends on how it was read."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Processors of a request that go wrong, or leave no token: the fault is that request's, and named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every parameter against transformers (or its formula), for every drafted position."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Packed products: the same sums, for a handful of numbers of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

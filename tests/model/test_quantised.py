@@ -1,7 +1,5 @@
 """Quantised products: near the exact ones, and the same whatever shares the pass; else refused."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from types import SimpleNamespace

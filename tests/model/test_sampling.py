@@ -1,7 +1,5 @@
 """Warping and drawing: transformers as the oracle, then the edges that it doesn't have."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What can be decoded with a cache passes; what can't is refused by name, in any dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Hidden states of a pass: the residual stream after some layers, for every token."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A config that describes more than the files hold is refused before anything is allocated."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

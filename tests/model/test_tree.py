@@ -1,7 +1,5 @@
 """Trees in a pass: each node's logits are those of its own path, and the path's rows can be kept."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A known model of a test's own: real files, real digests, and sources that copy them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

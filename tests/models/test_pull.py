@@ -1,7 +1,5 @@
 """A model is brought whole and checked, or not at all; every failure is one clear error."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Drafting heads that ship for models that can be pulled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """The real Hub client against a server of the test's own, and the real pip against a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import os

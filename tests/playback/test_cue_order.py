@@ -1,7 +1,5 @@
 """Cues are read before the speech that they time, in process and on the wire."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import anyio

@@ -1,7 +1,5 @@
 """Cues and audio on the wire are one clock, for ten minutes; an avatar elsewhere may be waited for."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import AsyncGenerator
 

@@ -1,7 +1,5 @@
 """How much of a reply was heard, through Markdown, tags and figures spoken as several words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """What an interruption leaves in a real engine's cache, counted in tokens."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 Virtual time: the voice speaks a word in 200 ms, the play-out begins at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Play-out in virtual time: which sample left when, what was heard, and what a pause costs."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from pathlib import Path

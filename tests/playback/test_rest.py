@@ -1,7 +1,5 @@
 """An interrupted turn's face: closed mouth, neutral expression, and nothing from behind the cut."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

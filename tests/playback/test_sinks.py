@@ -1,7 +1,5 @@
 """What a WAV file holds, whatever happens to it."""
 
-from __future__ import annotations
-
 import os
 import struct
 import wave

@@ -1,7 +1,5 @@
 """A spoken turn in process: its events, its end, and what an interruption leaves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any

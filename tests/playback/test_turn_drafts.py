@@ -1,7 +1,5 @@
 """A turn whose voice speaks drafted text: what is heard and remembered is what it is without."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator
 from typing import Any

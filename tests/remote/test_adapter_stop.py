@@ -1,7 +1,5 @@
 """An adapter's server that stops: the turn that runs comes to its end, no other begins."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager

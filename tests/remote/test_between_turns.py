@@ -1,7 +1,5 @@
 """Frames that an adapter sends between two turns: they belong to none, and end the connection."""
 
-from __future__ import annotations
-
 import json
 import logging
 from asyncio import Future

@@ -1,7 +1,5 @@
 """Cues of a remote avatar that don't fit the speech of its turn."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """The checks of remote adapters let through whatever the stages of this package make."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import deque

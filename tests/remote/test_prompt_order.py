@@ -1,7 +1,5 @@
 """Prompts of a remote rewriter that don't fit the text of its turn, or each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

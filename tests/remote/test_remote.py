@@ -1,7 +1,5 @@
 """Adapters behind their own sockets: the same items as in one process."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

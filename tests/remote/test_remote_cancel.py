@@ -1,7 +1,5 @@
 """A turn that is cancelled, with adapters behind their own sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket as sockets

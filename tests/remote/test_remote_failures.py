@@ -1,7 +1,5 @@
 """Adapters behind their own sockets: typed errors when things go wrong."""
 
-from __future__ import annotations
-
 import socket as sockets
 from contextlib import AsyncExitStack
 from typing import Any

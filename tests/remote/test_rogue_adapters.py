@@ -1,7 +1,5 @@
 """Adapters on sockets that lie, hang or flood: the reply fails with a typed error, its text is whole."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

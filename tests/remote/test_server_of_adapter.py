@@ -1,7 +1,5 @@
 """The server of one adapter: what it refuses, whom it bears with, what it leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Speech of a remote voice against the phrases of its turn."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.remote.frames import Violation

@@ -1,7 +1,5 @@
 """Frames survive the wire, and what is malformed is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

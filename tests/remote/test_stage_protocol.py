@@ -1,7 +1,5 @@
 """The tables of the stage protocol: alone, and the two sides together."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whole conversations: windows, audio, questions; honest ones and others."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from copy import deepcopy

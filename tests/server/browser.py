@@ -1,7 +1,5 @@
 """A headless Chromium that is driven through its DevTools protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A certificate for localhost that no authority has signed, and its key, for a hundred years."""
 
-from __future__ import annotations
-
 __all__ = ["CERTIFICATE", "LOCKED_KEY"]
 
 CERTIFICATE = """\

@@ -1,7 +1,5 @@
 """One of each item and frame of the stage protocol."""
 
-from __future__ import annotations
-
 from specstream.remote.frames import (
     AckFrame,
     CancelFrame,

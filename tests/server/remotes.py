@@ -1,7 +1,5 @@
 """Adapters on sockets of this machine, and cables that can be cut."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """The metrics as a scraper reads them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

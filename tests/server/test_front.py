@@ -1,7 +1,5 @@
 """The port answers while models load, and then serves."""
 
-from __future__ import annotations
-
 import json
 
 import anyio

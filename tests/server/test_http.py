@@ -1,7 +1,5 @@
 """Before the WebSocket begins: keys, origins, capacity, the plain pages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Keys with quotas, client secrets, and what a key's account is charged."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Readers that stop, trickle or are merely slow, on real sockets with small windows."""
 
-from __future__ import annotations
-
 import json
 import socket as sockets
 from collections.abc import AsyncGenerator, Callable

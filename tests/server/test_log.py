@@ -1,7 +1,5 @@
 """Keys stay out of every log, whatever its level; TLS keeps them from the wire."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """The applications inside somebody else's, on a server that isn't ours."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any

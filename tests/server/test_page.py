@@ -1,7 +1,5 @@
 """The demo page: what it promises, and what it goes by when it can't connect."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo page in a real browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

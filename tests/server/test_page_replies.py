@@ -1,7 +1,5 @@
 """The demo page in a real browser: how a reply is laid out, and what it tells of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

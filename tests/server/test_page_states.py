@@ -1,7 +1,5 @@
 """The demo page in a real browser: what it says of itself, and what it costs while nothing moves."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Replies at a token rate through a voice of a given pace, and what the best cuts could have done."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Adapters by name: what is installed, and every way in which one can't be had."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 from typing import Any
 

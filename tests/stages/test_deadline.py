@@ -1,7 +1,5 @@
 """Phrases sized by the audio ahead: no gap that other cuts would have avoided, no phrase too short."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

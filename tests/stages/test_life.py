@@ -1,7 +1,5 @@
 """From draft to release: nothing that a draft brought about is seen unless it is verified."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

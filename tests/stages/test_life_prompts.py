@@ -1,7 +1,5 @@
 """Scene prompts of drafted text: the shot list is that without drafts, here and behind a socket."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The hand-over between stages: bounds, order, cancel, abandon."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """What a boundary waits for: with drafts never more than without, and less than for the next word."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """A mark in speech: every sample once and in place, whatever becomes of a phrase."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Speaking drafted text: sooner or at the same time, never later, and within its budget."""
 
-from __future__ import annotations
-
 import logging
 import random
 

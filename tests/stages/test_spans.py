@@ -1,7 +1,5 @@
 """OpenTelemetry spans of turns, replies and phrases, through the API's own classes."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

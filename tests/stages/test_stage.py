@@ -1,7 +1,5 @@
 """The pipeline: one ordered log, isolated failures, cancel, bounds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a cancel reaches, and what only looks like one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any

@@ -1,7 +1,5 @@
 """The wrappers around adapters: the turn's clock, provenance, tags, cancel and revoke."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a voice may yield, and what the stage around it refuses."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import AsyncGenerator
 from typing import Any

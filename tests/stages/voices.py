@@ -1,7 +1,5 @@
 """Voices and a model in virtual time: how soon a reply is heard, with drafts and without."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ has more outcomes; asserted below). The planted bugs, which are what an adaptive
 do wrong, are rejected at p < 1e-6; nightly, N = 54,000 finds 0.03.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ total variation of 0.18 with probability 0.99; a cell fails at p < 1e-3 / (numbe
 target's head isn't trained, so its marginals are far from the target's rows; a wrong q would show.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

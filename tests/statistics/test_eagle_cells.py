@@ -6,8 +6,6 @@ weights at random and can draft four of five tokens. The planted bugs show what 
 and trees that tell a distribution that they didn't draw from, a tree that leaves drawn tokens out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock

@@ -10,8 +10,6 @@ with probability 0.99, so they see the bugs that shipped elsewhere (`test_teeth`
 nightly, N = 54,000 finds 0.02.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -4,8 +4,6 @@ The language is finite and spelled out here, so the exact distribution needs no 
 each prefix, the next letters of the words that go on from there, or the end if it is a word.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The greedy comparison: identical where it should be, and every divergence with its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

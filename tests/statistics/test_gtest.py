@@ -1,7 +1,5 @@
 """The statistics themselves, against scipy and against simulation."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -6,8 +6,6 @@ has weights at random. The planted bug shows what the cells see: a proposer that
 that it didn't draw from.
 """
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

@@ -1,7 +1,5 @@
 """An answer drafted from another question's answer has its own exact distribution."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

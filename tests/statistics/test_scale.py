@@ -1,7 +1,5 @@
 """The reproducible mode in every way that a reply can come about; a thousand generations at night."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

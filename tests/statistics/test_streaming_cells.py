@@ -5,8 +5,6 @@ total variation of 0.18 with probability 0.99; a cell fails at p < 1e-3 / (numbe
 is a real transformer of two layers, whose rows and streams share its passes.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

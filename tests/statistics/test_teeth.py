@@ -8,8 +8,6 @@ position (total variation 0.077, N = 2,500, p = 4e-12), penalties (0.11, N = 1,8
 stale row (0.12, N = 1,000, p = 8e-14).
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -6,8 +6,6 @@ bugs show that these cells see what goes wrong with trees. Which requests share 
 machine, so p varies between runs; N is such that the weakest of them stays far below 1e-6.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """``specstream verify`` on a small pair in a folder: it says yes when all holds, and no when not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Many requests in one engine: prompts, proposers, replies alone, and what each pass was given."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tiny block-parallel heads, written as their published folders are."""
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Policies for tests (dice, a script, a steady machine), proposers under them, and an engine."""
 
-from __future__ import annotations
-
 import functools
 import random
 import time

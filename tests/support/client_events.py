@@ -1,7 +1,5 @@
 """Client events, right and wrong, with the codes of their refusals, and a loop to play them on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

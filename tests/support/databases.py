@@ -1,7 +1,5 @@
 """A PostgreSQL server of a test run's own, where its programs are installed."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

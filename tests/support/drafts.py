@@ -1,7 +1,5 @@
 """A tiny draft model, requests as it sees them, and what must hold of what it proposes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

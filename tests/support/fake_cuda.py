@@ -6,8 +6,6 @@ operations instead. Whatever the host would read is answered by a constant, and 
 makes the host wait.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """A proxy on loopback that stands for a bad network: slow, cut, or silent without an end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """A tiny Llama with a byte-level tokenizer, and the same as a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny drafting heads: trained for a tiny model in a second, or with weights at random."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny Medusa heads: trained for a tiny model in a moment, or with weights at random."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packages that are missing here, or are said to be; for one package, use ``pytest.importorskip``."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 

@@ -1,7 +1,5 @@
 """Tiny multi-token prediction modules: transformers' own, at random or trained for a moment."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

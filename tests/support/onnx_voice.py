@@ -1,7 +1,5 @@
 """A small ONNX graph with the shape of a Piper voice, written by hand: tones, and durations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A server of chat completions for tests: it streams what it is given, and keeps what it was asked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence

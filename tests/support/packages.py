@@ -1,7 +1,5 @@
 """Packages that seem to be installed."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

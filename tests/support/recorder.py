@@ -1,7 +1,5 @@
 """Stands in for the capturing of CUDA graphs, on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """An agent in a room with scripted ears, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A WebSocket server of a test, with a handler that says what the test wants said."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

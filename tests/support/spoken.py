@@ -1,7 +1,5 @@
 """A spoken question for what listens, made here by the voice that ships."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Tiny heads for Speculative Streaming."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

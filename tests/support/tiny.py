@@ -1,7 +1,5 @@
 """Tiny models and tokenizers made in memory: the tests need no weights and no network."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import time

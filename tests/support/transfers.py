@@ -1,7 +1,5 @@
 """Counts what would make the host wait for a device, on a CPU, where nothing ever waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Proposers of trees for tests: one at random with an honest q, the best one, and one that lies."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Turns with a scripted model and a voice of 200 ms a word, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

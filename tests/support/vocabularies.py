@@ -1,7 +1,5 @@
 """Small tokenizers that disagree, made from a text that stands here, and texts for them."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Work that is counted, not timed: callbacks that an event loop runs; and a scenario of short turns."""
 
-from __future__ import annotations
-
 import asyncio.events
 from collections.abc import Iterator
 from contextlib import contextmanager

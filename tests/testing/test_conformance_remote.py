@@ -1,7 +1,5 @@
 """Adapters behind a socket keep the contract of the adapter that they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The voices that ship keep their contract, and each broken one is found by the check for its fault."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable

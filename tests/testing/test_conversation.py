@@ -1,7 +1,5 @@
 """The same scenario with a Realtime server behind a socket: a scripted one, so that times are known."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import base64

@@ -1,7 +1,5 @@
 """The loop of virtual time, and the pytest plugin that runs a user's test on it."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

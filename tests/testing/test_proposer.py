@@ -1,7 +1,5 @@
 """The contract test for users' proposers: what is right passes, each mistake is found by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Ten thousand turns are cheap and repeat: work is counted here, `scripts/latency-figures` times it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Scenarios in virtual time: latencies that follow from the script, the same on every run; bad files."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Work in threads: virtual time stands still meanwhile, or is charged with it; and it is told."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

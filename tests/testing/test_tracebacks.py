@@ -1,7 +1,5 @@
 """Where pytest's traceback of a failed assertion of `specstream.testing` ends."""
 
-from __future__ import annotations
-
 import pytest
 
 import specstream.testing.proposer  # noqa: F401 (torch can't be imported again and again)

@@ -1,7 +1,5 @@
 """What is read out of what is written, and that every word read knows what it stands for."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Numbers, dates, money and other written forms in words, and what each word stands for."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re

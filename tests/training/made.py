@@ -1,7 +1,5 @@
 """Small trainings: a tiny target in a folder, a file of prompts, and options that fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The acceptance that a training reports is the one that an engine measures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

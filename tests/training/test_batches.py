@@ -1,7 +1,5 @@
 """Batches: every sequence once an epoch, little padding, an order that can be gone on with."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

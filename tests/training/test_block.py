@@ -1,7 +1,5 @@
 """A block head's training: the loss falls, what is counted, and the folder that comes of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of prompts and of text: what is read, and what is refused with the line's number."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

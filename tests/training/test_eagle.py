@@ -1,7 +1,5 @@
 """Training an EAGLE head: what is learned is what the head computes in service."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training an early exit: it learns what the target says, and leaves the target alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

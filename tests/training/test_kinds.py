@@ -1,7 +1,5 @@
 """Each kind through the trainer: its folder loads, drafts in an engine, and changes no text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is kept, how a round of learning goes, and what becomes of a bad one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

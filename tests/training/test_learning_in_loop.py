@@ -1,7 +1,5 @@
 """Learning with the engine around it: what it keeps, whom it makes wait, and what it never changes."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Training Medusa heads: they learn what the target says, and compute what is computed in service."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Muon against torch's own, which iterates in bfloat16."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A whole training on tiny models: what it makes, that it goes on, what it refuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Training of streams: the loss falls, the target stays as it is, and what is counted."""
 
-from __future__ import annotations
-
 import torch
 
 from specstream.model.runner import ModelRunner

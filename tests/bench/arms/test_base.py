@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from specstream.bench.arms.base import DEFAULT_ARMS, label, parse_arms

@@ -1,7 +1,5 @@
 """llama.cpp as an arm, with a stand-in for the library: what we ask of it, what we make of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The arms for real, on a tiny pair: one thread for all, passes counted, cancelled in mid-reply."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

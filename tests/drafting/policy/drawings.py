@@ -3,8 +3,6 @@
 The figures of the log: ``python -m tests.drafting.policy.drawings 10``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ how sure it is, and what lookup would offer. So every policy meets the same text
 thing that differs is how fast it gets through.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

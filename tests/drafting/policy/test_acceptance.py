@@ -1,7 +1,5 @@
 """What is learned of drafts and lookups, against worlds whose chances are known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

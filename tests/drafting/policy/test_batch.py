@@ -1,7 +1,5 @@
 """Several requests in one step: they share the target's pass, and the draft's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

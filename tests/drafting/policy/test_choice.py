@@ -1,7 +1,5 @@
 """The choice of length, against brute force; candidates of other kinds by the same interface."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

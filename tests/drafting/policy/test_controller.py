@@ -1,7 +1,5 @@
 """The policy against every fixed choice, in a simulated world."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import cache

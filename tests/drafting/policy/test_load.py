@@ -1,7 +1,5 @@
 """Whether drafts are made under load is decided by what steps with and without them have taken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

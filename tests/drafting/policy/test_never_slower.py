@@ -1,7 +1,5 @@
 """A draft or a lookup that is always wrong costs next to nothing, and is noticed when it gets better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

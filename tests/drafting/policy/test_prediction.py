@@ -1,7 +1,5 @@
 """The speedup that a reply's report predicts, on machines that are not what their calibration said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

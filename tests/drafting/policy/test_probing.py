@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from specstream.drafting.policy.acceptance import CandidateAcceptance, RequestAcceptance
 from specstream.drafting.policy.choice import ChosenPlan, Tries
 from specstream.drafting.policy.records import Candidate, Offer, Outlook, RoundOutcome, RoundPlan

@@ -1,7 +1,5 @@
 """What a draft's trainer measured: a prior that spares tries, and that the truth soon outweighs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

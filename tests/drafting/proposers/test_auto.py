@@ -1,7 +1,5 @@
 """The adaptive proposer carries out plans, and can change no token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What the policy learns from requests that want no proposals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A policy, or a proposer, that breaks costs speed and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

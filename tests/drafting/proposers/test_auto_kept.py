@@ -1,7 +1,5 @@
 """What is kept of requests, and for how long; and the draft's caches, whatever happens."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the policy hears of the rounds that it planned, and when."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The block proposer: the states it keeps for a slot, and that a broken head costs only speed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

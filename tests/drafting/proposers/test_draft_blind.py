@@ -1,7 +1,5 @@
 """Drafts whose tokens the host doesn't read while they are written, as on a GPU: the same tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Greedy steps that are captured as one write what single steps write."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The draft model: several in step as one by one, stops that keep what they saw."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any, cast

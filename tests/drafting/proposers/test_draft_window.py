@@ -1,7 +1,5 @@
 """The window of a text that the draft's cache holds, through edits, rollbacks and failed rounds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import cast

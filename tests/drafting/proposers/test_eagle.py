@@ -1,7 +1,5 @@
 """The EAGLE proposer: the states it reads, the drafts it grows, and the rows it rolls back."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -4,8 +4,6 @@ A head and a target of three tokens, tables by the token before. A G-test of N =
 tokens finds a total variation of 0.06 with probability 0.99; it fails at p < 1e-4.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Drafting with the target's first layers: what is proposed, what verification costs, and exactness."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A draft with another tokenizer: replies keep the target's distribution, and its greedy text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text passed between two tokenizers: no character is lost or repeated."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from functools import cache

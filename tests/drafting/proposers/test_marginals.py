@@ -1,7 +1,5 @@
 """Chains from marginals: what is drawn, when a chain ends, and that no drawn token is dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

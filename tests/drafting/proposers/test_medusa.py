@@ -1,7 +1,5 @@
 """Drafting with Medusa heads: the trees and chains that are proposed, and that nothing is biased."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

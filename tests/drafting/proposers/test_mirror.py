@@ -1,7 +1,5 @@
 """Drafting during the target's pass: hits and misses, the second thread, and exactness."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Sequence

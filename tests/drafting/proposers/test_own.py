@@ -1,7 +1,5 @@
 """A user's own proposer: an object, a function that makes one, or one of an installed package."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field

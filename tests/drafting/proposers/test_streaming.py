@@ -1,7 +1,5 @@
 """Speculative Streaming through the engine: greedy equality, slots, and wrong streams."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """An engine behind OpenAI's chat completions, beside a server that streams as llama.cpp and vLLM do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable

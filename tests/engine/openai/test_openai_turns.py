@@ -1,7 +1,5 @@
 """Spoken turns, a server and commands on a model that somebody else serves."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any

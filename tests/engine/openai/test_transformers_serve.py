@@ -1,7 +1,5 @@
 """A server that others wrote: ``transformers serve`` with the bundled target."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Chat templates that take tools and render calls, one of each format; a few lines each."""
 
-from __future__ import annotations
-
 from specstream.tools import Tool, Tools
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

@@ -1,7 +1,5 @@
 """Calls told apart from the reply, however the text is dealt out."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Calls in the engine's loop: prompts with tools, chunks, reports, speculation and history."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Objects of a tool's schema are closed, unless the schema says or implies something else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

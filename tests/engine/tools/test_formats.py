@@ -1,7 +1,5 @@
 """The format of a model's calls is told from its chat template and its special tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Sequences of a batch get the model's own logits from every attention back-end."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Attention of several sequences in one plan: each as if it were alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

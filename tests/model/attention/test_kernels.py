@@ -1,7 +1,5 @@
 """The kernels of the pooled back-end agree with attention written out."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Run as a program, without ``TRITON_INTERPRET``: it prints what it has compiled as JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What tests of fused kernels share: batches in a pool full of NaN, and attention written out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

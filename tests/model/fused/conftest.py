@@ -1,7 +1,5 @@
 """Bfloat16 in Triton's interpreter, which multiplies its bits as integers and cuts where GPUs round."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fused attention agrees with attention written out, for chains and trees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

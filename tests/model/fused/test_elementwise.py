@@ -1,7 +1,5 @@
 """The fused operations between a layer's products agree with torch's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What is launched, with nothing launched; and whether all of it compiles for an H100."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

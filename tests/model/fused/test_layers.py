@@ -1,7 +1,5 @@
 """A decoder of our kernels gives the logits and states of torch's operations, in the interpreter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Captured chains of draft steps choose what single steps choose; the recording itself is replaced."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Graphs over a key-value pool; the recording itself is CUDA's, and is replaced here."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Sequence

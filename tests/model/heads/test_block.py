@@ -1,7 +1,5 @@
 """Block-parallel heads: the published layout, what is refused, and the same numbers as in training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EAGLE heads from folders: the published layouts, and heads that belong to another target."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

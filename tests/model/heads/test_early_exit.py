@@ -1,7 +1,5 @@
 """Exits from the middle of a target: what they compute, how they are read, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of Medusa heads in the published layouts, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

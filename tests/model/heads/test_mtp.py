@@ -1,7 +1,5 @@
 """Multi-token prediction modules in the layouts of published targets, against transformers' own."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

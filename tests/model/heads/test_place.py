@@ -1,7 +1,5 @@
 """Heads by folder and by Hub id; the Hub's client is a stand-in that serves a folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

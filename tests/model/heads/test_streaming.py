@@ -1,7 +1,5 @@
 """Streams: the same numbers as in training, no influence on the target, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tensors of a head's folder: errors name what is missing, misshapen or unreadable."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Code that a wheel brings: the best that fits the CPU, unless it fails where it is tried first."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A native pass: a token's logits are the same bits however tokens are divided into passes."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Native code that isn't available: an error if it was asked for, else torch runs the passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

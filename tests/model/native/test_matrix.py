@@ -1,7 +1,5 @@
 """Native products: near those of float64, and the same bits for a row alone and among others."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The threads of native passes: kept between calls, of a call's own, gone after a fork."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Native code on other CPUs: an emulated ARM gives this CPU's results, but for rounding."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Sampling in native code gives what torch's operations give."""
 
-from __future__ import annotations
-
 import math
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Answers that are sent as they are made, to a host that is a function."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """How requests end: clients that go, errors before and after the first part, limits of bodies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """Raw prompts and log probabilities as OpenAI's own client sees them, over a real engine."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The HTTP API as OpenAI's own client sees it, over a scripted engine."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """The journal: all or nothing, one writer at a time, and nothing that a stranger can read."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

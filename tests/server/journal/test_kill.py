@@ -1,7 +1,5 @@
 """A server of its own process, killed with SIGKILL in mid-reply and started again: nothing is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a session notes for its journal, where writing fails and where the server stops."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

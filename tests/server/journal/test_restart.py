@@ -1,7 +1,5 @@
 """Sessions that outlive the process: another server takes them from the journal and goes on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager

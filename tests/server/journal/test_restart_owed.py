@@ -1,7 +1,5 @@
 """What a process owed when it ended: replies, turns without an answer, audio that nobody committed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sets of adapters: made on first use, one for each response at a time, used again, closed."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.errors import AdapterUnavailable

@@ -1,7 +1,5 @@
 """Audio on its way out: the sample clock, the rate conversion, the pacing."""
 
-from __future__ import annotations
-
 from random import Random
 
 import anyio

@@ -1,7 +1,5 @@
 """Barge-ins: cancel and truncate in any order, at any time, as often as a client likes."""
 
-from __future__ import annotations
-
 import re
 from random import Random
 

@@ -1,7 +1,5 @@
 """The conversation's items, what was heard of them, and the transcript."""
 
-from __future__ import annotations
-
 import json
 import re
 from random import Random

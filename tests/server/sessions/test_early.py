@@ -1,7 +1,5 @@
 """Responses that begin before a spoken question is over: told to nobody until they are wanted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Each event's answers are checked against openai-python's types, too. The long fo
 ``pytest tests/server/sessions/test_event_sequences.py -m nightly``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

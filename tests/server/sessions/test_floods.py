@@ -1,7 +1,5 @@
 """Clients that send too much: in bytes, in frames, in what is echoed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack, suppress

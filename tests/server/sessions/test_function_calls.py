@@ -1,7 +1,5 @@
 """Function calls over the wire: settings, events, items, history, refusals."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

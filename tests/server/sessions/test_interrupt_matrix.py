@@ -3,8 +3,6 @@
 The clock stands still unless a test moves it, so what was sent is exact: a word is 200 ms.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ frames to every server. pipecat stops reading at any ``error`` but two, agents-j
 settings when the update that holds them is refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

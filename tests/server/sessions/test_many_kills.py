@@ -3,8 +3,6 @@
 The long form: ``pytest tests/server/sessions/test_many_kills.py -m nightly``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gc

@@ -1,7 +1,5 @@
 """Audio input over the Realtime protocol: turns, items, transcripts, automatic responses, bad input."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import AsyncGenerator

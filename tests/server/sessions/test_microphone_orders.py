@@ -1,7 +1,5 @@
 """Audio input in any order with everything else: no event order breaks a session."""
 
-from __future__ import annotations
-
 import base64
 from random import Random
 from typing import Any

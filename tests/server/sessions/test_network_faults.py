@@ -1,7 +1,5 @@
 """The package's client and the server on a bad network: slow, cut anywhere, or silent without an end."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial

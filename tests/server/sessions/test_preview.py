@@ -1,7 +1,5 @@
 """Drafted text over the wire: only for who asks, in its place, and never part of anything."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The protocol without sockets: what is refused, how settings merge, the numbered log."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Reasoning and variables of the chat template over the wire."""
 
-from __future__ import annotations
-
 import pytest
 
 from specstream.client.client import RealtimeReport, ReasoningDelta, TextDelta

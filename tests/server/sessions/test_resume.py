@@ -1,7 +1,5 @@
 """Sessions that outlive their sockets: every event once and in order, wherever the socket dies."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AsyncExitStack, suppress
 from typing import Any

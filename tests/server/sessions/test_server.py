@@ -1,7 +1,5 @@
 """The Realtime server over real sockets: what is sent, and in which order."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Stopping a response, in every phase of its life."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import AsyncGenerator

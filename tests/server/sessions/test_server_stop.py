@@ -1,7 +1,5 @@
 """A server that stops: nothing new begins, what runs comes to an end that its client hears of."""
 
-from __future__ import annotations
-
 import json
 
 import anyio

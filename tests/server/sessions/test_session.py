@@ -1,7 +1,5 @@
 """A session without a socket: client events in, server events out."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
