@@ -277,6 +277,13 @@ async def test_later_sentences_revise_an_open_shot_until_the_next_one_begins() -
     assert shots[3].action == "The fox sat down."  # three sentences are enough for one shot
 
 
+async def test_who_comes_when_a_shot_is_full_begins_one() -> None:
+    text = (
+        "The king walked into the forest. He carried a lamp. He sang a song. A dragon landed near him."
+    )
+    assert "dragon landed" in final(await shoot(text))[-1].prompt
+
+
 async def test_half_a_sentence_that_may_go_on_about_the_open_shot_waits_for_its_end() -> None:
     first = "An old man sat in a chair by the fire, with a blanket over his knees. "
     long = "He took the lamp from the shelf, " + "and the coat from the door, " * 12 + "and left."

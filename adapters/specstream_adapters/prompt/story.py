@@ -217,6 +217,9 @@ class Story:
         weight = max(sight(text, self.language, known), 2 * begun)
         line, old = _shorten(named.rstrip(" ,;:")), self.open
         goes_on = not begun and old is not None and _goes_on(old, line, words, who, weight)
+        if weight == 1 and not goes_on and old is not None and who is None:
+            # No room is left in the shot: somebody who comes now begins one.
+            weight += any(one.position(old.text) < 0 for one in self.bible.named_in(text))
         if weight < (1 if goes_on else 2) or (weight == 1 and only_mentioned(text)):
             return None
         enough = 2 if sentence.shot_id else _HALF
