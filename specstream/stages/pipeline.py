@@ -18,6 +18,7 @@ from specstream.stages.deadline import VoicePace
 from specstream.stages.drafts import Account, DraftEvent, Presynthesis, PresynthesisReport
 from specstream.stages.limits import Limits
 from specstream.stages.run import Run
+from specstream.stages.stages import AvatarStage
 from specstream.types import Chunk
 
 __all__ = ["Event", "HeldChunks", "Hold", "Pipeline", "Run", "Stage", "StageFailed", "as_failure"]
@@ -57,6 +58,8 @@ class Pipeline:
             raise ConfigError("branches are lists of stages: [[VoiceStage(voice)], [...]]")
         if any(not branch for branch in branches):
             raise ConfigError("a pipeline branch needs at least one stage")
+        if any(isinstance(branch[0], AvatarStage) for branch in branches):
+            raise ConfigError("an avatar follows a voice: [VoiceStage(voice), AvatarStage(avatar)]")
         if head is None and branches:
             raise ConfigError("the branches of a pipeline need a head, such as SegmentStage()")
         stages = [stage for branch in branches for stage in branch]

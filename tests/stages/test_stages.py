@@ -22,6 +22,7 @@ from specstream.types import (
     Speech,
     SpeechBuffer,
 )
+from specstream_adapters.avatar import VisemeScripter
 from tests.support.standins import (
     RATE,
     Board,
@@ -272,3 +273,8 @@ async def test_from_text_to_cues_every_piece_can_be_followed_back() -> None:
     words = [m for s in found["voice"] for m in s.marks if m.kind == "word"]
     assert [text[slice(*mark.chars)] for mark in words] == [mark.text for mark in words]
     assert "".join(shot.prompt for shot in found["prompt"]) == text
+
+
+def test_an_avatar_without_a_voice_before_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="an avatar follows a voice"):
+        Pipeline([[AvatarStage(VisemeScripter())]], head=SegmentStage())
