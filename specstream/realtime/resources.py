@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Literal
 
@@ -140,14 +141,19 @@ class Failure(Sparse):
     message: str
 
 
-_ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"':,;.)]")
+_log = logging.getLogger("specstream.server")
+_ADDRESS = re.compile(r"(?:https?|wss?)://[^\s<>\"']*[^\s<>\"':,;.)]")
+_BEHIND = "a server behind this one"
 
 
 def told_to_callers(error: SpecstreamError) -> str:
     """What callers of a server are told: no addresses behind the server, and nothing of its keys."""
     if isinstance(error, ConfigError):
+        _log.warning("%s", error)
         return "the server's settings don't work; its log says why"
-    return _ADDRESS.sub("the text engine", str(error))
+    if isinstance(error, RequestError):  # what it quotes is the caller's own
+        return re.sub(rf"^{_ADDRESS.pattern}", _BEHIND, str(error))
+    return _ADDRESS.sub(_BEHIND, str(error))
 
 
 def _blamed(error: BaseException) -> ErrorType:
@@ -197,7 +203,7 @@ class StatusDetails(Sparse):
             return cls(type=status, reason=why)
         code, message = "server_error", "The response broke; see the server's log."
         if isinstance(why, SpecstreamError):
-            code, message = why.code, str(why)
+            code, message = why.code, told_to_callers(why)
         failure = Failure(type=_blamed(why), code=code, message=message)
         return cls(type=status, error=failure)
 

@@ -144,6 +144,7 @@ class _Requests(H11Protocol):
         super().handle_websocket_upgrade(event)
         begun = self.transport.get_protocol()
         if isinstance(begun, _Frames) and not begun.handshake_initiated:
+            begun.close_sent = True  # nothing more to answer when the server stops
             self.transport.write(_UNREADABLE)
             self.transport.close()
 

@@ -38,8 +38,8 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **_labels.get({}),
         }
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
+        if traceback := record.exc_text or (record.exc_info and self.formatException(record.exc_info)):
+            told["traceback"] = traceback
         return json.dumps(told, ensure_ascii=False, default=str)
 
 

@@ -77,6 +77,8 @@ async def test_the_sentences_alone_are_worse() -> None:
         ('"Come in," said the old gardener. He swept', "He swept."),
         ("‘I don’t know,’ said the boy, and he put down his cup.", "He put down his cup."),
         ("'Come here,' said the old wizard and raised his staff.", "The old wizard raised his staff."),
+        ("‚Komm!‘ rief er, und der Hund lief los.", "Der Hund lief los."),
+        ("‘Twas a dark night. A wolf ran by.", "‘Twas a dark night. A wolf ran by."),
         ("The boy's dog and the dogs' owner ran home.", "The boy's dog and the dogs' owner ran home."),
         ("“Hold your noise!” cried a voice, as a man rose.", "A man rose."),
         ("He flung down his brush, said “Bother!” and “O blow!” and ran.", "He flung down his brush."),

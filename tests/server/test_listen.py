@@ -2,7 +2,9 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from specstream.server import asgi
 from specstream.server.asgi import Front, check_address, listen_app, location
 from specstream.server.server import RealtimeServer
 from specstream.testing import ScriptedEngine
+from tests.server.certificate import CERTIFICATE
 from tests.server.doubles import Gate, Stand, wait_for
 
 
@@ -119,6 +122,28 @@ async def test_of_too_many_connections_without_a_request_the_oldest_are_closed(
         assert await kept.read() == b""
         gate.open()
         assert b"200 OK" in await slow.read(), "one with a request isn't closed"
+
+
+async def test_an_unreadable_handshake_holds_up_no_stop(tmp_path: Path) -> None:
+    """Over TLS, whose end the client doesn't answer."""
+    file = tmp_path / "own.pem"
+    file.write_text(CERTIFICATE)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    lines = ["GET / HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket"]
+    head = "\r\n".join([*lines, *(f"A{n}: x" for n in range(200)), "", ""])
+
+    def send(port: int) -> ssl.SSLSocket:
+        made = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)))
+        made.sendall(head.encode())
+        assert b"400" in made.recv(4096)
+        return made
+
+    async with listen_app(Front(), "127.0.0.1", 0, tls=tls) as port:
+        left = await asyncio.to_thread(send, port)
+    left.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/v1/realtime"])

@@ -196,7 +196,7 @@ async def test_lines_of_json_carry_the_ids_of_session_and_request() -> None:
             _, head, _ = await get(stand.port, "/v1/models", "GET", *headers)
             assert "x-request-id: mine" in head.lower()
             await wait_for(lambda: text.getvalue().count("\n") == 3)
-            log.error("broken", exc_info=ValueError("x"))
+            logging.getLogger("specstream.server").error("broken", exc_info=ValueError("x"))
     finally:
         log.setLevel(before[0])
         log.propagate, log.handlers[:] = before[1], before[2]

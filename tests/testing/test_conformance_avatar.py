@@ -183,7 +183,7 @@ class Lazy(Altered):
     """It leaves out a word."""
 
     def alter(self, cues: Sequence[AvatarCue]) -> Sequence[AvatarCue]:
-        word = range(30_000, 36_000)
+        word = range(27_000, 36_000)
         return [c for c in cues if c.kind != "viseme" or c.samples.start not in word]
 
 

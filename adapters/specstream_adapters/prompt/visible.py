@@ -59,7 +59,9 @@ _QUOTED = re.compile(
     r"(?<!\d)\"[^\"\n]*+(?:[\"\n]|(\Z))|“[^”\n]*+(?:[”\n]|(\Z))|„[^“”\n]*+(?:[“”\n]|(\Z))"
     r"|«[^»\n]*+(?:[»\n]|(\Z))|»[^«\n]*+(?:[«\n]|(\Z))"
     # Single ones, whose right mark is an apostrophe, too: ‘I don’t know,’ said the boy.
-    r"|(?<!\w)‘(?:[^’\n]|’(?=\w))*+(?:[’\n]|(\Z))|(?<!\w)'(?=[A-Z])(?:[^'\n]|'(?=\w))*+(?<=[,.!?…—])'(?!\w)"
+    r"|(?<![^\s(\[“\"—–-])‘(?!(?i:twas|tis|twere|til|em|round|bout|cause|\d\ds?)\b)"
+    r"(?:[^’\n]|’(?=\w))*+(?:[’\n]|(\Z))|‚[^‘\n]*+(?:[‘\n]|(\Z))"
+    r"|(?<!\w)'(?=[A-Z])(?:[^'\n]|'(?=\w))*+(?<=[,.!?…—])'(?!\w)"
 )
 _TERM = re.compile(r"\b(?:an?|the|called|named|as)\s$")  # before marks around a name or a term
 _SAID = re.compile(

@@ -149,7 +149,7 @@ def take_token(request: Request, token: int) -> str:
         if reason is None:
             return text
         request.finish_reason = reason
-        text += output.finish(cut=reason == "length")
+        text += output.finish(cut=not ended)
     if output.stopped:
         request.finish_reason = "stop"
     if request.finish_reason == "stop" and output.calls is not None and output.calls.log.calls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMITS", "ReplyStart", "typed", "words_of"]
 
-_log = logging.getLogger("specstream.engine")
 _MOST_CUTS = 32  # turns that are left out of a prompt, one refused request each
 _PAUSES_S = (0.5, 1.0)  # before further tries, where the server says nothing of when
 _AGAIN = (408, 409, 429)  # and those from 500 on
@@ -93,8 +91,6 @@ class ReplyStart:
                     continue
                 pause = _pause(error, next(pauses, None))
                 if pause is None or anyio.current_time() + pause > until:
-                    if isinstance(fault, ConfigError):  # a server doesn't tell its callers
-                        _log.warning("%s", fault)
                     raise fault from error
                 await anyio.sleep(pause)
 
@@ -212,6 +208,7 @@ async def _check_kind(response: Any, url: str) -> None:
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|size|window)|exceeds?_context|input_tokens|too long", re.I)
+_KEY = re.compile(r"\b(?:sk|pk|key)-[\w*.-]{4,}")
 _LONGEST = 300  # characters of a server's words in an error
 
 
@@ -273,7 +270,7 @@ def words_of(error: Any) -> str:
     kind = body.get("type", "") if isinstance(body, dict) else ""
     param = getattr(error, "param", None) or ""
     hints = " ".join(str(hint) for hint in (kind, param) if hint and str(hint) not in words)
-    return " ".join(words.split())[:_LONGEST] + (f" ({hints})" if hints else "")
+    return _KEY.sub("…", " ".join(words.split())[:_LONGEST]) + (f" ({hints})" if hints else "")
 
 
 def _said(body: Any) -> str:

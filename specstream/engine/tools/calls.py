@@ -21,11 +21,14 @@ from specstream.tools import Tools, new_call_id
 __all__ = ["Calls"]
 
 
+_OPENER = 3  # characters of an opener that was cut, from which on it isn't text
+
+
 class Calls:
     """Follows one reply, token by token; how the text is split into tokens changes nothing.
 
-    Nothing that a model writes is lost: text that begins like a call but can't be parsed becomes a call
-    with a problem and with that text as its arguments. White space at the beginning of the reply and
+    Nothing that a model writes is lost, but for a call that was cut before its name: text that begins
+    like a call but can't be parsed becomes a call with a problem and that text as its arguments. White space at the beginning of the reply and
     after a call belongs to the reply only if text follows.
 
     Attributes:
@@ -118,7 +121,8 @@ class Calls:
         while True:
             pending = self._inlet.pending
             at, opener = first_of(openers, pending)
-            if not opener and self._inlet.ended and not self._forced:
+            begun = self._cut and len(pending) - at >= _OPENER  # of an opener that was cut
+            if not opener and self._inlet.ended and not self._forced and not begun:
                 at = len(pending)
             self._inlet.skip(at + len(opener))
             if at:

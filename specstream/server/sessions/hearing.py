@@ -20,7 +20,7 @@ from specstream.listening.interfaces import Transcript
 from specstream.listening.listener import Listener
 from specstream.listening.taking import Question, Taken, TurnTaking
 from specstream.realtime import events as ev
-from specstream.realtime.resources import Extra, Failure
+from specstream.realtime.resources import Extra, Failure, told_to_callers
 from specstream.realtime.wire import new_id
 from specstream.server.sessions.entries import ItemEntry
 from specstream.server.sessions.session import RealtimeSession
@@ -180,7 +180,7 @@ class SessionHearing:
         self._settled += 1
         if not turn.announced:
             await self._commit(turn)  # without `_announce`: it may have been no speech
-        failure = Failure(type="server_error", code=error.code, message=str(error))
+        failure = Failure(type="server_error", code=error.code, message=told_to_callers(error))
         await self.put(ev.TranscriptionFailed(item_id=turn.entry.id, error=failure))
 
 

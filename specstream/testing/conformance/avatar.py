@@ -189,6 +189,7 @@ async def each_word(subject: UnderTest[Any]) -> None:
     starts = [cue.samples.start for cue in _visemes(await _turn(subject, speech))]
     for word in (mark for piece in speech for mark in piece.marks if mark.kind == "word"):
         begin, end = word.samples
+        begin -= _RATE // 10  # lips are ahead of their sound
         require(any(begin <= at < end for at in starts), f"no viseme begins in {word.text!r}")
 
 

@@ -130,6 +130,7 @@ def test_a_reply_is_split(
         (HERMES, '<tool_call>{"name": "get_', []),
         (HERMES, f"<tool_call>{ONE[:-5]}", ["get_weather"]),
         (MISTRAL, "[TOOL_CALLS]now", []),
+        (HERMES, "<tool_ca", []),
     ],
 )
 def test_what_is_cut_before_its_name_is_whole_is_no_call(

@@ -10,7 +10,8 @@ import anyio
 import pytest
 import pytest_asyncio
 
-from specstream.errors import AdapterUnavailable, EngineFailed, PromptError
+from specstream.errors import AdapterUnavailable, ConfigError, EngineFailed, PromptError, SpecstreamError
+from specstream.realtime.resources import StatusDetails, told_to_callers
 from specstream.testing import ScriptedEngine, chunks_of
 from specstream.types import Message, Phrase, RawPrompt, SamplingParams, ScenePrompt
 from tests.server.doubles import (
@@ -227,3 +228,19 @@ async def test_an_adapter_that_cant_be_made_is_told() -> None:
     with pytest.raises(AdapterUnavailable, match="hoarse"):
         async with stand.running():
             raise AssertionError("a server without its voice")
+
+
+BEHIND = "a server behind this one"
+HIDDEN: list[tuple[SpecstreamError, str]] = [
+    (EngineFailed("http://10.0.0.1/v1 ended: x"), f"{BEHIND} ended: x"),
+    (AdapterUnavailable("voice: wss://10.0.0.1/a is gone"), f"voice: {BEHIND} is gone"),
+    (ConfigError("http://10.0.0.1 answers 401: sk-secret"), "the server's settings don't work"),
+    (PromptError("the pattern 'https://[^x]' can't be kept"), "the pattern 'https://[^x]' can't"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), HIDDEN)
+def test_callers_are_told_nothing_of_what_is_behind(error: SpecstreamError, told: str) -> None:
+    assert told_to_callers(error).startswith(told)
+    failed = StatusDetails.of("failed", error).error
+    assert failed is not None and failed.message == told_to_callers(error)
