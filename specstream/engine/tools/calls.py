@@ -27,9 +27,10 @@ _OPENER = 3  # characters of an opener that was cut, from which on it isn't text
 class Calls:
     """Follows one reply, token by token; how the text is split into tokens changes nothing.
 
-    Nothing that a model writes is lost, but for a call that was cut before its name: text that begins
-    like a call but can't be parsed becomes a call with a problem and that text as its arguments. White space at the beginning of the reply and
-    after a call belongs to the reply only if text follows.
+    Nothing that a model writes is lost, but for a call that was cut before its name: text that
+    begins like a call but can't be parsed becomes a call with a problem and that text as its
+    arguments. White space at the beginning of the reply and after a call belongs to the reply only
+    if text follows.
 
     Attributes:
         log: The calls that were parsed.
