@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -157,7 +158,13 @@ def _is_text(value: object) -> bool:
 
 
 _TEXTS = _tuple_of(_is_text, "non-empty texts of valid Unicode")
-_FUNCTIONS = _tuple_of(callable, "functions")
+
+
+def _is_plain(value: object) -> bool:
+    return callable(value) and not inspect.iscoroutinefunction(value)
+
+
+_FUNCTIONS = _tuple_of(_is_plain, "functions that are not async")
 
 
 def _parameter(default: Any, *declared: Any) -> Any:

@@ -278,6 +278,7 @@ def _read_model(
         **options,
     )
     model, info = loaded
+    _tie(model, info["missing_keys"])
     _check_weights(name, info)
     return model
 
@@ -299,6 +300,19 @@ def _read_config(name: str, options: Mapping[str, Any]) -> PreTrainedConfig:
         raise ModelBroken(f"{name}: the architectures in its config.json should be a list of names")
     config: PreTrainedConfig = AutoConfig.from_pretrained(name, **options)
     return config
+
+
+def _tie(model: Any, missing: set[str]) -> None:
+    """Tie weights that are in no file because others stand for them; takes them from ``missing``.
+
+    transformers does so itself, but not while another thread loads a model: it replaces the method that
+    ties for the whole process, and two threads put back each other's.
+    """
+    for key in sorted(missing):
+        if source := getattr(model, "all_tied_weights_keys", {}).get(key):
+            owner, _, leaf = key.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, model.get_parameter(source))
+            missing.discard(key)
 
 
 def _check_weights(name: str, info: Mapping[str, Any]) -> None:

@@ -1,13 +1,14 @@
-"""One upload for many numbers, and the comparison of logits up to rounding."""
+"""One upload for many numbers, the comparison of logits up to rounding, and the thread's own device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-__all__ = ["off_by", "rounding", "to_device", "trial_tokens"]
+__all__ = ["off_by", "own_device", "rounding", "to_device", "trial_tokens"]
 
 
 def to_device(
@@ -51,3 +52,14 @@ def rounding(dtype: torch.dtype) -> float:
     attention with a scale of twice the right one is off by 32 there. Float32 has room for 64.
     """
     return (64 if dtype == torch.float32 else 16) * torch.finfo(dtype).eps
+
+
+@contextmanager
+def own_device() -> Iterator[None]:
+    """Put back the thread's default device, should a request's function leave another one."""
+    before = torch.get_default_device()
+    try:
+        yield
+    finally:
+        if torch.get_default_device() != before:
+            torch.set_default_device(None if before.type == "cpu" else before)

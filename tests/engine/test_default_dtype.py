@@ -20,16 +20,16 @@ SAMPLED = {
     "min_p": 0.01,
     "repetition_penalty": 1.1,
     "frequency_penalty": 0.1,
+    "presence_penalty": 0.2,
     "logit_bias": {300: 1.5},
     "bad_words": ("the fox", "blue"),
     "logprobs": 2,
 }
 
 
-@pytest.fixture
-def narrow() -> Iterator[None]:
-    torch.set_default_dtype(torch.bfloat16)
-    yield
+@pytest.fixture(params=[torch.bfloat16, torch.float64], ids=str)
+def other(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    yield request.param
     torch.set_default_dtype(torch.float32)
 
 
@@ -58,13 +58,13 @@ CASES = [
 
 @pytest.mark.parametrize(("proposer", "compile"), CASES)
 async def test_a_running_engine_does_not_care(
-    proposer: str, compile: bool | None, request: pytest.FixtureRequest
+    proposer: str, compile: bool | None, other: torch.dtype
 ) -> None:
     draft = f"bundled-{proposer}" if proposer in HEADS else None
     options: dict[str, Any] = {"proposer": proposer, "compile": compile, "dtype": "float32"}
     async with Engine.load(draft=draft, **options) as engine:
         before = await replies(engine)
-        request.getfixturevalue("narrow")
+        torch.set_default_dtype(other)
         assert await replies(engine) == before
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from specstream.config import DEFAULT_TARGET, EngineConfig
 from specstream.engine.build import build_engine
@@ -25,6 +25,7 @@ from specstream.model.load import (
     choose_device,
     choose_dtype,
     load_config,
+    load_model,
     load_tokenizer,
     prepare_device,
 )
@@ -259,6 +260,13 @@ def test_one_tokenizer_with_output_layers_of_two_widths_is_served(folder: Path, 
     tokenizer.save_pretrained(other)
     build(folder, other, "draft")
     build(other, folder, "draft")
+
+
+def test_tied_weights_are_tied_though_another_thread_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers replaces this method meanwhile, for all threads."""
+    monkeypatch.setattr(PreTrainedModel, "tie_weights", lambda *_, **options: None)
+    model: Any = load_model(DEFAULT_TARGET, EngineConfig())
+    assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
 def test_devices_and_dtypes() -> None:

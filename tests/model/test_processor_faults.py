@@ -70,6 +70,23 @@ def test_scores_of_any_real_type_are_taken(dtype: torch.dtype) -> None:
     assert torch.equal(done.rows[0], want.float())
 
 
+def test_another_default_device_is_put_back() -> None:
+    def move(ids: Tensor, scores: Tensor) -> Tensor:
+        torch.set_default_device("meta")
+        return scores
+
+    rows_of(SamplingParams(processors=(move,)), [])
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_a_function_that_would_have_to_be_awaited_is_refused() -> None:
+    async def wait(ids: list[int], text: str) -> bool:
+        return False
+
+    with pytest.raises(SamplingError, match="stop_when must be .*not async"):
+        SamplingParams(stop_when=(wait,))  # type: ignore[arg-type]
+
+
 def nothing(ids: Tensor, scores: Tensor) -> Tensor:
     return torch.full_like(scores, -torch.inf)
 

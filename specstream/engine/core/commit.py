@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from specstream.drafting.proposal import Proposal, Verdict
 from specstream.engine.core.request import Request
 from specstream.errors import RequestError, SpecstreamError, VocabularyMismatch
+from specstream.model.numerics import own_device
 from specstream.model.tokens.spelling import Spelling
 from specstream.types import Chunk, FinishReason, Span, TokenLogprob
 
@@ -163,7 +164,8 @@ def _criterion_met(request: Request) -> bool:
     ids = sequence.token_ids[sequence.prompt_length :]
     try:
         criteria = sequence.params.stop_when
-        answers = [bool(criterion(list(ids), output.decoded)) for criterion in criteria]
+        with own_device():
+            answers = [bool(criterion(list(ids), output.decoded)) for criterion in criteria]
     except BaseException as error:  # even a CancelledError must not end the engine's thread
         raise RequestError(f"a stop_when criterion broke: {error!r}") from error
     return any(answers)

@@ -70,7 +70,8 @@ class EngineWorker:
     def _at_exit(self) -> None:
         if os.getpid() == self._process:  # a forked process has no such thread
             self.close()
-            self._thread.join(_EXIT_WAIT_S)
+            if self._thread.ident is not None:  # else the exit came before it began
+                self._thread.join(_EXIT_WAIT_S)
 
     def submit(self, request: Request) -> None:
         """Hand a request over to the engine thread.

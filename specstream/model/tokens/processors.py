@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specstream.errors import ModelBroken, RequestError, SamplingError, SpecstreamError
-from specstream.model.numerics import to_device
+from specstream.model.numerics import own_device, to_device
 from specstream.model.tokens.grammar import GrammarState
 from specstream.model.tokens.sampling import free_to_look
 from specstream.params import SamplingParams
@@ -116,7 +116,7 @@ def _frequency(params: SamplingParams, model: ModelFacts) -> list[Processor]:
         ids = context.ids(len(model.prompt_ids))
         index = ids.where(ids >= 0, context.token_ids[-1])
         counts = torch.zeros_like(rows).scatter_add_(1, index, (ids >= 0).float()).gather(1, index)
-        charge = counts * params.frequency_penalty + (counts > 0) * params.presence_penalty
+        charge = counts * params.frequency_penalty + counts.clamp(max=1) * params.presence_penalty
         rows.scatter_(1, index, rows.gather(1, index) - charge)
 
     return [Processor("frequency_penalty or presence_penalty", apply)]
@@ -240,7 +240,8 @@ def _called(name: str, function: Callable[..., Any]) -> Processor:
     def rescore(ids: Tensor, row: Tensor, may_wait: bool) -> None:
         """Set ``row [V]`` to the function's scores; to NaN if they are invalid but can't be read yet."""
         try:
-            out = function(ids, row.clone().unsqueeze(0))
+            with own_device():
+                out = function(ids, row.clone().unsqueeze(0))
             check(out, (1, *row.shape))
             scores = out[0].to(row)
             usable = (scores < torch.inf).all()  # also false for NaN

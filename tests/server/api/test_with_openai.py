@@ -19,12 +19,7 @@ from specstream.errors import AdapterFailed  # noqa: E402
 from specstream.listening.ears import Ears  # noqa: E402
 from specstream.listening.resampler import Resampler  # noqa: E402
 from specstream.server.api import audio  # noqa: E402
-from specstream.testing import (  # noqa: E402
-    ScriptedEngine,
-    ScriptedRecognizer,
-    ScriptedTurnDetector,
-    chunks_of,
-)
+from specstream.testing import ScriptedEngine, ScriptedRecognizer, ScriptedTurnDetector, chunks_of  # noqa: E402
 from specstream.tools import ToolCallDelta  # noqa: E402
 from specstream.types import Chunk, Span  # noqa: E402
 from tests.server.doubles import Stand, settle  # noqa: E402
