@@ -280,6 +280,11 @@ def _read_model(
     model, info = loaded
     _tie(model, info["missing_keys"])
     _check_weights(name, info)
+    quantised = getattr(described, "quantization_config", None) is not None
+    if not (quantised or getattr(model, "_keep_in_fp32_modules", None)):
+        for weight in model.parameters():  # some have another dtype if another thread loads, too
+            if weight.is_floating_point():
+                weight.data = weight.data.to(dtype)
     return model
 
 
