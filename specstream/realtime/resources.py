@@ -147,13 +147,19 @@ _BEHIND = "a server behind this one"
 
 
 def told_to_callers(error: SpecstreamError) -> str:
-    """What callers of a server are told: no addresses behind the server, and nothing of its keys."""
+    """What callers of a server are told: no addresses behind the server, and nothing of its keys.
+
+    The log of the server gets what they aren't told.
+    """
     if isinstance(error, ConfigError):
+        told = "the server's settings don't work; its log says why"
+    elif isinstance(error, RequestError):  # what it quotes is the caller's own
+        told = re.sub(rf"^{_ADDRESS.pattern}", _BEHIND, str(error))
+    else:
+        told = _ADDRESS.sub(_BEHIND, str(error))
+    if told != str(error):
         _log.warning("%s", error)
-        return "the server's settings don't work; its log says why"
-    if isinstance(error, RequestError):  # what it quotes is the caller's own
-        return re.sub(rf"^{_ADDRESS.pattern}", _BEHIND, str(error))
-    return _ADDRESS.sub(_BEHIND, str(error))
+    return told
 
 
 def _blamed(error: BaseException) -> ErrorType:

@@ -80,7 +80,9 @@ def says(*heads: dict[str, Any]) -> Answer:
     ],
     ids=lambda value: None if callable(value) else str(value),
 )
-async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: str) -> None:
+async def test_what_a_voice_claims_is_bounded(
+    answer: Answer, code: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with impostor(answer) as stage:
         stand = Stand(ScriptedEngine([TEXT]), voice=lambda: stage)
         async with stand.running(), stand.client() as wire:
@@ -90,7 +92,8 @@ async def test_what_a_voice_claims_is_bounded(answer: Answer, code: str, said: s
             assert error["code"] == code
             assert said in error["message"]
             if code == "protocol_error":
-                assert f"the voice adapter at {stage.url}: " in error["message"]
+                assert "the voice adapter at a server behind this one: " in error["message"]
+                assert f"the voice adapter at {stage.url}: " in caplog.text, "for the operator"
             assert done["output"][0]["content"][0]["transcript"] == TEXT
             assert (await wire.reply("Hi", output_modalities=["text"]))["status"] == "completed"
 
