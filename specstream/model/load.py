@@ -281,7 +281,8 @@ def _read_model(
     _tie(model, info["missing_keys"])
     _check_weights(name, info)
     quantised = getattr(described, "quantization_config", None) is not None
-    if not (quantised or getattr(model, "_keep_in_fp32_modules", None)):
+    wide = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
+    if not (quantised or any(getattr(model, name, None) for name in wide)):
         for weight in model.parameters():  # some have another dtype if another thread loads, too
             if weight.is_floating_point():
                 weight.data = weight.data.to(dtype)
