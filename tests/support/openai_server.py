@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ def write_whole(writer: asyncio.StreamWriter, status: int, body: Any, more: str,
 
 
 @dataclass(kw_only=True)
-class HttpServer:
+class HttpServer(ABC):
     """Answers each request of a connection, by ``_answer``."""
 
     keys: list[str] = field(default_factory=list)
@@ -124,10 +125,11 @@ class HttpServer:
         finally:
             writer.close()
 
+    @abstractmethod
     async def _answer(
         self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        raise NotImplementedError
+        """Answer one request."""
 
 
 @dataclass
