@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from specstream import Agent
-from specstream.agent import ReplyEnded, ReplyFailed, ReplyStarted
+from specstream.agent import AgentTool, ReplyEnded, ReplyFailed, ReplyStarted
 from specstream.errors import ConfigError, PromptError, RequestError
 from specstream.playback.playout import Playout
 from specstream.stages.pipeline import Event, StageFailed
@@ -201,6 +201,15 @@ def test_an_engine_and_what_to_load_are_one_too_many() -> None:
         Agent("some/model", engine=ScriptedEngine(["x"]))
     with pytest.raises(ConfigError, match="no_such_key"):
         Agent(no_such_key=1)
+
+
+def test_wrong_parts_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"params=SamplingParams\(temperature"):
+        Agent(temperature=0.3)
+    with pytest.raises(ConfigError, match="engine must be a running Engine"):
+        Agent(engine=ScriptedEngine)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the description of a tool is a Tool"):
+        AgentTool(print, "print")  # type: ignore[arg-type]
 
 
 async def test_an_agent_that_was_not_entered_says_so() -> None:

@@ -75,6 +75,8 @@ def test_a_verbatim_text_may_come_from_stdin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     piped(monkeypatch, b"Guten Tag.\nNoch etwas.\n")
-    argv = ["say", "-", "--verbatim", "--voice", "reference", "--out", str(tmp_path)]
+    argv = ["say", "-", "--verbatim", "--voice", "reference", "--out"]
+    assert main([*argv, str(tmp_path / "a.wav")]) == 2, "it names a folder"
+    argv.append(str(tmp_path))
     assert main(argv) == 0
     assert capsys.readouterr().out == "Guten Tag.\nNoch etwas.\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from specstream.config import DEFAULT_TARGET, EngineConfig
 from specstream.engine.build import build_engine
@@ -265,8 +265,17 @@ def test_one_tokenizer_with_output_layers_of_two_widths_is_served(folder: Path, 
 def test_tied_weights_are_tied_though_another_thread_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers replaces this method meanwhile, for all threads."""
     monkeypatch.setattr(PreTrainedModel, "tie_weights", lambda *_, **options: None)
-    model: Any = load_model(DEFAULT_TARGET, EngineConfig())
+    ready: Any = AutoModelForCausalLM.from_pretrained
+
+    def mixed(name: str, **options: Any) -> Any:
+        made, info = ready(name, **options)
+        made.model.norm.weight.data = made.model.norm.weight.data.double()
+        return made, info
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", mixed)
+    model: Any = load_model(DEFAULT_TARGET, EngineConfig(), "float32")
     assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_devices_and_dtypes() -> None:

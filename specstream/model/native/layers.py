@@ -292,10 +292,8 @@ class NativeChain:
         edges, chances, prices = (
             structs.array(ctypes.c_double, one) for one in (stop.edges, stop.chances, stop.prices)
         )
-        chosen, confidences = (
-            torch.empty(steps, dtype=torch.int64),
-            torch.empty(steps, dtype=torch.float32),
-        )
+        chosen = torch.empty(steps, dtype=torch.int64)
+        confidences = torch.empty(steps, dtype=torch.float32)
         chain = structs.ChainStruct(
             self._head.struct,
             self._norm,

@@ -148,6 +148,7 @@ async def test_a_stream_that_breaks_raises_after_what_came(
         (400, {"error": {"message": "maximum context length is 2048"}}, PromptTooLong, "2048"),
         (422, {"detail": [{"loc": ["top_k"], "msg": "extra"}]}, PromptError, "top_k"),
         (401, {"error": "Unauthorized"}, ConfigError, "Unauthorized"),
+        (401, {"error": {"message": "wrong key: sk-secret12"}}, ConfigError, "wrong key: …; check"),
         (404, {"error": {"message": "The model x does not exist"}}, ModelNotFound, "does not exist"),
         (500, "boom", EngineFailed, "boom"),
     ],
