@@ -156,6 +156,7 @@ async def test_what_is_acknowledged_is_forgotten_and_what_is_not_holds_the_sessi
                 await client.read(socket, len(client.events) + 20)
         async with await client.again(seen=3) as socket:
             assert client.resumed["error"]["code"] == "resume_expired", "more was acknowledged"
+            assert "specstream" not in client.resumed, "it has no number"
             with pytest.raises(ConnectionClosed):
                 await socket.recv()
 
