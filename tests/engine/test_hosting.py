@@ -12,7 +12,7 @@ from specstream import Engine, Grammar, RawPrompt
 from specstream.config import EngineConfig
 from specstream.engine import hosting
 from specstream.engine.core.prompt import PromptEncoder
-from specstream.errors import ModelError, PromptError, PromptTooLong, SamplingError
+from specstream.errors import EngineFailed, ModelError, PromptError, PromptTooLong, SamplingError
 from tests.server.doubles import wait_for
 
 
@@ -37,6 +37,19 @@ async def test_after_one_that_failed_too(collector: tuple[bool, bool], tmp_path:
         async with Engine.load(tmp_path):
             pass
     assert (gc.isenabled(), gc.get_freeze_count() > 0) == collector
+
+
+async def test_a_start_that_a_panic_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):  # what PyO3 raises for a panic in Rust
+        pass
+
+    def panics(*_: object) -> None:
+        raise PanicException("planted")
+
+    monkeypatch.setattr("specstream.engine.build.build_engine", panics)
+    with pytest.raises(EngineFailed, match="planted"):
+        async with Engine.load():
+            pass
 
 
 async def test_engines_may_be_entered_at_once() -> None:

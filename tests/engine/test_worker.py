@@ -1,5 +1,7 @@
 """The engine's thread: what is wrong with one request ends that request alone."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,22 @@ async def test_a_request_that_breaks_at_the_door_ends_and_the_next_is_served(
             with pytest.raises(EngineFailed, match="planted"):
                 await reply(engine)
         assert await reply(engine)
+
+
+LOADS = """
+import asyncio, threading, time
+from specstream import Engine
+engine = Engine.load()
+async def use():
+    async with engine:
+        pass
+threading.Thread(target=lambda: asyncio.run(use()), daemon=True).start()
+while engine._host.worker is None:
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_may_end_while_an_engine_loads() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -145,7 +145,7 @@ class EngineWorker:
     def _load(self) -> EngineCore | None:
         try:
             core = self._build()
-        except Exception as error:
+        except BaseException as error:  # a panic in Rust is not an Exception; unanswered, `start` hangs
             failure = error if isinstance(error, SpecstreamError) else None
             if failure is None:
                 failure = EngineFailed(f"the engine can't start: {error!r}")
