@@ -209,6 +209,14 @@ class Engine:
         return worker.slowed if worker is not None else None
 
     @property
+    def failure(self) -> BaseException | None:
+        """What ended the engine before its block was left; None if nothing did.
+
+        Its replies have ended with `EngineFailed`, and further requests are refused (`EngineClosed`).
+        """
+        return self._host.failure
+
+    @property
     def manner(self) -> Manner:
         """How the target replies in conversation where nobody says otherwise. Known once it is loaded.
 

@@ -114,6 +114,11 @@ class EngineHost:
 
         await finished(end())
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread before it was stopped; None if nothing did."""
+        return None if self.worker is None else self.worker.failure
+
     def running(self) -> tuple[EngineWorker, ThreadBridge]:
         """Return the thread and the bridge to the event loop.
 
@@ -123,6 +128,9 @@ class EngineHost:
             EngineError: another event loop started it.
         """
         worker, bridge = self.worker, self._bridge
+        if (failure := self.failure) is not None:
+            told = f"the engine has ended, since its thread broke: {failure!r}; load another one"
+            raise EngineClosed(told) from failure
         if worker is None or bridge is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
         if os.getpid() != self._process:
@@ -176,7 +184,7 @@ class EngineHost:
         finally:
             closed.cancel()
         if not answer.done():
-            raise EngineClosed("the engine was closed before it could answer")
+            raise EngineClosed("the engine ended before it could answer") from worker.failure
         return answer.result()
 
     def post(self, call: Callable[[EngineCore], None]) -> None:

@@ -119,6 +119,7 @@ def make_app(
     realtime: Callable[[AsgiSocket, Mapping[str, str], ApiCaller], Awaitable[None]],
     api: Sequence[BaseRoute],
     ready: Callable[[], bool],
+    failed: Callable[[], bool],
     access: ServerAccess,
 ) -> ASGIApp:
     """Build the application.
@@ -131,6 +132,7 @@ def make_app(
         realtime: Serves an accepted session; gets the query of its address.
         api: The routes of the HTTP API.
         ready: Whether requests can be served now.
+        failed: Whether the engine has ended by itself, so that none ever will be.
         access: The pages elsewhere whose browsers may ask the API and read the answers, and the
             proxies that tell a client's address.
     """
@@ -139,12 +141,14 @@ def make_app(
         return HTMLResponse(page(bundled=bundled), headers={"Content-Security-Policy": CONTENT_POLICY})
 
     def state() -> str:
+        if failed():
+            return "failed"
         return "stopping" if limit.stopping else "ok" if ready() else "loading"
 
     def health(request: Request) -> Response:
-        """Whether the process is alive, and what it does."""
+        """Whether the process can go on, and what it does; one whose engine has ended can't (503)."""
         told = {"status": state(), "version": __version__, "sessions": counters.sessions}
-        return JSONResponse(told)
+        return JSONResponse(told, 503 if told["status"] == "failed" else 200)
 
     def readiness(request: Request) -> Response:
         """A load balancer stops sending clients when the HTTP status is 503."""

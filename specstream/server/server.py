@@ -182,6 +182,7 @@ class RealtimeServer:
             realtime=self.sessions.serve,
             api=api_routes(lambda: self.service, self.limit, self._allowances, self._requests, secrets),
             ready=lambda: self._open,
+            failed=lambda: getattr(self.service.engine, "failure", None) is not None,
             access=access,
         )
 

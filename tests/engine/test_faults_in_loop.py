@@ -38,6 +38,18 @@ def test_a_broken_round_ends_its_requests_with_a_typed_error(monkeypatch: pytest
     assert len(inbox.token_ids) == 20
 
 
+def test_what_breaks_before_the_pass_ends_its_requests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
+    _, inbox = ask(core, "abab", SamplingParams(max_tokens=20))
+    core.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "_plan", explode)
+        core.step()
+    assert isinstance(inbox.errors[0], EngineFailed) and core.slots.in_use == 0
+    _, inbox = answered(core, "abab", SamplingParams(max_tokens=20))
+    assert len(inbox.token_ids) == 20
+
+
 @pytest.mark.broken_proposer
 def test_a_broken_proposer_costs_speed_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -1,7 +1,8 @@
 """What a proposer hands over is checked at the door, and who reads how much of its prompt in a step."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections import UserList
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -159,6 +160,68 @@ def test_a_wrong_number_of_proposals_costs_the_round(
     for text, (_, inbox) in zip(("abab", "the cat"), asked):
         assert inbox.token_ids == plain_greedy(text, 20, eos=None)
     assert "proposals were made for" in caplog.text
+
+
+class Lazy(UserList[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        raise RuntimeError("planted")
+
+
+class Shorter(UserList[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class Unreadable(Proposal):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda made: None,
+        lambda made: iter(made),
+        lambda made: dict(enumerate(made)),
+        Lazy,
+        Shorter,
+        lambda made: [object.__new__(Unreadable) for _ in made],
+    ],
+)
+@pytest.mark.broken_proposer
+def test_what_is_no_list_of_proposals_costs_the_round(
+    wrong: Callable[[list[Proposal]], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(Spoiling):
+        def propose(self, requests: Sequence[SpecRequest], budget: Sequence[int]) -> list[Any]:
+            return cast(list[Any], wrong(super().propose(requests, budget)))
+
+    core = make_core(MODEL, TOKENIZER, Wrong(lambda proposal: proposal), eos_ids=())
+    _, inbox = answered(core, "abab", SamplingParams(max_tokens=20))
+    assert inbox.token_ids == plain_greedy("abab", 20, eos=None)
+    assert "goes on without its help" in caplog.text
+
+
+@pytest.mark.broken_proposer
+@pytest.mark.parametrize("call", ["propose", "observe", "release"])
+def test_a_default_device_that_a_proposer_leaves_is_put_back(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(MODEL, TOKENIZER, proposer("suffix"), eos_ids=())
+    inner = getattr(core.proposer, call)
+
+    def leaves(*args: Any) -> Any:
+        done = inner(*args)
+        torch.set_default_device("meta")
+        return done
+
+    monkeypatch.setattr(core.proposer, call, leaves)
+    try:
+        _, inbox = answered(core, "abab", SamplingParams(max_tokens=20))
+        assert torch.get_default_device() == torch.device("cpu")
+    finally:
+        torch.set_default_device(None)
+    assert inbox.token_ids == plain_greedy("abab", 20, eos=None)
 
 
 @pytest.mark.parametrize("mode", ["default", "reproducible"])

@@ -9,7 +9,10 @@ import pytest
 
 from specstream import Engine, SamplingParams
 from specstream.engine.core.admission import Admission
-from specstream.errors import EngineFailed, PromptError
+from specstream.engine.core.lifecycle import Lifecycle
+from specstream.engine.core.proposing import Proposing
+from specstream.engine.core.step import EngineCore
+from specstream.errors import EngineClosed, EngineFailed, PromptError
 from tests.support.tiny import save_pair
 
 SHORT = SamplingParams(max_tokens=4)
@@ -49,6 +52,46 @@ async def test_a_request_that_breaks_at_the_door_ends_and_the_next_is_served(
             with pytest.raises(EngineFailed, match="planted"):
                 await reply(engine)
         assert await reply(engine)
+
+
+async def test_a_thread_that_breaks_ends_running_replies_with_the_error_and_refuses_others(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(self: EngineCore) -> bool:
+        raise SystemError("planted")
+
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        assert engine.failure is None
+        async with engine.generate("hello", SamplingParams(max_tokens=200)) as generation:
+            chunks = [await anext(generation)]
+            monkeypatch.setattr(EngineCore, "step", breaks)
+            with pytest.raises(EngineFailed, match="planted") as ended:
+                chunks += [chunk async for chunk in generation]
+        assert isinstance(ended.value.__cause__, SystemError)
+        assert all(chunk.finish_reason is None for chunk in chunks)
+        with pytest.raises(EngineClosed, match="planted"):
+            await reply(engine)
+        assert isinstance(engine.failure, SystemError)
+
+
+@pytest.mark.parametrize("part", ["step", "close"])
+async def test_an_engine_that_cannot_clean_up_ends_all_the_same(
+    part: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(self: object, *args: object) -> None:
+        raise SystemError("planted")
+
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        async with engine.generate("hello", SamplingParams(max_tokens=200)) as generation:
+            await anext(generation)
+            monkeypatch.setattr(Proposing, "close", breaks)
+            monkeypatch.setattr(Lifecycle, "_retire", breaks)
+            if part == "step":
+                monkeypatch.setattr(EngineCore, "step", breaks)
+            engine._host.worker.close()  # type: ignore[union-attr]
+            with pytest.raises(EngineFailed, match="planted"):
+                async for _ in generation:
+                    pass
 
 
 LOADS = """

@@ -250,7 +250,7 @@ async def test_whoever_was_answered_just_now_has_the_whole_time_to_speak() -> No
     assert anyio.current_time() - began == pytest.approx(59)
 
 
-async def test_the_plain_pages() -> None:
+async def test_the_plain_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     server = stand()
     async with server.running():
         code, head, body = await get(server.port, "/")
@@ -263,6 +263,11 @@ async def test_the_plain_pages() -> None:
         code, _, body = await get(server.port, "/health")
         assert (code, json.loads(body)["status"], json.loads(body)["sessions"]) == (200, "ok", 0)
         assert (await get(server.port, "/ready"))[0] == 200
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "failure", SystemError("planted"), raising=False)
+            for path in ("/health", "/ready"):
+                code, _, body = await get(server.port, path)
+                assert (code, json.loads(body)["status"]) == (503, "failed")
         async with server.client() as wire:
             await wire.reply("Hi")
             code, _, body = await get(server.port, "/metrics")

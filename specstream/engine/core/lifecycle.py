@@ -79,6 +79,12 @@ def _moved(old: float | None, new: float) -> float:
     return new if old is None else old + _WEIGHT * (new - old)
 
 
+def _failed(error: BaseException, what: str = "the engine broke on this request") -> EngineFailed:
+    wrapped = EngineFailed(f"{what}: {error!r}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 _WHOLE = ("stop", "length", "tool_calls")  # finish reasons of replies that the learner may keep
 _STALLED = (
     "the reply was ended: nobody read it for {:g} s while other requests waited. The chunks written "
@@ -164,10 +170,7 @@ class Lifecycle:
 
     def fail(self, request: Request, error: BaseException) -> None:
         """End a request with a typed error."""
-        if not isinstance(error, SpecstreamError):
-            wrapped = EngineFailed(f"the engine broke on this request: {error!r}")
-            wrapped.__cause__ = error
-            error = wrapped
+        error = error if isinstance(error, SpecstreamError) else _failed(error)
         request.error, request.finish_reason = error, None
         self._retire(request)
         self._send(request, error)
@@ -178,10 +181,16 @@ class Lifecycle:
             if request.delivery.cancelled:
                 self._cancel(request)
 
-    def close(self) -> None:
-        """End every request as cancelled, then close proposer and learner."""
+    def close(self, failure: BaseException | None = None) -> None:
+        """End every request: as cancelled, or with what ended the engine. Close proposer and learner."""
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            self._cancel(request)
+            try:
+                if failure is None:
+                    self._cancel(request)
+                else:
+                    self.fail(request, _failed(failure, "the engine has ended, since its thread broke"))
+            except BaseException as error:  # its reader, and the others, must still be told
+                self._send(request, _failed(error))
         self.proposing.close()
         if self.learner is not None:
             self.learner.close()

@@ -26,7 +26,7 @@ from specstream.drafting.proposal import Proposal, Proposer, Verdict
 from specstream.engine.core.request import Request, TokenSequence
 from specstream.errors import ProposalError
 from specstream.model.forward import PLAIN, Extras, Midway
-from specstream.model.numerics import to_device
+from specstream.model.numerics import own_device, to_device
 from specstream.model.runner import ModelRunner
 from specstream.model.selfcheck import check_trees
 from specstream.types import Preview, Span
@@ -223,19 +223,24 @@ class Proposing:
             return proposals
         self._pause, trees = 0, self.proposer.capabilities.trees
         for i, given in zip(wanted, made, strict=True):
-            if isinstance(given, Proposal) and _is_nothing(given.tokens):
-                continue
-            bounds = budget[i], self._vocab_size, self._device
-            sound = self._spared(checked, given, *bounds, trees=trees)
+            sound = self._spared(self._checked, given, budget[i], trees)
             if sound is not None:
                 proposals[i] = sound if sound.source else replace(sound, source=self.proposer.name)
         return marked(proposals, self._vocab_size)
 
     def _ask(self, sequences: list[TokenSequence], budget: list[int]) -> list[Proposal]:
-        made = self.proposer.propose(sequences, budget)
+        given = self.proposer.propose(sequences, budget)
+        if not isinstance(given, Sequence):
+            raise ProposalError(f"propose must return a list of proposals, not {given!r:.80}")
+        made = list(given)  # reading what isn't a list may raise
         if len(made) != len(sequences):
             raise ProposalError(f"{len(made)} proposals were made for {len(sequences)} requests")
         return made
+
+    def _checked(self, given: Proposal, most: int, trees: bool) -> Proposal | None:
+        if isinstance(given, Proposal) and _is_nothing(given.tokens):
+            return None
+        return checked(given, most, self._vocab_size, self._device, trees=trees)
 
     def extras(self, parts: list[PassPart]) -> Extras:
         """Return what the pass over these parts must do for the proposer, beyond giving logits."""
@@ -275,7 +280,7 @@ class Proposing:
         """
         if any(verdict.malformed for verdict in verdicts):
             self.complain(ProposalError("token ids or probs are out of range"))
-        self._spared(lambda: self.proposer.observe(done.sequences, verdicts))
+        self._spared(self.proposer.observe, list(done.sequences), list(verdicts))
         if self._reader is not None and done.states:
             sequences = [part.sequence for part in done.parts]
             self._spared(self._reader.read, sequences, _kept(done, verdicts))
@@ -308,7 +313,8 @@ class Proposing:
     def _spared(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result of ``call``; None if it raises, which is logged."""
         try:
-            return call(*args, **kwargs)
+            with own_device():
+                return call(*args, **kwargs)
         except BaseException as error:  # a CancelledError, too, must not end the engine's thread
             self.complain(error)
             return None

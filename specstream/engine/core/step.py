@@ -120,9 +120,9 @@ class EngineCore:
         """Queue a request; if the queue is full it ends with `EngineBusy`."""
         self.requests.submit(request)
 
-    def close(self) -> None:
-        """End every request as cancelled, then close proposer and learner."""
-        self.requests.close()
+    def close(self, failure: BaseException | None = None) -> None:
+        """End every request: as cancelled, or with what ended the engine. Close proposer and learner."""
+        self.requests.close(failure)
 
     @property
     def learner(self) -> Learner | None:
@@ -156,11 +156,12 @@ class EngineCore:
             return admitted
 
         began, watch = time.perf_counter(), Stopwatch(self.target.device)
-        proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
-        watch.mark()
-        parts = self._plan(ready, proposals)
-        self._show(parts)
+        parts = list[PassPart]()
         try:
+            proposals = self.proposing.propose([r.sequence for r in ready if r.stats.rounds])
+            watch.mark()
+            parts = self._plan(ready, proposals)
+            self._show(parts)
             done = self._forward(parts)
             self._tell_prompts(done)
             watch.mark()
@@ -177,9 +178,9 @@ class EngineCore:
                 self.requests.deliver(part.request, chunk, error)
             self._learn(done, spans_ms, began)
         except Exception as error:
-            for part in parts:
-                if not part.request.over:
-                    self.requests.fail(part.request, error)
+            for request in [part.request for part in parts] or ready:
+                if not request.over:
+                    self.requests.fail(request, error)
         return True
 
     def learn(self) -> bool:

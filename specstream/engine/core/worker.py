@@ -39,6 +39,9 @@ class EngineWorker:
     Every method may be called from any thread and returns at once. ``on_ready`` is called on the
     engine thread with None once the models are loaded, or with the error that prevented it;
     ``on_closed`` when the thread is about to end.
+
+    Attributes:
+        failure: What ended the thread before it was closed; None if nothing did.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class EngineWorker:
         self.places = 0
         self.manner = Manner()
         self.slowed: str | None = None
+        self.failure: BaseException | None = None
 
     def start(self) -> None:
         """Start the thread and, on it, the loading of the models."""
@@ -169,8 +173,9 @@ class EngineWorker:
                 while self._read_mail(core, wait=not progressing, patience=patience):
                     progressing = core.step() or core.learn()
                     patience = None if progressing else core.scheduler.patience()
-        except BaseException:
+        except BaseException as error:
             _log.exception("the engine thread ends")
+            self.failure = error
         finally:
             self._end(core)
 
@@ -181,8 +186,13 @@ class EngineWorker:
                 self._closing = True
             while not self._mail.empty():
                 self._read_mail(core, wait=False)
-        finally:
-            core.close()
+        except BaseException:
+            _log.exception("a message to the engine broke")
+        try:
+            core.close(self.failure)
+        except BaseException:
+            _log.exception("the engine's thread couldn't clean up")
+        finally:  # readers and `stop` wait for this
             self._encoder.shutdown(wait=False, cancel_futures=True)
             self._on_closed()
 
