@@ -129,8 +129,7 @@ class EngineHost:
         """
         worker, bridge = self.worker, self._bridge
         if (failure := self.failure) is not None:
-            told = f"the engine has ended, since its thread broke: {failure!r}; load another one"
-            raise EngineClosed(told) from failure
+            raise EngineClosed(f"the engine has ended: {failure!r}; load another one") from failure
         if worker is None or bridge is None or self._closed.is_set():
             raise EngineClosed("the engine is not running: use it inside its `async with` block")
         if os.getpid() != self._process:

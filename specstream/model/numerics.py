@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_function_stack
 
 __all__ = ["off_by", "own_device", "rounding", "to_device", "trial_tokens"]
 
@@ -56,10 +57,14 @@ def rounding(dtype: torch.dtype) -> float:
 
 @contextmanager
 def own_device() -> Iterator[None]:
-    """Put back the thread's default device, should a request's function leave another one."""
-    before = torch.get_default_device()
+    """Put back the thread's default device, should a request's function or a proposer leave another.
+
+    A default device is a torch function mode. Counting modes takes a hundredth of asking for the device.
+    """
+    none = torch.device("cpu")
+    before = torch.get_default_device() if _len_torch_function_stack() else none
     try:
         yield
     finally:
-        if torch.get_default_device() != before:
+        if (_len_torch_function_stack() or before != none) and torch.get_default_device() != before:
             torch.set_default_device(None if before.type == "cpu" else before)

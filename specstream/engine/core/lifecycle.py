@@ -188,9 +188,9 @@ class Lifecycle:
                 if failure is None:
                     self._cancel(request)
                 else:
-                    self.fail(request, _failed(failure, "the engine has ended, since its thread broke"))
+                    self.fail(request, _failed(failure, "the engine has ended"))
             except BaseException as error:  # its reader, and the others, must still be told
-                self._send(request, _failed(error))
+                self._send(request, request.error or _failed(error))
         self.proposing.close()
         if self.learner is not None:
             self.learner.close()

@@ -98,7 +98,7 @@ class EngineWorker:
             core.submit(request)
             if request.encoding and not request.over:
                 self._encoder.submit(self._encode, core, request)
-        except Exception as error:  # fails this request only
+        except BaseException as error:  # a panic, too, fails this request only
             core.requests.encoded(request, error)
 
     def _encode(self, core: EngineCore, request: Request) -> None:
@@ -181,18 +181,18 @@ class EngineWorker:
 
     def _end(self, core: EngineCore) -> None:
         """End all requests, including those still in the mailbox, whatever ended the thread."""
-        try:
-            with self._gate:
-                self._closing = True
-            while not self._mail.empty():
+        with self._gate:
+            self._closing = True
+        while not self._mail.empty():
+            try:
                 self._read_mail(core, wait=False)
-        except BaseException:
-            _log.exception("a message to the engine broke")
+            except BaseException:  # the mail after it may bring requests, whose readers wait
+                _log.exception("a message to the engine broke")
         try:
             core.close(self.failure)
         except BaseException:
             _log.exception("the engine's thread couldn't clean up")
-        finally:  # readers and `stop` wait for this
+        finally:  # `stop` waits for this
             self._encoder.shutdown(wait=False, cancel_futures=True)
             self._on_closed()
 
