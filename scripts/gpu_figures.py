@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import gzip
 import json
+import lzma
 import os
 import sys
 import time
@@ -72,7 +72,7 @@ def _again(results: Path, out: Path) -> int:
 
     known = {field.name for field in dataclasses.fields(Outcome)}
     kept = results.read_bytes()
-    lines = (gzip.decompress(kept) if results.suffix == ".gz" else kept).splitlines()
+    lines = (lzma.decompress(kept) if results.suffix == ".xz" else kept).splitlines()
     each = [json.loads(line) for line in lines]
     outcomes = [Outcome(**{k: v for k, v in one.items() if k in known}) for one in each]
     print("\n".join(table(outcomes, f"GPU figures of {results.name}")))  # noqa: T201

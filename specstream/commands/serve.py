@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import anyio
 from anyio import to_thread
 
 from specstream.commands.shared.chain import (
@@ -66,7 +67,8 @@ async def run_server(args: argparse.Namespace) -> int:
 
         front.app = server.app
         told = partial(_note_all, *_ready(config, bound, engine))
-        return await until_stopped(server.drain, config.drain, told, renew)
+        ended = engine.wait_closed if isinstance(engine, Engine) else anyio.sleep_forever
+        return await until_stopped(server.drain, config.drain, told, renew, ended)
 
 
 @asynccontextmanager

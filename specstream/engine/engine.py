@@ -216,6 +216,16 @@ class Engine:
         """
         return self._host.failure
 
+    async def wait_closed(self) -> None:
+        """Wait until the engine has ended. Cancelling only gives up the wait.
+
+        Raises:
+            EngineFailed: it has ended by itself (see `failure`).
+            EngineClosed: it isn't running.
+            EngineError: another event loop has entered it.
+        """
+        await self._host.wait_closed()
+
     @property
     def manner(self) -> Manner:
         """How the target replies in conversation where nobody says otherwise. Known once it is loaded.

@@ -16,7 +16,7 @@ import anyio
 from specstream.checks import for_future
 from specstream.config import EngineConfig
 from specstream.engine.generation import ThreadBridge
-from specstream.errors import ConfigError, EngineClosed, EngineError, SpecstreamError
+from specstream.errors import ConfigError, EngineClosed, EngineError, EngineFailed, SpecstreamError
 from specstream.signals import finished
 
 if TYPE_CHECKING:
@@ -113,6 +113,19 @@ class EngineHost:
             await asyncio.to_thread(worker.join)
 
         await finished(end())
+
+    async def wait_closed(self) -> None:
+        """Wait until the thread has ended. Cancelling only gives up the wait.
+
+        Raises:
+            EngineFailed: nobody has stopped it.
+            EngineClosed, EngineError: see `running`.
+        """
+        if self.failure is None:
+            self.running()
+            await self._closed.wait()
+        if self.failure is not None:
+            raise EngineFailed(f"the engine has ended: {self.failure!r}") from self.failure
 
     @property
     def failure(self) -> BaseException | None:

@@ -16,7 +16,7 @@ from specstream.client.client import Done, RealtimeClient
 from specstream.commands import main as cli, serve
 from specstream.commands.shared.serving import ServerConfig, keys_of, server_config, until_stopped
 from specstream.config import EngineConfig
-from specstream.errors import ConfigError, ConnectionFailed
+from specstream.errors import ConfigError, ConnectionFailed, EngineFailed
 from specstream.server.journal.sqlite import SqliteJournal
 from specstream.testing import ScriptedEngine
 from tests.server.certificate import CERTIFICATE, LOCKED_KEY
@@ -275,6 +275,20 @@ async def test_a_second_sigterm_does_not_wait() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert codes == [130]
+
+
+async def test_a_server_whose_engine_has_ended_by_itself_is_drained_and_fails() -> None:
+    drained = list[float]()
+
+    async def drain(seconds: float) -> None:
+        drained.append(seconds)
+
+    async def ended() -> None:
+        raise EngineFailed("planted")
+
+    with pytest.raises(EngineFailed, match="planted"):
+        await until_stopped(drain, 7, ended=ended)
+    assert drained == [7]
 
 
 async def test_an_adapter_is_stopped_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:

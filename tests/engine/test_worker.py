@@ -3,10 +3,13 @@
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from specstream import Engine, SamplingParams
+from specstream.engine.core import step
 from specstream.engine.core.admission import Admission
 from specstream.engine.core.lifecycle import Lifecycle
 from specstream.engine.core.proposing import Proposing
@@ -92,6 +95,32 @@ async def test_a_thread_that_breaks_ends_running_replies_with_the_error_and_refu
         with pytest.raises(EngineClosed, match="planted"):
             await reply(engine)
         assert isinstance(engine.failure, SystemError)
+        for _ in range(2):
+            with pytest.raises(EngineFailed, match="planted"):
+                await engine.wait_closed()
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+async def test_a_gpu_that_fails_for_good_ends_the_engine(
+    sticky: bool, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*args: object) -> None:
+        raise RuntimeError("CUDA error: planted")
+
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        target = await engine.ask(lambda core: core.target)
+        monkeypatch.setattr(torch.cuda, "synchronize", breaks if sticky else lambda device: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineCore, "_plan", breaks)
+            patch.setattr(target, "device", torch.device("cuda", 0))
+            patch.setattr(step, "Stopwatch", lambda device: Mock())
+            with pytest.raises(EngineFailed, match="CUDA error"):
+                await reply(engine)
+            if sticky:
+                with pytest.raises(EngineFailed, match="CUDA error"):
+                    await engine.wait_closed()
+        if not sticky:
+            assert await reply(engine)
 
 
 @pytest.mark.parametrize("part", ["step", "close"])

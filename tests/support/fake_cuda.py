@@ -137,6 +137,7 @@ def _card(free_bytes: int) -> list[tuple[Any, str, Any]]:
         (torch.cuda, "mem_get_info", lambda device=None: (free_bytes, 8 * free_bytes)),
         (torch.cuda, "set_device", lambda device: None),
         (torch.cuda, "empty_cache", lambda: None),
+        (torch.cuda, "synchronize", lambda device=None: None),
     ]
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from specstream.checks import problem
 from specstream.commands.shared.common import tables_of
 from specstream.commands.shared.output import note
 from specstream.commands.shared.terminal import adding_to
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, EngineFailed
 from specstream.server.journal.base import Journal
 from specstream.server.journal.postgres import PostgresJournal
 from specstream.server.journal.sqlite import SqliteJournal
@@ -210,21 +210,20 @@ async def until_stopped(
     seconds: float,
     ready: Callable[[], None] = lambda: None,
     renew: Callable[[], None] = lambda: None,
+    ended: Callable[[], Awaitable[None]] = anyio.sleep_forever,
 ) -> int:
     """Wait for SIGTERM, then drain; return the exit code: 0, or 130 if a second SIGTERM cut it short.
 
     ``ready`` is called once a SIGTERM would be received: whoever reads that a server is ready may stop
     it at once. ``renew`` is called at each SIGHUP; a ConfigError of it is told, and changes nothing.
+
+    Raises:
+        EngineFailed: by ``ended``, which stands for a SIGTERM; after the drain.
     """
     hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
     with anyio.open_signal_receiver(signal.SIGTERM, hangup) as signals:
         ready()
-        while await anext(signals) != signal.SIGTERM:
-            try:
-                renew()
-                note("keys and certificate were read again")
-            except ConfigError as error:
-                note(f"what was in use stays: {error}")
+        failed = await _stop_asked(signals, renew, ended)
         note(f"stopping: running requests have {seconds:g} s to end (a second SIGTERM stops at once)")
         hurried = False
         async with anyio.create_task_group() as group:
@@ -239,4 +238,32 @@ async def until_stopped(
             group.start_soon(hurry)
             await drain(seconds)
             group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
     return 130 if hurried else 0
+
+
+async def _stop_asked(
+    signals: AsyncIterator[int], renew: Callable[[], None], ended: Callable[[], Awaitable[None]]
+) -> EngineFailed | None:
+    """Wait for SIGTERM, and call ``renew`` at other signals; or until ``ended`` raises."""
+    failed: EngineFailed | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            nonlocal failed
+            try:
+                await ended()
+            except EngineFailed as error:
+                failed = error
+                group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        while await anext(signals) != signal.SIGTERM:
+            try:
+                renew()
+                note("keys and certificate were read again")
+            except ConfigError as error:
+                note(f"what was in use stays: {error}")
+        group.cancel_scope.cancel()
+    return failed

@@ -145,6 +145,9 @@ class EngineCore:
         being read. An exception ends the requests of the pass with a typed error and leaves the engine
         and all other requests as they were. Callers of many steps should enter `torch.inference_mode`
         once, since entering it for each step is slow.
+
+        Raises:
+            RuntimeError: a GPU has failed, and in this process it will not work again.
         """
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
@@ -181,6 +184,8 @@ class EngineCore:
             for request in [part.request for part in parts] or ready:
                 if not request.over:
                     self.requests.fail(request, error)
+            if self.target.device.type == "cuda":
+                torch.cuda.synchronize(self.target.device)
         return True
 
     def learn(self) -> bool:
