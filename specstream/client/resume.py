@@ -119,12 +119,17 @@ class ResumingSocket:
                 return
             if closed.rcvd is not None and closed.rcvd.code in _OVER:
                 raise closed
-            pause, deadline = _LEAST_PAUSE_S, anyio.current_time() + self._resume_s
-            while (why := await self._try()) is not None:
-                if anyio.current_time() + pause > deadline:
-                    raise why
-                await anyio.sleep(pause)
-                pause = min(2 * pause, _MOST_PAUSE_S)
+            pause = _LEAST_PAUSE_S
+            why = ConnectionFailed(
+                f"the connection broke, and no server answered for {self._resume_s:g} s"
+            )
+            with anyio.move_on_after(self._resume_s):
+                while (found := await self._try()) is not None:
+                    why = found
+                    await anyio.sleep(pause)
+                    pause = min(2 * pause, _MOST_PAUSE_S)
+                return
+            raise why
 
     async def _try(self) -> ConnectionFailed | None:
         """Come back once; returns why another try may help.
@@ -138,8 +143,9 @@ class ResumingSocket:
             return failed
         try:
             told = _object(first)
-            if told.get("type") == "specstream.resumed":
-                await self._send_missed(socket, int(told["received"]))
+            arrived = told.get("received")
+            if told.get("type") == "specstream.resumed" and isinstance(arrived, int):
+                await self._send_missed(socket, arrived)
                 self._socket, self._acked = socket, self._seen
                 return None
         except ConnectionClosed as again:

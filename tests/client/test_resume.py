@@ -232,6 +232,17 @@ async def test_a_server_that_stops_for_good_is_told_in_time(line: Line) -> None:
                 await read(reply)
 
 
+async def test_a_server_that_takes_the_connection_and_says_nothing_is_told_in_time(line: Line) -> None:
+    stand = Stand(ScriptedEngine([WORDS]), voice=None)
+    async with stand.running(), RealtimeClient.connect(stand.url, resume_s=0.1) as client:
+        reply = client.respond("Hi", audio=False)
+        await anext(aiter(reply))
+        line.before = anyio.sleep_forever
+        line.cut()
+        with pytest.raises(ConnectionFailed, match="no server answered for 0.1 s"):
+            await read(reply)
+
+
 async def test_what_came_before_the_server_closed_is_read_to_its_end() -> None:
     """An acknowledgement that can't be sent leaves no frame behind."""
     gone = ConnectionClosedError(None, None)
