@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, ValidationError
 from starlette.applications import Starlette
@@ -20,7 +20,8 @@ from specstream.checks import problem
 from specstream.commands.main import read_arguments
 from specstream.commands.serve import opened_server
 from specstream.commands.shared.serving import keys_of, server_config
-from specstream.errors import ConfigError
+from specstream.engine.protocol import TextEngine
+from specstream.errors import ConfigError, EngineFailed
 from specstream.methods import StrictConfig
 from specstream.server.asgi import Front
 from specstream.server.auth import check_key
@@ -52,6 +53,17 @@ class ClusterConfig(StrictConfig):
     stop_s: float = Field(default=600, ge=0)
 
 
+class Replica:
+    """What Ray asks of a replica besides requests."""
+
+    engine: ClassVar[TextEngine | None] = None  # this process's
+
+    async def check_health(self) -> None:
+        """Raise what has ended the engine; Ray then starts another replica."""
+        if (failure := getattr(Replica.engine, "failure", None)) is not None:
+            raise EngineFailed(f"the engine has ended: {failure!r}") from failure
+
+
 def app(arguments: dict[str, Any]) -> Any:
     """Describe the application; Ray's ``serve run`` and ``serve deploy`` call it.
 
@@ -80,7 +92,7 @@ def app(arguments: dict[str, Any]) -> Any:
         return replica_app(options)
 
     deployment = serve.deployment(
-        serve.ingress(build)(),
+        serve.ingress(build)(Replica),
         name="specstream",
         max_ongoing_requests=config.max_sessions,
         max_queued_requests=config.max_sessions,
@@ -101,7 +113,7 @@ def replica_app(options: list[str]) -> Starlette:
         args = read_arguments(["serve", *options])
         config = server_config(args, table=True)
         check_key(config.host, bool(keys_of(args, config)))
-        async with opened_server(args, config) as (server, _):
+        async with opened_server(args, config) as (server, Replica.engine):
             front.app = server.app
             yield
 

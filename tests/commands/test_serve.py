@@ -5,17 +5,19 @@ import signal
 import socket
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 
 from specstream.client.client import RealtimeClient
+from specstream.commands.cluster import Replica
 from specstream.commands.main import main, read_arguments
 from specstream.commands.serve import opened_server
 from specstream.commands.shared.chain import names_of
 from specstream.commands.shared.serving import server_config
 from specstream.config import EngineConfig
 from specstream.engine.engine import Engine
-from specstream.errors import JournalFailed
+from specstream.errors import EngineFailed, JournalFailed
 
 
 class Loaded(Engine):
@@ -66,6 +68,13 @@ def test_clients_are_told_names_and_no_folders(tmp_path: Path) -> None:
     }
     assert told(proposer={"kind": "off"}) == {"target": "bundled-target"}
     assert told(proposer={"kind": "suffix"})["draft"] == "suffix"
+
+
+async def test_a_replica_of_ray_whose_engine_has_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    await Replica().check_health()
+    monkeypatch.setattr(Replica, "engine", Mock(failure=SystemError("planted")))
+    with pytest.raises(EngineFailed, match="planted"):
+        await Replica().check_health()
 
 
 async def test_a_journal_that_cannot_be_reached_is_told_before_anything_is_loaded() -> None:
