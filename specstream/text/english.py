@@ -21,7 +21,7 @@ _ADDRESS = rf"{rules.address(_WORDS['domains'])}|(?<![\w.@/-])[A-Za-z_][\w-]*\.(
 _SLASHED = r"(?<![\w/.-])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4}|\d{2})(?![\w/]|[.-]\d)"
 _SHORT = (
     rf"(?:\b(?P<lead>(?i:on|due|dated|since|until|till|effective|starting|EOD|COB)"
-    rf"|{rules.any_of(_WORDS['days'])}|[A-Z][a-z]+day),? )?"
+    rf"|{rules.any_of(_WORDS['days'])}|[A-Z][a-z]+day)[.,]* )?"
     r"(?<![\w/.$])(?<!\D-)(?P<month>\d{1,2})/(?P<day>\d{1,2})(?![\w/]|\.\d)"
 )
 _NO_DATE_AFTER = re.compile(
@@ -34,6 +34,9 @@ _NO_DATE_BEFORE = re.compile(
 _DUE = re.compile(r"\b(?i:by|before|deadline is|starts|begins|ends) $")  # "by 3/1", but "by 3/4"
 _COUNTED = re.compile(r" [a-z]{4,}s\b")  # "3/15 apples"
 _DAY_FIRST = ("gb", "uk", "au", "nz", "ie", "in", "za")
+_RATIO = re.compile(
+    rf"\b(?i:{rules.any_of(_WORDS['scores'])}|ratio|odds|mix|split)(?: (?:of|is|was|by))? $"
+)
 _SCREEN = re.compile(r" (?:ratio|aspect|screen|display|format|mix|split|odds|scale)\b")
 
 _digits = rules.each_digit("en")
@@ -126,15 +129,16 @@ def _isbn(found: re.Match[str]) -> Iterator[Edit]:
 
 
 def _ratio(found: re.Match[str]) -> Iterator[Edit]:
-    """Read "16:9" as "16 to 9" if it can't be a time, or a word such as "ratio" follows."""
+    """Read "16:9" as "16 to 9" unless it may be a time, and "48:07" as minutes and seconds."""
     first, second = found[1], found[2]
-    if (
-        len(second) != 2
-        or int(second) > 59
-        or int(first) > 24
-        or _SCREEN.match(found.string, found.end())
-    ):
+    text, start = found.string, found.start()
+    ratio = _SCREEN.match(text, found.end()) or _RATIO.search(text[max(0, start - 20) : start])
+    ratio = ratio or int(first) + int(second) == 100
+    if len(second) != 2 or int(second) > 59 or ratio:
         yield Edit(*found.span(), f"{first} to {second}")
+    elif int(first) > 24:
+        low = "minutes" if second == "00" else f"oh {second[1]}" if second[0] == "0" else second
+        yield Edit(*found.span(), f"{first} {low}")
 
 
 def _measure(found: re.Match[str]) -> Iterator[Edit]:

@@ -293,14 +293,6 @@ class _Silent(ArgmaxDraft):
     edit = Undeclared.edit
 
 
-class _DropSilently(DropUnsure):
-    """Unsure tokens dropped, the rest proposed as a deterministic draft."""
-
-    def edit(self, request: SpecRequest, proposal: Proposal) -> Proposal:
-        """Cut, then tokens only."""
-        return Proposal(super().edit(request, proposal).tokens)
-
-
 _COUPLED = Cell(rule="reproducible", batch="32")
 HARMLESS: Mapping[str, Bug] = {
     "argmax draft without q": Bug(_RATIO, _Silent),
