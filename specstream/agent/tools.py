@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import anyio
-
 from specstream.agent.events import ToolEnded, ToolStarted, ToolStatus
 from specstream.checks import check_ranges, first_line, for_future
 from specstream.engine.session import BaseSession
@@ -30,7 +28,7 @@ _AT_ONCE = 8  # calls that run; more are answered by an error
 _MOST_CHARS = 8000  # of a result
 _ASKED = 16  # calls that wait for the user's consent
 _CLOSE_S = 1.0  # seconds that cancelled calls may take to end
-_MOST_HANGING = 32  # plain functions of the process; then others are answered by an error
+_MOST_HANGING = 32  # functions of the process; then others are answered by an error
 _PENDING = "still running; the result comes later"
 _CANCELLED = "cancelled: the user spoke before there was a result"
 _CONSENT = (
@@ -115,7 +113,7 @@ class ToolCalls:
         self.offered = Tools.of([tool.tool for tool in tools if tool.tool is not None])
         self._tell, self._changed = tell, changed
         self._calls: list[_Running] = []  # without an answer
-        self._tasks = set[asyncio.Task[None]]()  # at work, those that were stopped included
+        self._tasks = set[asyncio.Task[Any]]()  # at work, those that were stopped included
         self._asked: OrderedDict[tuple[str, str], int] = OrderedDict()  # for consent, in which turn
         self._turn = 0
 
@@ -157,19 +155,26 @@ class ToolCalls:
 
     async def _run(self, running: _Running) -> None:
         assert running.tool is not None
-        status: ToolStatus = "timed_out"
-        result = f"error: no result within {running.tool.timeout_s:g} s"
+        # In a task of its own: that is cancelled once, while anyio's scopes cancel until it has ended.
+        work = asyncio.create_task(_outcome(running.tool, running.call))
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
         try:
-            with anyio.move_on_after(running.tool.timeout_s):
-                status, result = await _outcome(running.tool, running.call)
+            await asyncio.wait({work}, timeout=running.tool.timeout_s)
         except asyncio.CancelledError:
-            if running.stopped:
-                await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
-                return
-            assert running.task is not None
-            running.task.uncancel()
-            status, result = "failed", "error: the tool cancelled the task that it runs in"
-        await self._end(running, status, result)
+            _give_up(work)
+            if not running.stopped:
+                raise
+            await self._tell("agent", ToolEnded(running.call, "cancelled", _CANCELLED))
+            return
+        if not work.done():
+            _give_up(work)
+            late = f"error: no result within {running.tool.timeout_s:g} s"
+            await self._end(running, "timed_out", late)
+        elif work.cancelled():
+            await self._end(running, "failed", "error: the tool cancelled the task that it runs in")
+        else:
+            await self._end(running, *work.result())
 
     async def _end(self, running: _Running, status: ToolStatus, result: str) -> None:
         running.result = result = _whole(result)
@@ -308,10 +313,10 @@ def _told(error: BaseException) -> str:
 
 async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     bound = inspect.signature(run).bind(**arguments)  # before a thread is taken
-    if inspect.iscoroutinefunction(run):
-        return await run(*bound.args, **bound.kwargs)
     if len(_hanging) >= _MOST_HANGING:
         raise RuntimeError(f"{_MOST_HANGING} functions of tools hang")
+    if inspect.iscoroutinefunction(run):
+        return await run(*bound.args, **bound.kwargs)
     context, thread = contextvars.copy_context(), _Daemon()
     work = partial(context.run, for_future, partial(run, *bound.args, **bound.kwargs))
     try:
@@ -324,7 +329,13 @@ async def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     return await made if inspect.isawaitable(made) else made
 
 
-_hanging: set[Future[Any]] = set()  # functions for which nobody waits any more
+_hanging: set[Future[Any] | asyncio.Task[Any]] = set()  # functions for which nobody waits any more
+
+
+def _give_up(work: asyncio.Task[Any]) -> None:
+    work.cancel()
+    _hanging.add(work)
+    work.add_done_callback(_hanging.discard)
 
 
 class _Daemon(ThreadPoolExecutor):

@@ -463,6 +463,32 @@ async def test_a_plain_function_that_hangs_holds_nobody_up() -> None:
     assert [item.status for item in made(events, ToolEnded)] == ["timed_out"]
 
 
+@pytest.mark.parametrize("attempts", [1, 40])
+async def test_a_tool_is_cancelled_once_when_its_time_is_over(attempts: int) -> None:
+    """It cleans up in its own time, and nobody waits for one that goes on."""
+    seen: list[str] = []
+
+    async def stubborn() -> str:
+        for _ in range(attempts):
+            try:
+                await anyio.sleep(100)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                await asyncio.sleep(0.5)
+                seen.append("cleaned up")
+        return "late"
+
+    engine = scripted(calling("", call("stubborn")), "Never mind.")
+    async with agent_of(engine, tool(stubborn, "stubborn", timeout_s=5)) as agent:
+        events = await asked(agent, "Go.")  # a minute; the tool sleeps for longer
+        assert [item.status for item in made(events, ToolEnded)] == ["timed_out"]
+    assert seen == ["cancelled", "cleaned up"]
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        while not task.done():
+            task.cancel()
+            await anyio.sleep(1)
+
+
 async def working(agent: Agent) -> None:
     """Ask, and let the call that comes of it work for a second."""
     await agent.say("Go.")
