@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +27,7 @@ from specstream.listening.taking import Question
 from specstream.playback.playout import AudioSink, AudioWriter, Playout
 from specstream.playback.turn import Interruption
 from specstream.signals import finished
-from specstream.stages.contract import Link
+from specstream.stages.contract import Link, close_part
 from specstream.stages.pipeline import Event
 from specstream.types import Manner, Message, SamplingParams
 
@@ -171,12 +171,12 @@ class Agent:
 
     async def _open(self) -> None:
         self._began = anyio.current_time()
-        self._close_later(self._playout.aclose)
+        self._stack.push_async_callback(self._playout.aclose)
         parts = await make_parts(
             *self._made_of, generator=self._own or self._given, keeps=self._ledger.report.on
         )
         for part in parts.closed:
-            self._close_later(part.aclose)
+            self._stack.push_async_callback(close_part, type(part).__name__, part)
         engine = self._given
         if self._own is not None:
             engine = await self._stack.enter_async_context(self._own)
@@ -214,9 +214,6 @@ class Agent:
             )
             self._begin(self._hearing.run)
         self._begin(self._talk)
-
-    def _close_later(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._stack.push_async_callback(lambda: finished(close()))
 
     async def __aexit__(self, *exc: object) -> None:
         """Interrupt the reply under way and close every part; cancelling waits for that."""

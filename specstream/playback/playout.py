@@ -18,7 +18,7 @@ import anyio.lowlevel
 from specstream.checks import check_numbers
 from specstream.errors import AdapterFailed, ConfigError, OutputError, SpecstreamError
 from specstream.signals import Clock, LoopClock, Signal, finished
-from specstream.stages.contract import as_failure
+from specstream.stages.contract import as_failure, close_part
 from specstream.types import Speech
 
 __all__ = ["AudioSink", "AudioWriter", "Playback", "Playout", "WaveSink", "sink_of"]
@@ -207,15 +207,12 @@ class Playout:
                 self._busy = False
 
     async def aclose(self) -> None:
-        """Close the sink; idempotent.
+        """Close the sink; idempotent. A cancel is raised after that.
 
         Raises:
-            SpecstreamError: the sink can't be closed.
+            SpecstreamError: the sink can't be closed, or not within ten seconds.
         """
-        try:
-            await _done(self.sink.aclose())
-        except Exception as error:
-            raise as_failure(_SINK, error) from error
+        await close_part(_SINK, self.sink)
 
 
 class Playback:
@@ -327,10 +324,13 @@ class Playback:
             try:
                 if self._taken > self._played:
                     self._playout.sink.clear()
-            except Exception as error:
+            except BaseException as error:
                 self.failure = self.failure or as_failure(_SINK, error)
-            self._drained.set()
-            self._changed.notify()
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
+            finally:
+                self._drained.set()
+                self._changed.notify()
         return self._played
 
     async def _run(self) -> None:
@@ -341,13 +341,15 @@ class Playback:
                     left = (self.written - self._from) / self.rate
                     await self._clock.sleep_until(self._since + left)
                 self._drained.set()
-            except (Exception, asyncio.CancelledError) as error:
+            except BaseException as error:  # a test's failure and a panic are no Exceptions
                 task = asyncio.current_task()
                 if self._scope.cancel_called or (task is not None and task.cancelling()):
                     raise
                 # Not a cancel of the play-out: a sink may wait for something that was cancelled.
                 self.failure = as_failure(_SINK, error)
                 self.stop()
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
 
     async def _write_all(self) -> None:
         while True:

@@ -32,7 +32,7 @@ from specstream.server.keys import Key, KeyRing
 from specstream.server.socket import AsgiSocket, deny
 from specstream.signals import finished
 from specstream.stages.adapters import stage_of
-from specstream.stages.contract import Link
+from specstream.stages.contract import Link, close_part
 from specstream.stages.pipeline import Stage, as_failure
 from specstream.types import AvatarCue, Cancel, ScenePrompt
 
@@ -140,7 +140,6 @@ class _Inbox(Link[Any]):
         return item
 
 
-_RELEASE_TIMEOUT = 10.0
 MAX_CONNECTIONS = 64
 """Default limit of clients at once."""
 
@@ -374,11 +373,7 @@ def _no_socket(request: Request) -> Response:
 
 
 async def _release(adapter: Any) -> None:
-    aclose = getattr(adapter, "aclose", None)
-    if aclose is None:
-        return
     try:
-        with anyio.move_on_after(_RELEASE_TIMEOUT, shield=True):
-            await aclose()
-    except Exception:
-        _log.exception("an adapter failed while it was closed")
+        await close_part("the adapter", adapter)
+    except SpecstreamError as error:
+        _log.error("an adapter is left behind: %s", error)

@@ -7,19 +7,22 @@ stream as the items, in order; every stage passes them on once it has acted on t
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import anyio
 
 from specstream.errors import AdapterFailed, SpecstreamError
-from specstream.signals import Signal
+from specstream.signals import Signal, finished
 from specstream.stages.deadline import Deadlines
 from specstream.types import Cancel, Chunk, Control, Phrase, Revoke, Span, Speech
 
-__all__ = ["Event", "Inlet", "Link", "Stage", "StageFailed", "WrittenText", "as_failure"]
+__all__ = ["Event", "Inlet", "Link", "Stage", "StageFailed", "WrittenText", "as_failure", "close_part"]
+
+_CLOSE_S = 10.0  # seconds that an adapter or a sink may take to close
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -267,3 +270,28 @@ def as_failure(who: str, error: BaseException) -> SpecstreamError:
     failure = AdapterFailed(f"{who} broke: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
+
+
+async def close_part(who: str, part: object) -> None:
+    """Close an adapter or a sink, if there is anything to close. A cancel is raised after that.
+
+    Raises:
+        SpecstreamError: it can't be closed, or takes more than ten seconds; then nobody waits for it.
+    """
+
+    async def close(aclose: Callable[[], Any]) -> None:
+        if inspect.isawaitable(made := aclose()):
+            await made
+
+    if (aclose := getattr(part, "aclose", None)) is None:
+        return
+    task = asyncio.create_task(close(aclose))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be unheard of
+    await finished(asyncio.wait({task}, timeout=_CLOSE_S))
+    if not task.done():
+        task.cancel()
+        raise AdapterFailed(f"{who} didn't close within {_CLOSE_S:g} s")
+    if task.cancelled():
+        raise AdapterFailed(f"{who} was cancelled while it closed")
+    if (error := task.exception()) is not None:
+        raise as_failure(who, error) from error

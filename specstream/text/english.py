@@ -133,8 +133,7 @@ def _ratio(found: re.Match[str]) -> Iterator[Edit]:
     first, second = found[1], found[2]
     text, start = found.string, found.start()
     ratio = _SCREEN.match(text, found.end()) or _RATIO.search(text[max(0, start - 20) : start])
-    ratio = ratio or int(first) + int(second) == 100
-    if len(second) != 2 or int(second) > 59 or ratio:
+    if len(second) != 2 or int(second) > 59 or ratio or int(first) + int(second) == 100:
         yield Edit(*found.span(), f"{first} to {second}")
     elif int(first) > 24:
         low = "minutes" if second == "00" else f"oh {second[1]}" if second[0] == "0" else second

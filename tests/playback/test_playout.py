@@ -193,12 +193,41 @@ async def test_a_sink_that_waits_for_something_cancelled_stops_play_out() -> Non
         assert isinstance(playback.failure, AdapterFailed)
 
 
-async def test_a_sink_that_can_not_be_closed_is_a_typed_error() -> None:
+class Panic(BaseException):
+    """What is no `Exception`: a test's failure, a panic in Rust."""
+
+
+@pytest.mark.parametrize("where", ["write", "clear"])
+async def test_what_is_no_exception_in_a_sink_ends_the_play_out(where: str) -> None:
+    def panic(*args: object) -> None:
+        raise Panic("planted")
+
+    ear = Ear()
+    setattr(ear, where, panic)
+    async with Playout(ear).play() as playback:
+        playback.put(speech(0, RATE))
+        if where == "clear":
+            await anyio.sleep(0.5)
+            playback.stop()
+        await playback.drained()
+        assert isinstance(playback.failure, AdapterFailed) and "planted" in str(playback.failure)
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [(OSError("stuck"), "stuck"), (asyncio.CancelledError(), "was cancelled"), (None, "within 10 s")],
+)
+async def test_a_sink_that_can_not_be_closed_is_a_typed_error(
+    raised: BaseException | None, says: str
+) -> None:
     class Stuck(Ear):
         async def aclose(self) -> None:
-            raise OSError("stuck")
+            if raised is None:
+                await anyio.sleep_forever()
+            else:
+                raise raised
 
-    with pytest.raises(AdapterFailed, match="stuck"):
+    with pytest.raises(AdapterFailed, match=says):
         await Playout(Stuck()).aclose()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from anyio import to_thread
 
+from specstream.errors import SpecstreamError
 from specstream.listening.ears import Ears
 from specstream.listening.preempt import Preempt
 from specstream.realtime.input_settings import AudioFormat
@@ -19,6 +21,7 @@ from specstream.server.options import ServerLimits
 from specstream.server.sessions.entries import ConversationItems
 from specstream.signals import Clock, LoopClock
 from specstream.stages.adapters import AdapterKind, MarkKind, stage_of
+from specstream.stages.contract import close_part
 from specstream.stages.marking import marked
 from specstream.stages.pipeline import Pipeline, Stage
 from specstream.stages.stages import SegmentStage
@@ -33,6 +36,8 @@ __all__ = [
     "ServedSession",
     "Service",
 ]
+
+_log = logging.getLogger("specstream.realtime")
 
 Factory = Callable[[], Any]
 
@@ -112,13 +117,15 @@ class AdapterPool:
         self._idle.append(self._used.pop(pipeline))
 
     async def aclose(self) -> None:
-        """Close all adapters."""
-        for adapters in (*self._idle, *self._used.values()):
-            for adapter in adapters.values():
-                if hasattr(adapter, "aclose"):
-                    await adapter.aclose()
+        """Close all adapters; what one raises then is logged."""
+        sets = [*self._idle, *self._used.values()]
         self._idle.clear()
         self._used.clear()
+        for kind, adapter in ((kind, one) for adapters in sets for kind, one in adapters.items()):
+            try:
+                await close_part(kind, adapter)
+            except SpecstreamError as error:
+                _log.error("an adapter is left behind: %s", error)
 
 
 class ServedSession(Protocol):

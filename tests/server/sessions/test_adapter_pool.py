@@ -51,6 +51,20 @@ async def test_an_adapter_that_can_not_be_made_is_tried_again_and_the_others_sta
     await pool.aclose()
 
 
+async def test_an_adapter_that_can_not_be_closed_keeps_no_other_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(WordVoice):
+        async def aclose(self) -> None:
+            raise OSError("stuck")
+
+    mark = BitMark()
+    pool = AdapterPool(Factories(Stuck, mark=lambda: mark))
+    await pool.pipeline(audio=True, avatar=False, prompt=False)
+    await pool.aclose()
+    assert mark.closed == 1 and "stuck" in caplog.text
+
+
 async def test_the_voice_of_a_set_is_marked_by_its_own_mark() -> None:
     marks: list[BitMark] = []
 
