@@ -21,7 +21,8 @@ RESUME_S = 30.0
 """Seconds for which a client tries to come back: proxies restart within that time."""
 
 _ACK_EVERY = 16  # events
-_MOST_KEPT, _MOST_CHARS = 4096, 16 << 20  # of frames that were sent and may have to be sent again
+# Of frames that may have to be sent again: a server may note once a minute what has come.
+_MOST_KEPT, _MOST_CHARS = 1 << 15, 16 << 20
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
 _OVER = (1000, 1008)  # close codes after which there is nothing to come back to
 _EXPIRED = "resume_expired"  # the code of the error after which there is nothing, either

@@ -88,11 +88,11 @@ class AccessGuard:
                 return PlainTextResponse(_NOTHING, 404)
             client = scope.get("client")
             assert caller is not None
-            if (why := caller.account.refusal()) is not None:
-                return PlainTextResponse(why + "\n", 403)
-            why = self.limit.refusal(client[0] if client else "", caller.account)
-            if why is not None and "resume=" not in asked.path:  # such a session has its place
-                return PlainTextResponse(why + "\n", 503, _RETRY)
+            if "resume=" not in asked.path:  # else nothing new begins, and the session has its place
+                if (why := caller.account.refusal()) is not None:
+                    return PlainTextResponse(why + "\n", 403)
+                if (why := self.limit.refusal(client[0] if client else "", caller.account)) is not None:
+                    return PlainTextResponse(why + "\n", 503, _RETRY)
         scope[CALLER] = caller
         return None
 

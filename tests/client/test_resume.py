@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -241,6 +242,37 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_is_told_in_ti
         line.cut()
         with pytest.raises(ConnectionFailed, match="no server answered for 0.1 s"):
             await read(reply)
+
+
+async def test_a_minute_of_small_frames_can_be_sent_again() -> None:
+    """A server notes once a minute what has come; a client may send 200 frames a second."""
+    sent: list[str] = []
+
+    class Cut:
+        transport = Mock()
+
+        async def send(self, message: str) -> None:
+            pass
+
+        async def recv(self) -> str:
+            raise ConnectionClosedError(None, None)
+
+    class Whole(Cut):
+        async def send(self, message: str) -> None:
+            sent.append(message)
+
+        async def recv(self) -> str:
+            return "{}"
+
+    async def again(query: str) -> Any:
+        return Whole(), json.dumps({"type": "specstream.resumed", "received": 0})
+
+    cut: Any = Cut()
+    socket = resume.ResumingSocket(cut, "token", again, 1.0)
+    for number in range(12_000):
+        await socket.send(str(number))
+    await socket.recv()
+    assert sent == [str(number) for number in range(12_000)]
 
 
 async def test_what_came_before_the_server_closed_is_read_to_its_end() -> None:

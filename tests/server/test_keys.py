@@ -1,5 +1,6 @@
 """Keys with quotas, client secrets, and what a key's account is charged."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -141,6 +142,9 @@ async def test_a_key_pays_for_its_tokens_over_both_ways() -> None:
     keys = [Key("k", "web", tokens_per_day=3), Key("other")]
     stand = Stand(ScriptedEngine(["one two.", "three four."]), voice=None, keys=keys)
     async with stand.running(), stand.client("?token=k") as wire, client_of(stand, "k") as client:
+        async with connect(stand.url + "?token=k&resumable=1", proxy=None) as socket:
+            token = json.loads(await socket.recv())["specstream"]["resume"]["token"]
+            socket.transport.abort()
         await wire.reply("Hi")
         await client.chat.completions.create(model="specstream", messages=HI)
         with pytest.raises(openai.RateLimitError) as caught:
@@ -151,6 +155,9 @@ async def test_a_key_pays_for_its_tokens_over_both_ways() -> None:
         with pytest.raises(InvalidStatus, match="403"):
             async with connect(stand.url + "?token=k", proxy=None):
                 pass
+        away = f"{stand.url}?token=k&resume={token}&seq=0"
+        async with connect(away, proxy=None) as socket:  # a session that has begun goes on
+            assert json.loads(await socket.recv())["type"] == "specstream.resumed"
         async with client_of(stand, "other") as another:
             assert await another.chat.completions.create(model="specstream", messages=HI)
 

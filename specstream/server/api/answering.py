@@ -148,6 +148,10 @@ class Streamed(Response):
             if others is not None:
                 raise _first(others) from None
 
+    def told(self, error: ApiError) -> bytes | None:
+        """The last part of a body that an error ends; None if its kind has none."""
+        return None if self._failed is None else self._failed(error)
+
     async def _answer(self, body: _Body) -> ApiError | None:
         """Send all parts; returns an error before anything was sent, for a status of its own."""
         async with aclosing(self._results()) as results:
@@ -155,9 +159,9 @@ class Streamed(Response):
                 if isinstance(part, ApiError):
                     if not body.begun:
                         return part
-                    if self._failed is None:
+                    if (told := self.told(part)) is None:
                         raise part
-                    await body.send(self._failed(part), last=True)
+                    await body.send(told, last=True)
                     return None
                 await body.send(part)
         await body.send(self._tail, last=True)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -72,19 +73,21 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        status, began, name = 0, time.monotonic(), _name_of(request)
+        status, whole, began, name = 0, False, time.monotonic(), _name_of(request)
 
         async def sent(message: Message) -> None:
-            nonlocal status
+            nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
             await send(message)
+            whole = whole or (message["type"] == "http.response.body" and not message.get("more_body"))
 
         key = request.scope[CALLER].account.key
         with labelled(request=name, key=key and key.name):
             try:
                 await self._serve(request, sent)
+                status = status if whole else 499
             finally:
                 route = scope["route"].path
                 self.api.service().counters.requests[route, str(status or 499)] += 1
@@ -92,11 +95,12 @@ class _Endpoint:
                 _log.info("%s %s: %d after %.0f ms", scope["method"], route, status or 499, ms)
 
     async def _serve(self, request: Request, send: Send) -> None:
-        scope, receive, begun = request.scope, request.receive, False
+        scope, receive, begun, over = request.scope, request.receive, False, False
+        response: Response | None = None
 
         async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal begun, over
+            begun, over = True, message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
         client, account = scope.get("client"), scope[CALLER].account
@@ -108,9 +112,14 @@ class _Endpoint:
             with suppress(ClientDisconnect):  # in the middle of its body: nobody reads an answer
                 response = await self._answer(request)
                 await response(scope, receive, sent)
-        if served.cancelled_caught and not begun:
-            error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
+        if not served.cancelled_caught or over:
+            return
+        error = ApiError(503, "the server is stopping", "server_error", retry_s=5)
+        if not begun:
             await error.response()(scope, receive, send)
+        elif isinstance(response, Streamed) and (told := response.told(error)) is not None:
+            with anyio.move_on_after(1):  # a client may take nothing
+                await send({"type": "http.response.body", "body": told})
 
     def _refusal(self, request: Request, address: str) -> ApiError | None:
         account = request.scope[CALLER].account

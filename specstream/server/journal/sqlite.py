@@ -198,7 +198,9 @@ class _SqliteLog:
         except FileNotFoundError:
             same = False
         if not same:
-            raise JournalTaken("the session has ended elsewhere, or somebody touched its file")
+            raise JournalFailed(
+                "the session's file is gone: it ended elsewhere, or somebody touched it"
+            )
         self._database.execute("BEGIN IMMEDIATE")
         if self._database.execute("SELECT epoch FROM meta").fetchone() != (self._epoch,):
             _roll_back(self._database)
@@ -209,7 +211,7 @@ class _SqliteLog:
 
         def close() -> None:
             with closing(self._database):
-                if remove:
+                if remove and self._path.exists():
                     self._begin()
                     self._database.execute("DELETE FROM meta")  # for who has opened it meanwhile
                     self._database.execute("COMMIT")

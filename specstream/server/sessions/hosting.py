@@ -132,7 +132,8 @@ class SessionHost:
         held, code = self.resumables.get(token), 1008
         if held is not None:
             await held.keep()  # it may have gone on elsewhere
-        if held is not None and held.broken:
+        leaves = self._journal is not None and self._limit.stopping  # another process will have it
+        if held is not None and (held.broken or (leaves and held.closed and not held.dismissed)):
             await socket.close(1013, "the session is being left; try again")
             return
         if held is None and self._journal is not None:

@@ -47,13 +47,21 @@ def ended(stand: Stand) -> str | None:
     return stand.engine.generations[0].report.finish_reason
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_stops_its_reply(stream: bool) -> None:
+def held(after: int) -> Stand:
+    """A server whose engine writes so many words of three."""
     gate = Gate()
-    stand = Stand(ScriptedEngine(["one two three"], gate=gate))
+    gate.shut(after)
+    return Stand(ScriptedEngine(["one two three"], gate=gate))
+
+
+@pytest.mark.parametrize(("stream", "after"), [(False, 0), (True, 0), (True, 2)])
+async def test_a_client_that_goes_stops_its_reply(stream: bool, after: int) -> None:
+    stand = held(after)
     async with stand.running():
-        _, writer = await post(stand.port, CHAT, hi(stream=stream))
+        reader, writer = await post(stand.port, CHAT, hi(stream=stream))
         await wait_for(lambda: bool(stand.engine.generations))
+        if after:
+            await reader.readuntil(b"two")
         writer.transport.abort()
         await wait_for(lambda: ended(stand) == "cancelled")
         await wait_for(lambda: bool(stand.server.counters.requests))
@@ -69,6 +77,18 @@ async def test_a_server_that_stops_ends_its_requests(stream: bool) -> None:
         await wait_for(lambda: bool(stand.engine.generations))
     assert ended(stand) == "cancelled"
     writer.close()
+
+
+async def test_a_stream_that_a_drain_cuts_says_so() -> None:
+    stand = held(2)
+    async with stand.running():
+        reader, writer = await post(stand.port, CHAT, hi(stream=True), "Connection: close")
+        await reader.readuntil(b"two")
+        await stand.server.drain(0.0)
+        rest = await reader.read()
+        writer.close()
+    assert b"the server is stopping" in rest and b"[DONE]" not in rest
+    assert stand.server.counters.requests[CHAT, "200"] == 1
 
 
 async def test_a_drain_lets_requests_end_and_takes_no_new_ones() -> None:

@@ -106,6 +106,15 @@ async def test_who_was_taken_for_dead_can_write_no_more(place: Place) -> None:
     assert await place().take(TOKEN, OWNER) is None, "it was over"
 
 
+async def test_a_session_whose_file_was_removed_was_not_taken_over(tmp_path: Path) -> None:
+    log = await SqliteJournal(tmp_path).begin(TOKEN, OWNER)
+    file_of(tmp_path).unlink()
+    with pytest.raises(JournalFailed, match="file is gone") as failed:
+        await log.commit(SOME)
+    assert not isinstance(failed.value, JournalTaken)
+    await log.aclose(remove=True)
+
+
 async def test_a_session_is_of_its_owner_and_of_whoever_knows_its_token(place: Place) -> None:
     journal = place()
     log = await journal.begin(TOKEN, OWNER)

@@ -16,6 +16,7 @@ from specstream.client.client import RealtimeClient
 from specstream.errors import ConnectionFailed, JournalFailed
 from specstream.server.journal.base import Change, Drop, Frame, SavedSession, SessionLog
 from specstream.server.journal.sqlite import SqliteJournal
+from specstream.server.sessions.responses import SessionResponses
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall
@@ -382,6 +383,31 @@ async def test_a_server_that_stops_leaves_its_sessions_to_the_next_one(tmp_path:
         async with resumed(client, second) as wire:
             assert (await wire.reply("More", output_modalities=["text"]))["status"] == "completed"
         assert len(second.engine.requests[-1][0]) == 3
+
+
+async def test_a_session_that_is_being_left_can_be_resumed_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, close = anyio.Event(), SessionResponses.aclose
+
+    async def slowly(self: SessionResponses) -> None:
+        await left.wait()
+        await close(self)
+
+    monkeypatch.setattr(SessionResponses, "aclose", slowly)
+    first, second = (served(SqliteJournal(tmp_path), "One.") for _ in range(2))
+    async with first.running(), second.running(), anyio.create_task_group() as group:
+        client = Client(first)
+        socket = await client.begin()
+        group.start_soon(first.server.drain, 1.0)
+        with pytest.raises(ConnectionClosed, match="1001"):
+            await socket.recv()
+        with pytest.raises(ConnectionClosed, match="1013"):
+            await client.again()
+        left.set()
+        await wait_for(lambda: not first.server.counters.sessions)
+        async with resumed(client, second):
+            pass
 
 
 async def test_a_session_that_cannot_be_written_ends_with_an_error_and_can_be_resumed(
