@@ -110,7 +110,10 @@ class EngineHost:
             if self._bridge is not None and self._bridge.loop is asyncio.get_running_loop():
                 await self._closed.wait()  # set on that loop only
             # A thread that still runs can abort the interpreter's exit.
-            await asyncio.to_thread(worker.join)
+            try:
+                await asyncio.to_thread(worker.join)
+            except RuntimeError:  # the main thread has ended: Python starts no more threads
+                worker.join()
 
         await finished(end())
 

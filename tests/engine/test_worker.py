@@ -1,6 +1,7 @@
 """The engine's thread: what is wrong with one request ends that request alone."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -55,6 +56,19 @@ async def test_a_request_that_breaks_at_the_door_ends_and_the_next_is_served(
             with pytest.raises(EngineFailed, match="planted"):
                 await reply(engine)
         assert await reply(engine)
+
+
+async def test_an_engine_on_another_thread_works_on_when_the_main_thread_has_ended(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    async with Engine.load(*pair, proposer="off", dtype="float32") as engine:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+        monkeypatch.setattr(Admission, "is_long", lambda self, request: True)
+        assert await reply(engine)
+        monkeypatch.setattr("asyncio.to_thread", refused)
 
 
 async def test_a_request_in_the_mailbox_behind_a_broken_message_is_ended_too(

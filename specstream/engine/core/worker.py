@@ -97,7 +97,10 @@ class EngineWorker:
             request.encoding = core.admission.is_long(request)
             core.submit(request)
             if request.encoding and not request.over:
-                self._encoder.submit(self._encode, core, request)
+                try:
+                    self._encoder.submit(self._encode, core, request)
+                except RuntimeError:  # the main thread has ended: Python starts no more threads
+                    self._encode(core, request)
         except BaseException as error:  # a panic, too, fails this request only
             core.requests.encoded(request, error)
 

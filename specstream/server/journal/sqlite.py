@@ -198,9 +198,7 @@ class _SqliteLog:
         except FileNotFoundError:
             same = False
         if not same:
-            raise JournalFailed(
-                "the session's file is gone: it ended elsewhere, or somebody touched it"
-            )
+            raise JournalFailed("the session's file is gone: it ended elsewhere, or somebody touched it")
         self._database.execute("BEGIN IMMEDIATE")
         if self._database.execute("SELECT epoch FROM meta").fetchone() != (self._epoch,):
             _roll_back(self._database)
