@@ -295,7 +295,7 @@ def stop_after(word: str, *, after_number: bool = False) -> StopReading:
     capital = word[:1].isupper()
     if low in WORDS["binds"] or (capital and low in WORDS["titles"]):
         return StopReading.BINDS
-    if (low in _NUMBERS and len(low) > 1) or low.endswith("str"):  # "Hauptstr. 5"
+    if (low in _NUMBERS and len(low) > 1) or low.endswith(("str", "nr")):  # "Hauptstr. 5"
         return StopReading.NUMBERS
     if (
         low in WORDS["may_end"]

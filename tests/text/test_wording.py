@@ -43,7 +43,7 @@ def test_written_forms_are_read_as_people_read_them(name: str, language: str, le
         ("The run took 1h 30m.", "The run took one hour thirty minutes."),
         ("2h15m 30s in all", "two hours fifteen minutes thirty seconds in all"),
         ("It is 24h 10 m away.", "It is twenty-four hours ten meters away."),
-        ("Born in the 30s, a 30m wall.", "Born in the thirties, a thirty meters wall."),
+        ("Born in the 30s, a 30m wall.", "Born in the thirties, a thirty meter wall."),
         ("So 10 – 3 = 7 here.", "So ten minus three equals seven here."),
         ("Pages 10 – 30 here.", "Pages ten to thirty here."),
     ],

@@ -57,13 +57,20 @@ class HeardWords(io.AudioOutput):
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
         """Pass on audio. Cancelling may leave the frame out."""
-        if not self._open:
+        if first := not self._open:
             self._open = True
             self._segments.append([])
-        self._segments[-1] += frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])
-        await super().capture_frame(frame)
-        if self.next_in_chain is not None:
-            await self.next_in_chain.capture_frame(frame)
+        words = self._segments[-1]
+        words += frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])
+        try:
+            if self.next_in_chain is not None:
+                await self.next_in_chain.capture_frame(frame)
+        except BaseException:  # the output never began: no end of it will be told
+            if first and self._segments and self._segments[-1] is words:
+                self._segments.pop()
+                self._open = False
+            raise
+        await super().capture_frame(frame)  # counts the segment, whose end is then waited for
 
     def flush(self) -> None:
         """Pass on the end of a segment."""
