@@ -86,6 +86,19 @@ class RoomSpeaker(io.AudioOutput):
         return text.split()
 
 
+class WaitingSpeaker(RoomSpeaker):
+    """Takes no frame before somebody subscribes, as a room's output does."""
+
+    def __init__(self) -> None:
+        super().__init__(paced=False)
+        self.asked, self.subscribed = asyncio.Event(), asyncio.Event()
+
+    async def capture_frame(self, frame: rtc.AudioFrame) -> None:
+        self.asked.set()
+        await self.subscribed.wait()
+        await super().capture_frame(frame)
+
+
 class RoomTranscript(io.TextOutput):
     """Collects the text that goes to the user's screen."""
 

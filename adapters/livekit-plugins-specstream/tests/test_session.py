@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from engines import BreakingEngine
-from fakes import RoomInput, RoomSpeaker, running, said
+from fakes import RoomInput, RoomSpeaker, WaitingSpeaker, running, said
 from livekit.agents import Agent, RunContext, function_tool, mock_tools
 from livekit.agents.metrics import LLMModelUsage, TTSModelUsage
 from livekit.agents.voice.events import ErrorEvent
@@ -60,14 +60,18 @@ async def test_an_interrupted_reply_ends_at_the_last_word_heard(
     assert len(heard) - len(history) <= 1
 
 
-async def test_a_whole_reply_is_in_the_history_letter_for_letter() -> None:
-    text = "Dr. Smith paid $5.50. Was it 3 o'clock?"
+@pytest.mark.parametrize(
+    "text",
+    ["Dr. Smith paid $5.50. Was it 3 o'clock?", "It's **really** good 🎉, see [here](https://a.io)."],
+)
+async def test_a_whole_reply_is_in_the_history_letter_for_letter(text: str) -> None:
     loudspeaker = RoomSpeaker(paced=False)
     async with running(
         Agent(instructions=""),
         loudspeaker=loudspeaker,
         llm=LLM(engine=ScriptedEngine([text])),
         tts=TTS(voice=load_adapter("voice", "hibari")),
+        tts_text_transforms=None,
     ) as session:
         await session.generate_reply(user_input="What?")
         assert said(session) == [text]
@@ -171,6 +175,24 @@ async def test_a_spoken_question_is_answered_and_a_guess_at_it_is_used() -> None
 def test_heard_words_needs_an_output() -> None:
     with pytest.raises(ConfigError, match="start the session first"):
         HeardWords(None)
+
+
+async def test_a_reply_whose_first_frame_is_lost_holds_up_no_other() -> None:
+    loudspeaker = WaitingSpeaker()
+    async with running(
+        Agent(instructions=""),
+        loudspeaker=loudspeaker,
+        llm=LLM(engine=ScriptedEngine(["Nobody hears this.", "Fine."])),
+        tts=TTS(voice=ScriptedVoice()),
+    ) as session:
+        reply = session.generate_reply(user_input="What?")
+        await loudspeaker.asked.wait()
+        await session.interrupt()
+        await reply
+        loudspeaker.subscribed.set()
+        async with asyncio.timeout(20):
+            await session.generate_reply(user_input="And now?")
+        assert said(session) == ["Fine."]
 
 
 async def test_heard_words_that_come_too_late_say_so(caplog: pytest.LogCaptureFixture) -> None:
