@@ -38,6 +38,10 @@ __all__ = ["Agent"]
 
 _MAX_EVENTS = 64  # unread events, after which the agent waits for its reader
 _NOT_ENTERED = "the agent is not running: use it in its block (async with)"
+_ELSEWHERE = (
+    "this agent belongs to the event loop that entered it; from another thread pass the call there, by "
+    "asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe"
+)
 
 
 class Agent:
@@ -89,7 +93,8 @@ class Agent:
         meanwhile: Said while tools run that the model called without a word, such as "One moment.".
         options: Further keys of `EngineConfig`.
 
-    Parts that are given as objects are closed with the agent; an engine is not.
+    Parts that are given as objects are closed with the agent; an engine is not. All methods belong to
+    the event loop that entered the agent: elsewhere they raise `RequestError`.
     """
 
     def __init__(
@@ -147,6 +152,7 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None
         self._entered = self._finished = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         """Load the models and make the parts, off the event loop.
@@ -160,7 +166,7 @@ class Agent:
         """
         if self._entered:
             raise ConfigError("this agent was entered before; make a new one")
-        self._entered = True
+        self._entered, self._loop = True, asyncio.get_running_loop()
         try:
             await self._open()
         except BaseException:
@@ -280,10 +286,14 @@ class Agent:
 
         Calls of tools that are cancellable are cancelled, too.
         """
-        return self._talking.interrupt(played_ms) if self._talking is not None else None
+        if self._talking is None:
+            return None
+        self._check_loop()
+        return self._talking.interrupt(played_ms)
 
     def finish(self) -> None:
         """Accept no more questions: the iteration ends after the replies that are due. Idempotent."""
+        self._check_loop()
         self._finished = True
         if self._hearing is not None:
             self._hearing.listener.finish()  # what was said last is still answered
@@ -296,6 +306,7 @@ class Agent:
     async def __anext__(self) -> Event:
         if not self._entered:
             raise RequestError(_NOT_ENTERED)
+        self._check_loop()
         try:
             event = await self._events.__anext__()
         except StopAsyncIteration:
@@ -308,6 +319,18 @@ class Agent:
     def _check(self) -> None:
         if not self._tasks or self._finished or self._error is not None:
             raise RequestError("the agent takes no more: use it in its block, before `finish`")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Refuse another event loop, and a thread without one: nobody there would ever be woken."""
+        if self._loop is None:
+            return
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # no loop runs in this thread
+            here = False
+        if not here:
+            raise RequestError(_ELSEWHERE)
 
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run ``work`` as a task; if it raises, the iteration of events ends with that error."""

@@ -1,7 +1,7 @@
 """An agent that is typed to: its events, its parts, and how it closes."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,30 @@ async def test_who_waits_to_say_something_is_told_that_the_block_was_left() -> N
     assert [str(one) for one in done if one is not None] == 3 * [
         "the agent takes no more: `finish`, or the end of its block, came first"
     ]
+
+
+async def test_another_thread_is_told_where_the_agent_belongs() -> None:
+    async def events() -> None:
+        async for _ in agent:
+            pass
+
+    async def elsewhere(call: Callable[[], Any]) -> None:
+        if (waits := call()) is not None:
+            await waits
+
+    agent = Agent(engine=ScriptedEngine(["Yes."]), voice=None)
+    agent.finish()  # nothing runs yet
+    agent = Agent(engine=ScriptedEngine(["Yes."]), voice=None)
+    async with agent:
+        for call in (lambda: agent.say("Well?"), agent.interrupt, agent.finish, events):
+            with pytest.raises(RequestError, match="run_coroutine_threadsafe"):
+                await asyncio.to_thread(asyncio.run, elsewhere(call))
+        for call in (agent.interrupt, agent.finish):
+            with pytest.raises(RequestError, match="call_soon_threadsafe"):
+                await asyncio.to_thread(call)
+        await agent.say("Well?")
+        agent.finish()
+        assert len(made(await read(agent), ReplyEnded)) == 1
 
 
 async def test_an_agent_without_ears_hears_nothing() -> None:
