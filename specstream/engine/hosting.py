@@ -101,7 +101,8 @@ class EngineHost:
         Cancelling does not end the wait; it is raised afterwards.
         """
         worker = self.worker
-        assert worker is not None
+        if worker is None:
+            return  # it never began
         if os.getpid() != self._process:
             return  # in a forked process: the thread is the parent's
         worker.close()

@@ -10,7 +10,7 @@ from pydantic import Field, PlainValidator, StringConstraints, model_validator
 
 from specstream.errors import PromptError
 from specstream.realtime.resources import ItemStatus, Phase
-from specstream.realtime.wire import Refused, Strict, expecting, validate
+from specstream.realtime.wire import Refused, Strict, at_most, expecting, validate
 from specstream.types import Tool, Tools
 
 __all__ = ["FunctionTool", "ToolChoice", "setting_of", "tools_of"]
@@ -39,7 +39,7 @@ ToolChoice = Annotated[
     Literal["auto", "none", "required"] | NamedTool,
     expecting('"auto", "none", "required" or {"type": "function", "name": …}'),
 ]
-ToolList = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
+ToolList = Annotated[list[FunctionTool], at_most(MAX_TOOLS)]
 
 
 def tools_of(
@@ -107,7 +107,7 @@ class ItemInput(_Input):
 
     type: Literal["message"]
     role: Literal["system", "user", "assistant"]
-    content: list[PartInput]
+    content: Annotated[list[PartInput], at_most(1024)]
 
     @model_validator(mode="after")
     def _parts_fit_role(self) -> ItemInput:

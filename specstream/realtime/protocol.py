@@ -143,7 +143,7 @@ def parse_client_event(frame: str, *, tools: bool = False, hears: bool = False) 
     if len(frame) > MAX_EVENT and not _APPENDS.search(frame[:_HEAD] + " " + frame[-_HEAD:]):
         message = f"Only audio may have more than {MAX_EVENT} characters."
         raise Refused("frame_too_large", message)
-    if len(frame) > MAX_STRUCTURE and _structure(frame) > MAX_STRUCTURE:
+    if len(frame) > MAX_STRUCTURE and structure(frame) > MAX_STRUCTURE:
         message = f"A frame has at most {MAX_STRUCTURE} characters outside of its strings."
         raise Refused("invalid_json", message)
     try:
@@ -173,9 +173,9 @@ def parse_client_event(frame: str, *, tools: bool = False, hears: bool = False) 
     return event
 
 
-def _structure(frame: str) -> int:
-    """Count the characters outside of strings."""
-    return sum(map(len, frame.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
+def structure(text: str) -> int:
+    """Count the characters of JSON outside of strings: the cost of parsing grows with these."""
+    return sum(map(len, text.replace("\\\\", "").replace('\\"', "").split('"')[::2]))
 
 
 def _check_depth(value: Any, left: int) -> None:

@@ -10,15 +10,18 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from specstream.errors import PromptError, SamplingError
 from specstream.realtime.input_settings import NO_PROMPTS, AudioFormat, AudioInput, Group
 from specstream.realtime.items import ToolChoice, ToolList
-from specstream.realtime.wire import Refused, Sparse, Strict, expecting
+from specstream.realtime.wire import Refused, Sparse, Strict, at_most, expecting
 from specstream.types import SamplingParams, Truncation, template_kwargs
 
 __all__ = [
     "MAX_SETTINGS",
+    "Biases",
     "OwnEvent",
     "ResponseSettings",
     "Sampling",
     "SessionSettings",
+    "Texts",
+    "TokenIds",
     "sampling_params",
     "truncation_of",
 ]
@@ -51,8 +54,6 @@ def _no_prompt(value: Any) -> Any:
 def _small(value: dict[str, str]) -> dict[str, str]:
     if any(len(key) > 64 or len(text) > 512 for key, text in value.items()):
         raise ValueError("keys have at most 64 characters and values at most 512")
-    if len(value) > 16:
-        raise ValueError("at most 16 pairs")
     return value
 
 
@@ -60,11 +61,13 @@ TokenLimit = Annotated[
     Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["inf"],
     expecting('an integer from 1 to 4096, or "inf"'),
 ]
-Modalities = Annotated[list[Literal["text", "audio"]], AfterValidator(_one_modality)]
+Modalities = Annotated[list[Literal["text", "audio"]], at_most(16), AfterValidator(_one_modality)]
 NoPrompt = Annotated[Any, BeforeValidator(_no_prompt)]
-Texts = Annotated[tuple[str, ...], Field(max_length=64)]
+Texts = Annotated[tuple[Annotated[str, Field(max_length=256)], ...], at_most(64)]
+TokenIds = Annotated[tuple[int, ...], at_most(64)]
+Biases = Annotated[dict[int, float], at_most(1024)]
 TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_variables)]
-Metadata = Annotated[dict[str, str], AfterValidator(_small)]
+Metadata = Annotated[dict[str, str], at_most(16), AfterValidator(_small)]
 Voice = Annotated[str | dict[str, str], expecting('a name, or an object such as {"id": "NAME"}')]
 
 
@@ -94,10 +97,10 @@ class Sampling(Group):
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[int, float] | None = Field(default=None, max_length=1024)
+    logit_bias: Biases | None = None
     bad_words: Texts | None = None
     stop: Texts | None = None
-    stop_token_ids: Annotated[tuple[int, ...], Field(max_length=64)] | None = None
+    stop_token_ids: TokenIds | None = None
     min_tokens: int | None = None
     max_repeats: int | None = None
     seed: int | None = None
@@ -127,7 +130,7 @@ class SessionOwn(Group):
     ``learn`` false keeps the session's responses out of learning in service.
     """
 
-    events: list[OwnEvent] = []
+    events: Annotated[list[OwnEvent], at_most(16)] = []
     interrupt: Literal["voice", "words"] = "voice"
     learn: bool = True
     sampling: Sampling = Sampling()
@@ -212,7 +215,7 @@ class ResponseSettings(Strict):
     output_modalities: Modalities | None = None
     instructions: str | None = None
     audio: ResponseAudio | None = None
-    input: list[dict[str, Any]] | None = None
+    input: Annotated[list[dict[str, Any]], at_most(4096)] | None = None
     conversation: Literal["auto", "none"] | None = None
     tools: ToolList | None = None
     tool_choice: ToolChoice | None = None

@@ -88,7 +88,7 @@ class AccessGuard:
                 return PlainTextResponse(_NOTHING, 404)
             client = scope.get("client")
             assert caller is not None
-            if "resume=" not in asked.path:  # else nothing new begins, and the session has its place
+            if "resume" not in _query(scope):  # else nothing new begins, and the session has its place
                 if (why := caller.account.refusal()) is not None:
                     return PlainTextResponse(why + "\n", 403)
                 if (why := self.limit.refusal(client[0] if client else "", caller.account)) is not None:
@@ -108,6 +108,12 @@ def _path(scope: Scope) -> str:
     """The path below the place where the application is mounted."""
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     return path
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    """The parameters of an address; of several with one name the last, and none that is empty."""
+    asked = parse_qs(scope["query_string"].decode("latin-1"))
+    return {name: values[-1] for name, values in asked.items()}
 
 
 def make_app(
@@ -156,16 +162,17 @@ def make_app(
         return JSONResponse({"status": state()}, status, _RETRY if status == 503 else None)
 
     def metrics(request: Request) -> Response:
-        encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
+        try:
+            encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
+        except (TypeError, ValueError):  # a version that is no number
+            encode, kind = choose_encoder("")
         return Response(encode(counters.registry), headers={"Content-Type": kind, "Vary": "Accept"})
 
     async def session(socket: WebSocket) -> None:
-        asked = parse_qs(socket.scope["query_string"].decode("latin-1"))
-        query = {name: values[-1] for name, values in asked.items()}
         # Never the subprotocol that carries a key.
         known = "realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None
         await socket.accept(known)
-        await realtime(AsgiSocket(socket), query, socket.scope[CALLER])
+        await realtime(AsgiSocket(socket), _query(socket.scope), socket.scope[CALLER])
 
     def nothing(request: Request) -> Response:
         return Response(status_code=204)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from specstream.checks import meant
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, EngineBusy
 from specstream.realtime.settings import SessionSettings
 
 __all__ = ["CALLER", "ApiCaller", "ClientSecrets", "Key", "KeyAccount", "KeyRing", "read_keys"]
@@ -19,7 +19,8 @@ __all__ = ["CALLER", "ApiCaller", "ClientSecrets", "Key", "KeyAccount", "KeyRing
 CALLER = "specstream.caller"
 """The key of an ASGI scope with the `ApiCaller` of a request that was let in."""
 _DAY_S = 86_400
-_MOST_SECRETS = 4096  # client secrets that are good at once; the oldest is forgotten for a new one
+_MOST_SECRETS = 4096  # of one key that are good at once
+_MOST_CHARS = 16 << 20  # of their sessions' settings as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,12 @@ class KeyRing:
         return next((ApiCaller(account) for account in found if account is not None), None)
 
 
+class _Secret(NamedTuple):
+    until: int
+    size: int  # characters of its settings
+    caller: ApiCaller
+
+
 class ClientSecrets:
     """Short-lived keys for browsers; good for Realtime sessions only, and charged to a caller's key.
 
@@ -166,29 +173,36 @@ class ClientSecrets:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._secrets: dict[bytes, tuple[float, ApiCaller]] = {}
+        self._secrets: dict[bytes, _Secret] = {}
 
     def issue(self, caller: ApiCaller, seconds: float, session: SessionSettings) -> tuple[str, int]:
-        """Make a secret; returns it and the Unix time at which it expires."""
-        self._forget()
-        secret, until = f"ek_{secrets.token_urlsafe(32)}", int(self._now() + seconds)
-        self._secrets[_digest(secret)] = (until, ApiCaller(caller.account, session))
+        """Make a secret; returns it and the Unix time at which it expires.
+
+        Raises:
+            EngineBusy: the key has too many, or too large ones, that are good. None is forgotten for a
+                new one: pages have them.
+        """
+        now, size = self._now(), len(session.model_dump_json())
+        for digest in [digest for digest, one in self._secrets.items() if one.until <= now]:
+            del self._secrets[digest]
+        own = [one for one in self._secrets.values() if one.caller.account is caller.account]
+        if len(own) >= _MOST_SECRETS or sum(one.size for one in own) + size > _MOST_CHARS:
+            raise EngineBusy(
+                f"{len(own)} client secrets of this key are good; let them expire sooner, or say less "
+                "in their sessions' settings",
+                retry_s=max(1.0, min(one.until for one in own) - now),
+            )
+        secret, until = f"ek_{secrets.token_urlsafe(32)}", int(now + seconds)
+        self._secrets[_digest(secret)] = _Secret(until, size, ApiCaller(caller.account, session))
         return secret, until
 
     def find(self, sent: Iterable[str]) -> ApiCaller | None:
         """The caller of one of the secrets that a request has; None if none is good."""
         for secret in sent:
-            until, caller = self._secrets.get(_digest(secret), (0.0, None))
-            if caller is not None and self._now() < until:
-                return caller
+            found = self._secrets.get(_digest(secret))
+            if found is not None and self._now() < found.until:
+                return found.caller
         return None
-
-    def _forget(self) -> None:
-        now = self._now()
-        for digest in [digest for digest, (until, _) in self._secrets.items() if until <= now]:
-            del self._secrets[digest]
-        while len(self._secrets) >= _MOST_SECRETS:
-            del self._secrets[next(iter(self._secrets))]
 
 
 def _digest(secret: str) -> bytes:

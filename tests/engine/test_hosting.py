@@ -70,6 +70,17 @@ async def test_one_that_waits_to_be_loaded_can_be_cancelled() -> None:
             await task
 
 
+async def test_one_that_never_began_can_be_left() -> None:
+    engine = Engine.load()
+    await engine.__aexit__(None, None, None)
+    task = asyncio.create_task(engine.__aenter__())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await engine.__aexit__(None, None, None)
+
+
 async def test_a_question_to_the_thread_that_raises_is_the_askers_fault() -> None:
     async with Engine.load() as engine:
         for error in (AttributeError("nothing"), asyncio.CancelledError(), SystemExit(1)):

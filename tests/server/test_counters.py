@@ -46,12 +46,16 @@ async def test_a_scraper_reads_what_happened() -> None:
         assert found[f"{family}_count"] == found[f"{family}_bucket{{le=+Inf}}"] == times
 
 
-@pytest.mark.parametrize(("kind", "ends"), [(OPEN_METRICS, True), (PLAIN_TEXT, False)])
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [(OPEN_METRICS, True), (PLAIN_TEXT, False), ("application/openmetrics-text; version=latest", False)],
+)
 async def test_the_format_is_the_scrapers_choice(kind: str, ends: bool) -> None:
     stand = Stand(ScriptedEngine(["fine."]))
     async with stand.running():
-        _, head, body = await get(stand.port, "/metrics", "GET", f"Accept: {kind}")
-    assert f"content-type: {kind.split(';')[0]}" in head.lower()
+        code, head, body = await get(stand.port, "/metrics", "GET", f"Accept: {kind}")
+    assert code == 200
+    assert f"content-type: {OPEN_METRICS.split(';')[0] if ends else 'text/plain'}" in head.lower()
     assert body.endswith("# EOF\n") == ends
 
 

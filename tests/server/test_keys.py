@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from specstream.errors import ConfigError
+from specstream.errors import ConfigError, EngineBusy
 from specstream.realtime.settings import SessionSettings
 from specstream.server import Key, KeyRing
 from specstream.server.keys import ApiCaller, ClientSecrets, KeyAccount, read_keys
@@ -98,12 +98,25 @@ def test_client_secrets_expire_and_are_bounded() -> None:
     assert until == int(time.now) + 60
     found = secrets.find(["x", value])
     assert found is not None and found.account is caller.account and found.session is settings
-    for _ in range(4096):
+    for _ in range(4095):
+        secrets.issue(caller, 600, settings)
+    with pytest.raises(EngineBusy, match="4096 client secrets of this key are good") as caught:
         secrets.issue(caller, 60, settings)
-    assert secrets.find([value]) is None, "the oldest was forgotten"
-    value, _ = secrets.issue(caller, 60, settings)
+    assert caught.value.retry_s == 60
+    assert secrets.find([value]) is found, "none is forgotten for another"
+    secrets.issue(ApiCaller(KeyAccount()), 60, settings)  # another key's
     time.now += 60
     assert secrets.find([value]) is None
+    secrets.issue(caller, 60, settings)
+
+
+def test_the_settings_of_client_secrets_are_bounded() -> None:
+    secrets, caller = ClientSecrets(), ApiCaller(KeyAccount())
+    settings = SessionSettings(type="realtime", instructions="x" * (1 << 20))
+    for _ in range(15):
+        secrets.issue(caller, 60, settings)
+    with pytest.raises(EngineBusy, match="15 client secrets"):
+        secrets.issue(caller, 60, settings)
 
 
 def client_of(stand: Stand, key: str) -> openai.AsyncOpenAI:
@@ -155,6 +168,10 @@ async def test_a_key_pays_for_its_tokens_over_both_ways() -> None:
         with pytest.raises(InvalidStatus, match="403"):
             async with connect(stand.url + "?token=k", proxy=None):
                 pass
+        for query in ("xresume=1", "model=resume=", "resume=&seq=1"):  # nothing that goes on
+            with pytest.raises(InvalidStatus, match="403"):
+                async with connect(f"{stand.url}?token=k&{query}", proxy=None):
+                    pass
         away = f"{stand.url}?token=k&resume={token}&seq=0"
         async with connect(away, proxy=None) as socket:  # a session that has begun goes on
             assert json.loads(await socket.recv())["type"] == "specstream.resumed"

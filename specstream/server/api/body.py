@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specstream.engine.protocol import EngineCapabilities
 from specstream.errors import PromptError, SamplingError
 from specstream.params import Grammar, SamplingParams
+from specstream.realtime.protocol import structure
+from specstream.realtime.settings import Biases, Texts, TokenIds
+from specstream.realtime.wire import at_most
 from specstream.server.api.errors import ApiError
 from specstream.server.sessions.request import Service
+from specstream.tools import MAX_TOOLS
 from specstream.types import Message, Tool, Tools
 
 __all__ = [
     "ChatBody",
+    "Items",
     "JsonFormat",
     "SamplingBody",
     "StreamOptions",
+    "ToolObjects",
     "able",
     "messages_of",
     "parsed",
@@ -41,13 +47,21 @@ _SAMPLING = (
 )
 
 T = TypeVar("T", bound="Body")
+Items = Annotated[list[dict[str, Any]], at_most(16_384)]
+"""The messages of a conversation, or what a message consists of."""
+ToolObjects = Annotated[list[dict[str, Any]], at_most(MAX_TOOLS)]
 _Capability: TypeAlias = Literal["raw_prompts", "token_prompts", "logprobs"]
 
 
 class Body(BaseModel):
-    """A body: fields that aren't named are refused by name, but for those without effect."""
+    """A body: fields that aren't named are refused by name, but for those without effect.
+
+    Attributes:
+        most_structure: Characters of JSON that may be outside of strings: reading them holds up others.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    most_structure: ClassVar[int] = 256 << 10
 
 
 class StreamOptions(BaseModel):
@@ -84,7 +98,7 @@ class Prediction(BaseModel):
     """Predicted output: text that the reply is expected to repeat in part."""
 
     type: Literal["content"] = "content"
-    content: str | list[dict[str, Any]]
+    content: str | Items
 
     @property
     def text(self) -> str:
@@ -115,10 +129,10 @@ class SamplingBody(Body):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] | None = None
-    logit_bias: dict[int, float] | None = None
-    stop: str | tuple[str, ...] | None = None
+    stop_token_ids: TokenIds | None = None
+    bad_words: Texts | None = None
+    logit_bias: Biases | None = None
+    stop: Annotated[str, Field(max_length=256)] | Texts | None = None
     speculative: bool | Speculation | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -161,12 +175,12 @@ class SamplingBody(Body):
 class ChatBody(SamplingBody):
     """The body of ``/v1/chat/completions``."""
 
-    messages: list[dict[str, Any]]
+    messages: Items
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     n: Annotated[int, Field(ge=1, le=4)] = 1
     stream_options: StreamOptions | None = None
-    tools: list[dict[str, Any]] = []
+    tools: ToolObjects = []
     tool_choice: str | dict[str, Any] = "auto"
     response_format: JsonFormat | None = None
     prediction: Prediction | None = None
@@ -189,9 +203,14 @@ def parsed(kind: type[T], data: bytes) -> T:
     """Read a body.
 
     Raises:
-        ApiError: no JSON object, a field that is missing, has a wrong type or isn't known.
+        ApiError: no JSON object, or too large a one outside of its strings; a field that is missing, has
+            a wrong type or isn't known.
     """
+    most = kind.most_structure
     try:
+        if len(data) > most and structure(data.decode(json.detect_encoding(data))) > most:
+            told = f"a body of this route has at most {most} characters outside of its strings"
+            raise ApiError(413, told, code="body_too_large")
         found: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from None
@@ -205,9 +224,11 @@ def parsed(kind: type[T], data: bytes) -> T:
     try:
         body = kind.model_validate({name: value for name, value in found.items() if value is not None})
     except ValidationError as error:
-        # Of a union, what is wrong in the branch that fits best: the deepest. Branches have names, too.
-        first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-        named = [part for part in map(str, first["loc"]) if part not in _BRANCHES]
+        # Of a union, what is wrong in the branch that fits best: the deepest, or one that is only too
+        # long. Branches have names, too.
+        each = error.errors(include_url=False, include_context=False, include_input=False)
+        first = max(each, key=lambda one: (len(one["loc"]), one["type"] == "too_long"))
+        named = [part for part in map(str, first["loc"]) if part not in _BRANCHES and "[" not in part]
         param = ".".join(named)
         raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
     for name, value in (body.model_extra or {}).items():
@@ -217,7 +238,7 @@ def parsed(kind: type[T], data: bytes) -> T:
     return body
 
 
-_BRANCHES = {"bool", "Speculation", "[key]", "str", "tuple[str, ...]"}  # as pydantic calls them
+_BRANCHES = {"bool", "Speculation", "str", "constrained-str"}  # as pydantic calls them
 _ROLES = {"developer": "system", "function": "tool"}
 _TEXT = ("text", "input_text", "output_text", "refusal")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from math import isnan
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import anyio
 from pydantic import Field, PlainValidator
@@ -38,7 +38,7 @@ _MOST_TOKENS = 16  # of a reply whose request names no limit, as at OpenAI
 def _prompts(given: Any) -> tuple[RawPrompt, ...]:
     """A text, a list of token ids, or a list of several such prompts."""
     several = isinstance(given, list) and given and isinstance(given[0], str | list)
-    return tuple(_prompt(one) for one in given) if several else (_prompt(given),)
+    return tuple(_prompt(one) for one in given[: _MOST + 1]) if several else (_prompt(given),)
 
 
 def _prompt(given: Any) -> RawPrompt:
@@ -54,6 +54,8 @@ class CompletionBody(SamplingBody):
 
     With ``max_tokens`` 0 prompts are read and nothing is written: what is told is ``echo``'s.
     """
+
+    most_structure: ClassVar[int] = 2 << 20  # token ids are outside of strings
 
     prompt: Annotated[tuple[RawPrompt, ...], PlainValidator(_prompts)]
     max_tokens: Annotated[int, Field(ge=0)] = _MOST_TOKENS

@@ -12,8 +12,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specstream.metrics import Report
-from specstream.realtime.wire import new_id
-from specstream.server.api.body import JsonFormat, JsonSchema, SamplingBody, able, messages_of, tools_of
+from specstream.realtime.wire import at_most, new_id
+from specstream.server.api.body import (
+    Items,
+    JsonFormat,
+    JsonSchema,
+    SamplingBody,
+    ToolObjects,
+    able,
+    messages_of,
+    tools_of,
+)
 from specstream.server.api.errors import ApiError
 from specstream.server.api.replies import (
     ApiReply,
@@ -34,14 +43,14 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesBody(SamplingBody):
     """The body of ``/v1/responses``. Nothing is stored, so no earlier response can be named."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Items
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[dict[str, Any]] = []
+    tools: ToolObjects = []
     tool_choice: str | dict[str, Any] = "auto"
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], at_most(64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["disabled"] | None = None
     background: bool | None = None

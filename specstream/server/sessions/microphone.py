@@ -54,6 +54,11 @@ class Responder(Protocol):
         """Whether the server stops, so that another process may go on with the session."""
         ...
 
+    @property
+    def refusal(self) -> Refused | None:
+        """Why the client may begin nothing more; None if it may."""
+        ...
+
     async def respond(self, asked: ResponseSettings, event_id: str | None = None) -> None:
         """Start a response; an error or refusal becomes an ``error`` event."""
         ...
@@ -143,7 +148,8 @@ class Microphone:
         Waits while too many turns wait for their transcripts.
 
         Raises:
-            Refused: the data is no audio, or the buffer is full (the first time only); at a commit
+            Refused: the data is no audio, the buffer is full, or the client's key is no longer good or
+                used up (the first time only); at a commit
                 there is too little audio, or with turn detection, nobody spoke.
         """
         match event:
@@ -160,6 +166,8 @@ class Microphone:
     async def _append(self, audio: str) -> None:
         await self.reconfigure()
         try:
+            if (why := self.responder.refusal) is not None:
+                raise why
             pcm = self._decoded(audio)
             listener = self._listener().listener
             most = listener.settings.max_turn_s

@@ -172,9 +172,15 @@ class SessionResponses:
         async with self._starting:
             await self._early.drop(turn)
 
+    @property
+    def refusal(self) -> Refused | None:
+        """Why the client may begin nothing more: its key is no longer good, or used up."""
+        why = self._service.caller.account.refusal()
+        return None if why is None else Refused("insufficient_quota", f"{why}.")
+
     def _expected(self, said: str) -> ResponseRequest | None:
         """The response that the user would get for these words now; None: none would be started."""
-        if self.ending is not None or self.responding or self._service.caller.account.refusal():
+        if self.ending is not None or self.responding or self.refusal is not None:
             return None
         return self._session.request(ResponseSettings(), said)
 
@@ -217,9 +223,8 @@ class SessionResponses:
             AdapterError: a stage can't be made.
         """
         async with self._starting:  # both the client and the end of a turn start responses
-            why = self._service.caller.account.refusal()
-            if self.ending is not None or why is not None:
-                raise self.ending or Refused("insufficient_quota", f"{why}.")
+            if (why := self.ending or self.refusal) is not None:
+                raise why
             await self._meter.answer()
             request = self._session.request(asked)
             apart = request.conversation is None

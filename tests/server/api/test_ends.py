@@ -7,12 +7,16 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import ValidationError
 
 from specstream.engine.core.prompt import check_messages
 from specstream.errors import ConfigError, EngineBusy, EngineFailed, PromptTooLong, SamplingError
 from specstream.server.api import answering
+from specstream.server.api.body import ChatBody, parsed
+from specstream.server.api.completions import CompletionBody
 from specstream.server.api.errors import ApiError
 from specstream.server.api.replies import ReplyRequest
+from specstream.server.api.responses import ResponsesBody
 from specstream.testing import ScriptedEngine
 from specstream.types import Chunk, SamplingParams, Span
 from tests.server.doubles import Gate, Stand, wait_for
@@ -283,6 +287,45 @@ async def test_a_bad_body_is_told(body: bytes, status: int, code: str) -> None:
     async with stand.running():
         found, told = await answered(stand.port, CHAT, body)
     assert (found, json.loads(told)["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "most"),
+    [
+        (ChatBody, "messages", [1] * 20_000, "16384 items"),
+        (ChatBody, "tools", [1] * 20_000, "128 items"),
+        (ChatBody, "stop", [1] * 20_000, "64 items"),
+        (ChatBody, "bad_words", ["zz"] * 65, "64 items"),
+        (ChatBody, "bad_words", ["z" * 257], "256 characters"),
+        (ChatBody, "stop", "z" * 257, "256 characters"),
+        (ChatBody, "stop_token_ids", [0] * 65, "64 items"),
+        (ChatBody, "logit_bias", {f"x{i}": 1 for i in range(20_000)}, "1024 items"),
+        (ChatBody, "prediction", {"content": [1] * 20_000}, "16384 items"),
+        (ResponsesBody, "input", [1] * 20_000, "16384 items"),
+        (ResponsesBody, "include", [1] * 20_000, "64 items"),
+    ],
+)
+def test_lists_that_are_too_long_are_refused_before_they_are_read(
+    kind: Any, field: str, value: Any, most: str
+) -> None:
+    """Reading a million wrong items would hold up all sessions for seconds."""
+    body = {"messages": [], "input": "hi"} | {field: value}
+    data = json.dumps({name: part for name, part in body.items() if name in kind.model_fields})
+    with pytest.raises(ApiError, match=most) as caught:
+        parsed(kind, data.encode())
+    assert caught.value.param is not None and caught.value.param.startswith(field)
+    with pytest.raises(ValidationError) as found:
+        kind.model_validate(json.loads(data))
+    assert found.value.error_count() <= 3
+
+
+def test_a_body_of_nothing_but_structure_is_not_read() -> None:
+    data = json.dumps({"messages": [], "metadata": [0] * 100_000}).encode()
+    with pytest.raises(ApiError, match="262144 characters outside of its strings") as caught:
+        parsed(ChatBody, data)
+    assert (caught.value.status, caught.value.code) == (413, "body_too_large")
+    parsed(ChatBody, json.dumps({"messages": [{"role": "user", "content": '{",' * 300_000}]}).encode())
+    parsed(CompletionBody, json.dumps({"prompt": [12_345] * 100_000}).encode())
 
 
 @pytest.mark.parametrize(

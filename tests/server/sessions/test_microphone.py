@@ -16,6 +16,7 @@ from specstream.listening.ears import Ears
 from specstream.listening.events import ListenerSettings
 from specstream.listening.listener import MAX_WAITING
 from specstream.realtime.input_settings import AudioInput, TurnDetection
+from specstream.server.keys import KeyAccount
 from specstream.server.sessions import audio as g711, microphone
 from specstream.server.sessions.hearing import SessionHearing, _agreed
 from specstream.server.sessions.microphone import Microphone, listener_settings
@@ -89,6 +90,20 @@ async def test_a_spoken_question_is_answered() -> None:
         assert ear.engine.requests[0][0] == [{"role": "user", "content": SAID}]
         item = await wire.retrieve(started["item_id"])
         assert item["content"] == [{"type": "input_audio", "transcript": SAID}]
+
+
+async def test_who_may_begin_nothing_more_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    ear = Ear()
+    async with ear.client() as wire:
+        monkeypatch.setattr(KeyAccount, "refusal", lambda _: "the key of 'web' has expired")
+        await speak(wire, voice(2), silence(1), voice(2))
+        await wire.send("session.update", session={"type": "realtime", "instructions": "Be brief."})
+        await wire.until("error")
+        await wire.until("session.updated")
+        assert wire.types() == ["session.created", "error", "session.updated"], "told once"
+        assert wire.seen[1]["error"]["code"] == "insufficient_quota"
+        assert "has expired" in wire.seen[1]["error"]["message"]
+        assert not ear.recognizer.languages, "nothing was recognised"
 
 
 async def test_transcripts_are_sent_to_those_who_ask() -> None:
