@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +16,7 @@ from specstream.types import AvatarCue, Chunk, Phrase, Revoke, ScenePrompt, Span
 __all__ = ["AfterStop", "PlayedEstimate", "PlayedTrack", "SpokenWord"]
 
 _WORD = re.compile(r"\S+")
+_NO_LETTER = re.compile(r"[\W_]+")
 _WIDE = "。！？；，、："  # no space follows them
 _SLOW_CHARS_PER_S = 10
 """Pace assumed of a voice without marks before a phrase's length is known: slower than voices speak, so
@@ -24,6 +25,9 @@ that no word counts as heard too early."""
 
 class SpokenWord(Protocol):
     """A word mark: when it is spoken, and the characters of the reply that it stands for."""
+
+    @property
+    def text(self) -> str: ...  # noqa: D102
 
     @property
     def samples(self) -> Span: ...  # noqa: D102
@@ -44,16 +48,20 @@ class _Open(NamedTuple):
     samples: Span
     words_before: int  # of earlier phrases
     rate: float  # samples a second, on the caller's clock
+    as_written: bool = True  # the last word: it isn't one of several that stand for one form
 
 
 class PlayedTrack:
     """When each word of a reply is spoken, on a sample clock of the caller's choice.
 
-    ``tags`` are the parts of the text that are not spoken.
+    Attributes:
+        tags: The parts of the text that are not spoken.
+        half: Where a written form begins of which an earlier process has given some words only.
     """
 
     def __init__(self, tags: Sequence[Span] = ()) -> None:
         self.tags = tags
+        self.half: int | None = None
         self._words: list[_Word] = []
         self._ends: list[int] = []  # of phrases, in the reply's text
         self._open: _Open | None = None
@@ -86,11 +94,15 @@ class PlayedTrack:
             while self._ends and self._ends[-1] > speech.chars.start:
                 self._ends.pop()
             self._ends.append(speech.chars.end)
-        self._words += [_Word(word.samples, word.chars) for word in words]
+            self.half = None  # it is spoken again
+        as_written = self._open.as_written
+        for word in words:
+            self._words.append(_Word(word.samples, word.chars))
+            as_written = _plain(word.text) == _plain(text[slice(*word.chars)])
         scale = samples.length / speech.samples.length if speech.samples.length else 1.0
         covered = Span(self._open.samples.start, samples.end)
         chars, before = self._open.chars, self._open.words_before
-        self._open = _Open(chars, covered, before, speech.sample_rate * scale)
+        self._open = _Open(chars, covered, before, speech.sample_rate * scale, as_written)
         if speech.last:
             if len(self._words) == before:
                 self._words += self._spread(text, chars, covered)
@@ -121,6 +133,21 @@ class PlayedTrack:
         start, end = phrase.samples
         return self._spread(text, phrase.chars, Span(start, max(end, start + slow)))
 
+    def _going_on(self) -> int | None:
+        """Where the form of the last word begins, if further words of it may come; else None."""
+        phrase = self._open
+        if phrase is None or phrase.as_written or len(self._words) == phrase.words_before:
+            return self.half
+        return self._words[-1].chars.start
+
+    def half_given(self, samples: int) -> int | None:
+        """Where the written form begins of which ``samples`` have some words and not all; else None."""
+        given = bisect_right(self._words, samples, key=lambda word: word.samples.end)
+        coming = [word.chars.start for word in self._words[given:]]
+        first = min(coming) if coming else self._going_on()
+        behind = self._words[given - 1].chars.end if given else 0
+        return first if first is not None and first < behind else None
+
     def cut(self, text: str, samples: int) -> int:
         """Return the length of the part of ``text`` that was heard once ``samples`` were played.
 
@@ -131,8 +158,10 @@ class PlayedTrack:
         words = [*self._words, *self._unmarked(text)]
         unheard = [word.chars.start for word in words if word.samples.end > samples]
         if self._open is not None:
-            chars, _, before, _ = self._open
+            chars, before = self._open.chars, self._open.words_before
             unheard += [chars.start for word in self._words[before:] if word.chars == chars]
+        if (going_on := self._going_on()) is not None:
+            unheard.append(going_on)
         limit = min(unheard, default=len(text))
         heard = [word.chars.end for word in words if word.samples.end <= samples]
         heard = [end for end in heard if end <= limit or not unheard]
@@ -147,6 +176,10 @@ class PlayedTrack:
                 break
             end += 1
         return end
+
+
+def _plain(word: str) -> str:
+    return _NO_LETTER.sub("", word).casefold()
 
 
 _NEUTRAL = "neutral"

@@ -39,6 +39,55 @@ def test_characters_spoken_as_several_words_were_heard_once_the_last_of_these_wa
     assert heard == ["", "", "Pay", "Pay", "Pay", "Pay $5", "Pay $5", "Pay $5 now."]
 
 
+def test_a_form_whose_words_are_not_all_known_yet_was_not_heard() -> None:
+    """A voice that is barely faster than speech marks a word as it ends."""
+    text = "It costs $5.50 today."
+    form = Span(9, 14)
+    words = [
+        ("It", Span(0, 100), Span(0, 2)),
+        ("costs", Span(100, 200), Span(3, 8)),
+        ("five", Span(200, 300), form),
+        ("dollars", Span(300, 400), form),
+        ("and", Span(400, 500), form),
+        ("fifty", Span(500, 600), form),
+        ("today", Span(600, 700), Span(15, 20)),
+    ]
+    track, heard = PlayedTrack(), []
+    for word in words:
+        speech = piece([word], word[1], Span(0, len(text)), last=False)
+        track.add(speech.marks, speech, speech.samples, text)
+        heard.append(text[: track.cut(text, word[1].end)])
+    assert heard == ["It", *["It costs"] * 5, text], (
+        "as far as they are written, words are heard at once"
+    )
+    assert [text[: track.cut(text, at)] for at in (500, 600)] == ["It costs", "It costs $5.50"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_of_a_form_of_which_a_process_has_given_half_another_counts_nothing(known: bool) -> None:
+    text = "It costs $5.50 today."
+    form = Span(9, 14)
+    words = [("It", Span(0, 100), Span(0, 2)), ("costs", Span(100, 200), Span(3, 8))]
+    words += [("five", Span(200, 300), form), ("dollars", Span(300, 400), form)]
+    first, second = PlayedTrack(), PlayedTrack()
+    now = piece(words[: 4 if known else 3], Span(0, 300), Span(0, len(text)), last=False)
+    first.add(now.marks, now, now.samples, text)
+    assert [first.half_given(at) for at in (0, 100, 200, 300, 399)] == [None, None, None, 9, 9]
+    second.restore(first.words[:3])
+    second.half = first.half_given(300)
+    assert text[: second.cut(text, 300)] == "It costs"
+    again = [("five", Span(300, 400), form), ("dollars", Span(400, 500), form)]
+    for word in [*again, ("and", Span(500, 600), form), ("fifty", Span(600, 700), form)]:
+        assert text[: second.cut(text, word[1].start)] == "It costs"
+        speech = piece([word], word[1], Span(9, len(text)), last=False)
+        second.add(speech.marks, speech, speech.samples, text)
+        assert text[: second.cut(text, word[1].end)] == "It costs", "more of it may come"
+    rest = piece([("today", Span(700, 800), Span(15, 20))], Span(700, 800), Span(9, len(text)))
+    second.add(rest.marks, rest, rest.samples, text)
+    cuts = [text[: second.cut(text, at)] for at in (300, 699, 700, 800)]
+    assert cuts == ["It costs", "It costs", "It costs $5.50", text]
+
+
 def test_words_spoken_in_another_order_than_they_are_written_count_once_all_were_heard() -> None:
     text = "$5 now"
     marks = [

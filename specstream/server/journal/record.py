@@ -260,7 +260,8 @@ class SessionRecord:
         chars, tags, words = self._said[entry.id]
         new = [word for word in entry.spoken.words[words:] if word[0].end <= end]
         self._said[entry.id] = (chars, tags, words + len(new))
-        return {"item": entry.id, "sent": end, "words": new}
+        half = entry.spoken.half_given(end)
+        return {"item": entry.id, "sent": end, "words": new, "half": half}
 
 
 def _of_entry(entry: ItemEntry) -> dict[str, object]:

@@ -119,6 +119,7 @@ class RestoredReply:
                 entry.spoken.tags = [*entry.spoken.tags, *_spans(said.get("tags", ()))]
                 entry.spoken.restore(map(_spans, said.get("words", ())))
                 entry.spoken.sent = said.get("sent", entry.spoken.sent)
+                entry.spoken.half = said.get("half", entry.spoken.half)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from specstream.errors import ConnectionFailed, JournalFailed
 from specstream.server.journal.base import Change, Drop, Frame, SavedSession, SessionLog
 from specstream.server.journal.sqlite import SqliteJournal
 from specstream.server.sessions.responses import SessionResponses
+from specstream.stages.interfaces import VoiceCapabilities
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall
@@ -186,6 +187,36 @@ async def test_wherever_the_process_dies_a_reproducible_reply_goes_on(
             else:
                 assert sounds(events) == sounds(whole), place
         assert kills >= 20
+
+
+class EnglishVoice(WordVoice):
+    """Is given "five dollars and fifty cents" for "$5.50"."""
+
+    @property
+    def capabilities(self) -> VoiceCapabilities:
+        return replace(super().capabilities, language="en-us")
+
+
+async def test_wherever_the_process_dies_a_number_is_spoken_to_its_end(tmp_path: Path) -> None:
+    text = "It is $5.50 now."
+    async with two(tmp_path, text, idle_s=1e6, voice=EnglishVoice) as (first, dying, second):
+        client = Client(second)
+        async with await client.begin() as socket:
+            await ask(socket)
+            await client.read(socket, 10_000)
+        whole, kills = [word for word, _ in sounds(client.events)], 0
+        assert whole[:4] == ["It", "is", "five", "dollars"]
+        assert len(whole) == 8
+        for after in range(2, 10_000, 2):
+            found = await killed(first, dying, second, after)
+            if found is None:
+                break
+            said = [word for word, _ in sounds(found.events)]
+            again = len(said) - len(whole)  # words of the number that are spoken once more
+            assert 0 <= again < 5
+            assert said[-6:] == whole[-6:], f"killed after {after} steps"
+            kills += again > 0
+        assert kills >= 3, "it died inside the number"
 
 
 @asynccontextmanager
