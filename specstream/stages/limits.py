@@ -171,7 +171,11 @@ ROUNDING_MS = 25
 """How far times may be off: voices round them to their model's frames, of up to 25 ms."""
 _LONGEST_SOUND_S = 10  # a pause is a sound, too
 
-_MARK_KINDS = ("word", "phoneme", "tag")
+_KINDS: dict[type, tuple[str, ...]] = {
+    AvatarCue: ("viseme", "gesture", "emotion"),
+    Mark: ("word", "phoneme", "tag"),
+}
+_SHOT_TEXTS = ("shot_id", "subject", "action", "setting", "camera", "style", "prompt", "negative")
 
 T = TypeVar("T", AvatarCue, Mark, ScenePrompt)
 
@@ -180,31 +184,55 @@ def cues_of(given: object) -> Iterator[AvatarCue]:
     """Yield an avatar's cues, their ranges as `Span`.
 
     Raises:
-        AdapterFailed: something that is no cue, a time that is no number, a range that is no pair.
+        AdapterFailed: something that is no cue, an unknown kind, a text that is none, a weight that is
+            no number, a time that is none or negative, a range that is no pair or runs backwards.
     """
-    return _each(given, AvatarCue, ("t_ms", "duration_ms", "weight"), ("samples", "chars", "tokens"))
+    for cue in _each(given, AvatarCue, ("name", "sound"), ("samples", "chars", "tokens")):
+        for name in ("t_ms", "duration_ms", "weight"):
+            _check_number(f"AvatarCue.{name}", value := getattr(cue, name))
+            if value < 0 and name != "weight":
+                raise AdapterFailed(f"AvatarCue.{name} can't be negative, as {value!r:.80} is")
+        if not isinstance(cue.weights, dict):
+            raise AdapterFailed(f"AvatarCue.weights must be a dict, not {cue.weights!r:.80}")
+        for shape, weight in cue.weights.items():
+            _check_text("AvatarCue.weights", shape)
+            _check_number(f"AvatarCue.weights[{shape!r:.80}]", weight)
+        yield cue
 
 
 def prompts_of(given: object) -> Iterator[ScenePrompt]:
     """Yield a prompt adapter's shots, their ranges as `Span`; raises as `cues_of` does."""
-    return _each(given, ScenePrompt, ("t_start_ms",), ("span", "tokens"))
+    for shot in _each(given, ScenePrompt, _SHOT_TEXTS, ("span", "tokens")):
+        _check_number("ScenePrompt.t_start_ms", shot.t_start_ms)
+        if not isinstance(shot.rev, int):
+            raise AdapterFailed(f"ScenePrompt.rev must be a whole number, not {shot.rev!r:.80}")
+        if shot.supersedes is not None:
+            _check_text("ScenePrompt.supersedes", shot.supersedes)
+        yield shot
 
 
 def marks_of(given: object) -> Iterator[Mark]:
     """Yield a voice's marks, their ranges as `Span`.
 
     Raises:
-        AdapterFailed: something that is no mark, an unknown kind, a text that is no ``str``, a range
-            that is no pair.
+        AdapterFailed: something that is no mark, an unknown kind, a text that is none, a range that is
+            no pair.
     """
-    for mark in _each(given, Mark, (), ("samples", "chars")):
-        if mark.kind not in _MARK_KINDS:
-            raise AdapterFailed(
-                f"Mark.kind must be one of {', '.join(_MARK_KINDS)}, not {mark.kind!r:.80}"
-            )
-        if not isinstance(mark.text, str):
-            raise AdapterFailed(f"Mark.text must be text, not {mark.text!r:.80}")
-        yield mark
+    return _each(given, Mark, ("text",), ("samples", "chars"))
+
+
+def _check_number(what: str, value: object) -> None:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise AdapterFailed(f"{what} must be a finite number, not {value!r:.80}")
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise AdapterFailed(f"{what} must be text, not {value!r:.80}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise AdapterFailed(f"{what} has half a character: {value!r:.80}") from None
 
 
 def _whole(span: Span) -> Span:
@@ -217,17 +245,25 @@ def _whole(span: Span) -> Span:
     return Span(index(start), index(end))
 
 
-def _each(given: object, kind: type[T], numbers: Iterable[str], spans: Iterable[str]) -> Iterator[T]:
+def _each(given: object, kind: type[T], texts: Iterable[str], spans: Iterable[str]) -> Iterator[T]:
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise AdapterFailed(f"the adapter gave {type(given).__name__}, not a list of {kind.__name__}")
     for item in given:
         if not isinstance(item, kind):
             raise AdapterFailed(f"the adapter gave {type(item).__name__}, not {kind.__name__}(...)")
-        for name in numbers:
-            value = getattr(item, name)
-            if not isinstance(value, Real) or not math.isfinite(value):
-                raise AdapterFailed(f"{kind.__name__}.{name} must be a finite number, not {value!r:.80}")
-        yield _with_spans(item, spans)
+        for name in texts:
+            _check_text(f"{kind.__name__}.{name}", getattr(item, name))
+        kinds = _KINDS.get(kind)
+        if kinds is not None and (named := getattr(item, "kind", None)) not in kinds:
+            raise AdapterFailed(
+                f"{kind.__name__}.kind must be one of {', '.join(kinds)}, not {named!r:.80}"
+            )
+        checked = _with_spans(item, spans)
+        for name in spans if kind is not Mark else ():  # `MarkCheck` knows more of theirs
+            if not 0 <= (span := getattr(checked, name)).start <= span.end:
+                told = f"{kind.__name__}.{name} can't be {_range(span)}"
+                raise AdapterFailed(f"{told}: a range begins at 0 or later and doesn't run backwards")
+        yield checked
 
 
 def _with_spans(item: T, names: Iterable[str]) -> T:

@@ -13,7 +13,7 @@ import pytest
 from specstream.errors import AdapterFailed, ConfigError
 from specstream.stages.contract import Inlet
 from specstream.stages.interfaces import VoiceCapabilities
-from specstream.stages.limits import MAX_MARKS, MAX_RATE, MIN_RATE, Limits, cues_of, prompts_of
+from specstream.stages.limits import MAX_MARKS, MAX_RATE, MIN_RATE, Limits, cues_of, marks_of, prompts_of
 from specstream.stages.pipeline import Pipeline, StageFailed
 from specstream.stages.stages import AvatarStage, PromptStage, SegmentStage, VoiceStage
 from specstream.testing import chunks_of
@@ -167,6 +167,7 @@ def test_a_voice_with_an_impossible_rate_is_not_taken(rate: Any) -> None:
 
 
 CUE = AvatarCue("viseme", "aa", 0.0, 10.0, 1.0, Span(0, 240), Span(0, 1), Span(0, 1))
+MARK = Mark("word", "a", Span(0, 240), Span(0, 1))
 SHOT = ScenePrompt("a", 0, 0.0, Span(0, 5), Span(0, 1), *[""] * 7)
 
 
@@ -191,6 +192,21 @@ def test_pairs_become_spans_and_sound_items_pass_as_they_are() -> None:
         (cues_of, "aa", "gave str, not a list"),
         (cues_of, [SHOT], r"gave ScenePrompt, not AvatarCue\(...\)"),
         (cues_of, with_(CUE, t_ms=float("nan")), "t_ms must be a finite number, not nan"),
+        (cues_of, with_(CUE, t_ms=-5.0), "t_ms can't be negative, as -5.0 is"),
+        (cues_of, with_(CUE, duration_ms=-1.0), "duration_ms can't be negative"),
+        (cues_of, with_(CUE, kind="foo"), "kind must be one of viseme, gesture, emotion, not 'foo'"),
+        (cues_of, with_(CUE, name=7), "name must be text, not 7"),
+        (cues_of, with_(CUE, name="a\ud83d"), "name has half a character"),
+        (cues_of, with_(CUE, weights=None), "weights must be a dict, not None"),
+        (cues_of, with_(CUE, weights={"a": math.nan}), r"weights\['a'\] must be a finite number"),
+        (cues_of, with_(CUE, weights={3: 1.0}), "weights must be text, not 3"),
+        (cues_of, with_(CUE, samples=Span(9, 3)), "samples can't be 9 to 3"),
+        (cues_of, with_(CUE, chars=Span(-1, 3)), "chars can't be -1 to 3"),
+        (prompts_of, with_(SHOT, prompt=None), "prompt must be text, not None"),
+        (prompts_of, with_(SHOT, prompt="\ud83d"), "prompt has half a character"),
+        (prompts_of, with_(SHOT, rev="1"), "rev must be a whole number"),
+        (prompts_of, with_(SHOT, supersedes=1), "supersedes must be text"),
+        (marks_of, with_(MARK, text="\ud83d"), "text has half a character"),
         (cues_of, with_(CUE, duration_ms="1"), "duration_ms must be a finite number, not '1'"),
         (cues_of, with_(CUE, samples=(0.5, 1)), "samples must be a pair of whole numbers"),
         (cues_of, with_(CUE, chars=None), "chars must be a pair of whole numbers, not None"),

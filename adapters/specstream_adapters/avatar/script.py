@@ -31,8 +31,9 @@ class VisemeScripter:
     follows its loudness.
 
     **Emotions** last 4 s (some less) or until the next emotion cue, which replaces them; if one
-    still lasts when the speech ends, a "neutral" cue ends it there. **Gestures** have a duration of
-    their own. Both begin at their tag's sample. An unknown tag is a gesture of that name.
+    still lasts when the speech ends, a "neutral" cue ends it there; without any speech it lasts as long
+    as it says. **Gestures** have a duration of their own. Both begin at their tag's sample. An unknown
+    tag is a gesture of that name.
 
     **Order.** A piece of speech gives all cues that begin in it: none is late, and none changes
     afterwards. Viseme cues come in order and without overlap; a tag's cue comes before the viseme cue

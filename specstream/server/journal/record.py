@@ -103,6 +103,9 @@ class SessionRecord:
                 self._say(event.response_id, event, {"reasoned": True})
             case ev.AudioDeltaEvent():
                 self._say(event.response_id, event, self._audio(event))
+            case ev.AvatarDeltaEvent(cue=cue) if cue.kind == "emotion":
+                said = {"item": event.item_id, "emotion": [cue.name, cue.samples]}
+                self._say(event.response_id, event, said)
             case ev.ArgumentsDelta():
                 self._say(event.response_id, event, {"item": event.item_id, "text": event.delta})
             case ev.OutputItemEvent() | ev.ContentPartEvent(type="response.content_part.done"):

@@ -34,6 +34,7 @@ class RestoredReply:
         tokens: Those of the text that was sent.
         reasoned: Whether reasoning was sent.
         end: How it was about to end.
+        emotions: Those that the avatar's cues have told, with their samples.
         lost: Whether this server can't write it on.
         goes_on: Whether it is written on; else it ends as it is.
     """
@@ -50,6 +51,7 @@ class RestoredReply:
     tokens: int = 0
     reasoned: bool = False
     end: ResponseEnd | None = None
+    emotions: list[tuple[str, Span]] = field(default_factory=list)
     lost: bool = False
     goes_on: bool = False
 
@@ -109,6 +111,9 @@ class RestoredReply:
             entry = ItemEntry(said["item"], "assistant", "", "in_progress")
             entry.call_id, entry.name = said["call_id"], said["name"]
             self.entries.append(entry)
+        elif "emotion" in said:
+            name, samples = said["emotion"]
+            self.emotions.append((name, Span(*samples)))
         else:
             entry = next(entry for entry in self.entries if entry.id == said["item"])
             entry.text += said.get("text", "")

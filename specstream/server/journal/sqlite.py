@@ -57,7 +57,8 @@ class SqliteJournal:
         ConfigError: the folder can't be made or written.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False, max_age_s: float = 3600.0) -> None:
+    def __init__(self, folder: str | Path, *, durable: bool = False, max_age_s: float = 3600.0) -> None:
+        folder = Path(folder)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

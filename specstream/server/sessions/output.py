@@ -22,6 +22,7 @@ from specstream.types import AvatarCue, Chunk, Phrase, Preview, Revoke, ScenePro
 
 __all__ = ["ItemWriter", "OutputItems"]
 
+_NEUTRAL = "neutral"  # an emotion's end
 _INCOMPLETE = ("cut_off", "no_name")  # problems with which a call's item ends as incomplete
 
 
@@ -180,6 +181,7 @@ class ItemWriter:
         self._preview: Preview | None = None
         self._known_chars = 0  # what an earlier process has sent, and milliseconds of audio
         self._since_ms = 0.0
+        self._emotion: Span | None = None  # when a face shows what an earlier process has told it to
 
     def go_on(self, reply: RestoredReply) -> None:
         """Go on with the items of a reply that an earlier process has begun."""
@@ -194,6 +196,10 @@ class ItemWriter:
             self.text = self._spoken.go_on(entry.text, self._track.tags)
             self._track.tags = self._spoken.tags
             self._since_ms = self._track.sent / SAMPLE_RATE * 1e3
+            # Later ones are taken back by the first viseme from now on, and given again.
+            shown = [one for one in reply.emotions if one[1].start <= self._track.sent]
+            if shown and shown[-1][0] != _NEUTRAL:
+                self._emotion = shown[-1][1]
 
     @property
     def sent(self) -> int:
@@ -319,8 +325,19 @@ class ItemWriter:
 
     async def cue(self, cue: AvatarCue) -> None:
         """Send a cue."""
+        if cue.kind == "emotion":
+            self._emotion = None
         cue = replace(cue, t_ms=cue.t_ms + self._since_ms)
         await self._put(ev.AvatarDeltaEvent, cue=replace(cue, samples=of_cue(cue)))
+
+    async def _calm(self) -> None:
+        """End an emotion that the avatar of this process doesn't know of, where the speech ends."""
+        shown, end = self._emotion, self.sent
+        if shown is not None and shown.end > end:
+            chars, tokens = Span(len(self.text), len(self.text)), Span(self._read, self._read)
+            at_ms, none = end * 1e3 / SAMPLE_RATE, Span(end, end)
+            cue = AvatarCue("emotion", _NEUTRAL, at_ms, 0.0, 1.0, none, chars, tokens)
+            await self._put(ev.AvatarDeltaEvent, cue=cue)
 
     async def shot(self, shot: ScenePrompt) -> None:
         """Send a scene prompt."""
@@ -354,6 +371,7 @@ class ItemWriter:
         else:
             if not cut:
                 await self._say(self._spoken.close())
+            await self._calm()
             await self._put(ev.AudioDone, Extra(words=list(unsent) or None))
             await self._put(ev.TranscriptDone, transcript=self.text)
         done: dict[str, Any] = {"type": "response.content_part.done", "part": self._part(self.text)}

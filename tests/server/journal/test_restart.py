@@ -21,7 +21,9 @@ from specstream.stages.interfaces import VoiceCapabilities
 from specstream.testing import ScriptedEngine
 from specstream.testing.engine import chunks_of
 from specstream.types import ToolCall
+from specstream_adapters.avatar import VisemeScripter
 from tests.server.doubles import (
+    ALL_OWN,
     FreeClock,
     Gate,
     HandClock,
@@ -217,6 +219,22 @@ async def test_wherever_the_process_dies_a_number_is_spoken_to_its_end(tmp_path:
             assert said[-6:] == whole[-6:], f"killed after {after} steps"
             kills += again > 0
         assert kills >= 3, "it died inside the number"
+
+
+async def test_wherever_the_process_dies_a_smile_ends_with_the_speech(tmp_path: Path) -> None:
+    text = "One [smile] two three four five."
+    async with two(tmp_path, text, idle_s=1e6, avatar=VisemeScripter) as (first, dying, second):
+        kills = 0
+        for after in range(8, 10_000, 3):
+            found = await killed(first, dying, second, after, session=ALL_OWN)
+            if found is None:
+                break
+            cues = [e["cue"] for e in found.events if e["type"] == "specstream.avatar.delta"]
+            shown = [(cue["name"], cue["samples"]) for cue in cues if cue["kind"] == "emotion"]
+            end = last(found.events, "response.output_audio.delta")["specstream"]["samples"][1]
+            assert shown[-1] == ("neutral", [end, end]), f"killed after {after} steps: {shown}"
+            kills += 1
+        assert kills >= 10
 
 
 @asynccontextmanager

@@ -63,12 +63,16 @@ class Client:
                 await socket.send(json.dumps({"type": "specstream.ack", "seq": self.seen}))
 
 
-async def ask(socket: ClientConnection, *, skip: int = 0, **response: Any) -> None:
-    """Send a question's two frames; ``skip``: so many of them have arrived."""
+async def ask(
+    socket: ClientConnection, *, skip: int = 0, session: dict[str, Any] | None = None, **response: Any
+) -> None:
+    """Send a question's two frames, behind one of settings; ``skip``: so many of them have arrived."""
     content = [{"type": "input_text", "text": "Hi"}]
     item = {"type": "message", "role": "user", "content": content}
     frames: list[Any] = [{"type": "conversation.item.create", "item": item}]
     frames.append({"type": "response.create", "response": response})
+    if session is not None:
+        frames.insert(0, {"type": "session.update", "session": {"type": "realtime", **session}})
     for frame in frames[skip:]:
         await socket.send(json.dumps(frame))
 
