@@ -96,9 +96,9 @@ class PlayedTrack:
             self._ends.append(speech.chars.end)
             self.half = None  # it is spoken again
         as_written = self._open.as_written
-        for word in words:
-            self._words.append(_Word(word.samples, word.chars))
-            as_written = _plain(word.text) == _plain(text[slice(*word.chars)])
+        for mark in words:
+            self._words.append(_Word(mark.samples, mark.chars))
+            as_written = _plain(mark.text) == _plain(text[slice(*mark.chars)])
         scale = samples.length / speech.samples.length if speech.samples.length else 1.0
         covered = Span(self._open.samples.start, samples.end)
         chars, before = self._open.chars, self._open.words_before
