@@ -247,7 +247,9 @@ class EngineConfig(StrictConfig):
         if isinstance(target, cls):
             raise ValueError("name the argument of a config: Engine.load(config=…)")
         if not isinstance(target, str | Path) or not str(target):
-            raise ValueError(f"name one model, not {target!r:.80}; leave it out for the bundled one")
+            hint = "give a loaded one as engine=" if hasattr(target, "generate") else ""
+            hint = hint or "leave it out for the bundled one"
+            raise ValueError(f"name one model, not {target!r:.80}; {hint}")
         return bundled(str(target))
 
     @field_validator("draft", mode="before")

@@ -204,6 +204,8 @@ def test_an_engine_and_what_to_load_are_one_too_many() -> None:
 
 
 def test_wrong_parts_are_named() -> None:
+    with pytest.raises(ConfigError, match="give a loaded one as engine="):
+        Agent(ScriptedEngine([]))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"params=SamplingParams\(temperature"):
         Agent(temperature=0.3)
     with pytest.raises(ConfigError, match="engine must be a running Engine"):
